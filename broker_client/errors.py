@@ -1,0 +1,477 @@
+"""Every error the package raises, as one tree.
+
+BrokerClientError
+├── ConfigError
+├── UsageError
+│   ├── UnknownNameError
+│   ├── BrokerClosedError
+│   └── UnsupportedError
+├── TransportError
+│   ├── ConnectFailedError
+│   ├── AuthenticationRefusedError
+│   ├── ConnectionLostError
+│   ├── ChannelClosedError
+│   └── OperationTimeoutError
+├── TopologyError
+├── PoolError
+│   ├── PoolClosedError
+│   └── PoolTimeoutError
+├── PublishError
+│   ├── MessageReturnedError
+│   ├── PublishNackedError
+│   ├── PublishTimeoutError
+│   ├── PublishUnconfirmedError
+│   ├── PublishAbortedError
+│   └── PublishQueueFullError
+├── DeliveryError
+│   ├── AlreadySettledError
+│   ├── StaleDeliveryError
+│   ├── InvalidContentError
+│   ├── ConsumerCancelledError
+│   ├── HandlerError
+│   └── RecoveryFailedError
+├── ProtocolError
+│   └── ReplyError
+└── StoreError
+
+Fields go to ``super().__init__(*fields)`` and the text is made in ``__str__``, so every error
+pickles. ``retryable`` belongs to the class: it says whether the same call may succeed later.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class BrokerClientError(Exception):
+    """Base class of everything this package raises on purpose."""
+
+    retryable: ClassVar[bool] = False
+    """True where the same call may succeed later, with nothing changed."""
+
+
+# --------------------------------------------------------------------------- configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a configuration: where it stands and what was allowed."""
+
+    path: str
+    """Dotted path of the value, e.g. ``vhosts./.queues.orders``."""
+    message: str
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = self.file or "configuration"
+        if self.line is not None:
+            place += f":{self.line}"
+        where = f" {self.path}:" if self.path else ""
+        return f"{place}:{where} {self.message}"
+
+
+class ConfigError(BrokerClientError, ValueError):
+    """The configuration cannot be used. Lists every problem found, one a line."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(tuple(problems))
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+# --------------------------------------------------------------------------- misuse
+
+
+class UsageError(BrokerClientError):
+    """The call cannot be answered as made; nothing was sent."""
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name closest to `name`, or None when nothing is near."""
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+class UnknownNameError(UsageError, LookupError):
+    """No publication, subscription, vhost or strategy of that name is declared."""
+
+    def __init__(self, kind: str, name: str, known: Sequence[str]) -> None:
+        super().__init__(kind, name, tuple(known))
+        self.kind, self.name, self.known = kind, name, tuple(known)
+
+    def __str__(self) -> str:
+        near = nearest(self.name, self.known)
+        hint = f"; did you mean {near!r}?" if near else ""
+        listed = ", ".join(sorted(self.known)) or "none"
+        return f"unknown {self.kind} {self.name!r}{hint} (declared: {listed})"
+
+
+class BrokerClosedError(UsageError):
+    """The broker was shut down, or is shutting down, and takes no new work."""
+
+    def __init__(self, what: str = "broker") -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} is closed; create a new Broker to go on"
+
+
+class UnsupportedError(UsageError):
+    """This broker cannot do what was asked."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what, self.why = what, why
+
+    def __str__(self) -> str:
+        return f"{self.what} is not supported here: {self.why}"
+
+
+# --------------------------------------------------------------------------- transport
+
+
+class TransportError(BrokerClientError):
+    """The link to the broker, or one of its channels, failed."""
+
+
+class ConnectFailedError(TransportError, ConnectionError):
+    """No connection could be made. `url` is masked."""
+
+    retryable = True
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return f"failed to connect to {self.url}: {self.reason}"
+
+
+class AuthenticationRefusedError(TransportError):
+    """The broker refused the user, the password or the vhost.
+
+    Retryable, since credentials and vhosts are often made a moment after the application starts.
+    """
+
+    retryable = True
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return f"{self.url} refused the login: {self.reason}"
+
+
+class ConnectionLostError(TransportError, ConnectionError):
+    """A connection that was up is gone."""
+
+    retryable = True
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return f"connection to {self.url} lost: {self.reason}"
+
+
+class ChannelClosedError(TransportError):
+    """The channel is closed: by the broker (then with a reply code) or with its connection."""
+
+    retryable = True
+
+    def __init__(self, reply_code: int, reply_text: str) -> None:
+        super().__init__(reply_code, reply_text)
+        self.reply_code, self.reply_text = reply_code, reply_text
+
+    def __str__(self) -> str:
+        code = f"{self.reply_code} " if self.reply_code else ""
+        return f"channel closed: {code}{self.reply_text}"
+
+
+class OperationTimeoutError(TransportError, TimeoutError):
+    """The broker did not answer in time."""
+
+    retryable = True
+
+    def __init__(self, operation: str, waited: float) -> None:
+        super().__init__(operation, waited)
+        self.operation, self.waited = operation, waited
+
+    def __str__(self) -> str:
+        return f"{self.operation}: no answer within {self.waited:g} s"
+
+
+class TopologyError(BrokerClientError):
+    """An exchange, queue or binding is not as declared, or cannot be made so."""
+
+    retryable = True
+
+    def __init__(self, vhost: str, entity: str, reason: str) -> None:
+        super().__init__(vhost, entity, reason)
+        self.vhost, self.entity, self.reason = vhost, entity, reason
+
+    def __str__(self) -> str:
+        return f"vhost {self.vhost!r}: {self.entity}: {self.reason}"
+
+
+# --------------------------------------------------------------------------- pool
+
+
+class PoolError(BrokerClientError):
+    """The pool could not lend a channel. Nothing was sent."""
+
+
+class PoolClosedError(PoolError):
+    """The pool is closed."""
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(pool)
+        self.pool = pool
+
+    def __str__(self) -> str:
+        return f"pool {self.pool!r} is closed"
+
+
+class PoolTimeoutError(PoolError, TimeoutError):
+    """No channel became free in time."""
+
+    retryable = True
+
+    def __init__(self, pool: str, waited: float, stats: str = "") -> None:
+        super().__init__(pool, waited, stats)
+        self.pool, self.waited, self.stats = pool, waited, stats
+
+    def __str__(self) -> str:
+        tail = f" ({self.stats})" if self.stats else ""
+        return f"pool {self.pool!r}: no channel free after {self.waited:.2f} s{tail}"
+
+
+# --------------------------------------------------------------------------- publishing
+
+
+class PublishError(BrokerClientError):
+    """A publication did not end as `success`."""
+
+    def __init__(self, publication: str, message_id: str, *more: Any) -> None:
+        super().__init__(publication, message_id, *more)
+        self.publication, self.message_id = publication, message_id
+
+    def _what(self) -> str:
+        return f"publication {self.publication!r}: message {self.message_id}"
+
+
+class MessageReturnedError(PublishError):
+    """The broker could not route a mandatory message and handed it back (AMQP 0-9-1 §3.1.3.1)."""
+
+    def __init__(
+        self,
+        publication: str,
+        message_id: str,
+        reply_code: int,
+        reply_text: str,
+        exchange: str,
+        routing_key: str,
+    ) -> None:
+        super().__init__(publication, message_id, reply_code, reply_text, exchange, routing_key)
+        self.reply_code, self.reply_text = reply_code, reply_text
+        self.exchange, self.routing_key = exchange, routing_key
+
+    def __str__(self) -> str:
+        return (
+            f"{self._what()} was returned by exchange {self.exchange!r}: {self.reply_code} "
+            f"{self.reply_text}; no queue is bound for routing key {self.routing_key!r}"
+        )
+
+
+class PublishNackedError(PublishError):
+    """The broker answered basic.nack: it did not take the message."""
+
+    retryable = True
+
+    def __init__(self, publication: str, message_id: str, exchange: str, routing_key: str) -> None:
+        super().__init__(publication, message_id, exchange, routing_key)
+        self.exchange, self.routing_key = exchange, routing_key
+
+    def __str__(self) -> str:
+        return (
+            f"{self._what()} was refused by the broker (nack) on exchange {self.exchange!r}, "
+            f"routing key {self.routing_key!r}"
+        )
+
+
+class PublishTimeoutError(PublishError, TimeoutError):
+    """Time ran out before the message was sent. It was withdrawn and will never be sent."""
+
+    retryable = True
+
+    def __init__(self, publication: str, message_id: str, waited: float, link: str) -> None:
+        super().__init__(publication, message_id, waited, link)
+        self.waited, self.link = waited, link
+
+    def __str__(self) -> str:
+        return (
+            f"{self._what()} was not sent within {self.waited:g} s and was withdrawn "
+            f"(link {self.link})"
+        )
+
+
+class PublishUnconfirmedError(PublishError, TimeoutError):
+    """Sent, but neither confirmed nor refused in time: the outcome is unknown."""
+
+    retryable = True
+
+    def __init__(self, publication: str, message_id: str, waited: float, link: str) -> None:
+        super().__init__(publication, message_id, waited, link)
+        self.waited, self.link = waited, link
+
+    def __str__(self) -> str:
+        return (
+            f"{self._what()} was sent but not confirmed within {self.waited:g} s: the broker may "
+            f"or may not have it (link {self.link}); publish again with the same message id"
+        )
+
+
+class PublishAbortedError(PublishError):
+    """`abort()` or a closing broker took the message out of the queue before it was sent."""
+
+    def __init__(self, publication: str, message_id: str, reason: str = "aborted") -> None:
+        super().__init__(publication, message_id, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self._what()} was not sent: {self.reason}"
+
+
+class PublishQueueFullError(PublishError):
+    """The vhost's publish queue is full and its policy does not wait."""
+
+    retryable = True
+
+    def __init__(self, publication: str, message_id: str, queued: int, limit: str) -> None:
+        super().__init__(publication, message_id, queued, limit)
+        self.queued, self.limit = queued, limit
+
+    def __str__(self) -> str:
+        return f"{self._what()} was refused: {self.queued} messages wait already ({self.limit})"
+
+
+# --------------------------------------------------------------------------- deliveries
+
+
+class DeliveryError(BrokerClientError):
+    """A delivery could not be handled or settled as asked."""
+
+
+class AlreadySettledError(DeliveryError):
+    """This delivery was settled before; the second call was not sent."""
+
+    def __init__(self, delivery_tag: int, consumer_tag: str) -> None:
+        super().__init__(delivery_tag, consumer_tag)
+        self.delivery_tag, self.consumer_tag = delivery_tag, consumer_tag
+
+    def __str__(self) -> str:
+        return (
+            f"delivery {self.delivery_tag} of consumer {self.consumer_tag!r} is settled already; "
+            "call ack_or_nack once a message"
+        )
+
+
+class StaleDeliveryError(DeliveryError):
+    """The delivery is no longer this consumer's to settle."""
+
+    def __init__(self, delivery_tag: int, consumer_tag: str) -> None:
+        super().__init__(delivery_tag, consumer_tag)
+        self.delivery_tag, self.consumer_tag = delivery_tag, consumer_tag
+
+    def __str__(self) -> str:
+        return (
+            f"delivery {self.delivery_tag} is not in flight for consumer {self.consumer_tag!r}: "
+            "it timed out, was settled before, or its channel is gone"
+        )
+
+
+class InvalidContentError(DeliveryError, ValueError):
+    """The body does not fit its content type."""
+
+    def __init__(self, content_type: str, reason: str) -> None:
+        super().__init__(content_type, reason)
+        self.content_type, self.reason = content_type, reason
+
+    def __str__(self) -> str:
+        return f"body is not valid {self.content_type}: {self.reason}"
+
+
+class ConsumerCancelledError(DeliveryError):
+    """The broker cancelled the consumer, as it does when the queue is deleted."""
+
+    retryable = True
+
+    def __init__(self, subscription: str, queue: str) -> None:
+        super().__init__(subscription, queue)
+        self.subscription, self.queue = subscription, queue
+
+    def __str__(self) -> str:
+        return f"subscription {self.subscription!r} on queue {self.queue!r} was cancelled by the broker"
+
+
+class HandlerError(DeliveryError):
+    """A message handler raised without settling. The cause is in ``__cause__``."""
+
+    def __init__(self, subscription: str, message_id: str | None, reason: str) -> None:
+        super().__init__(subscription, message_id, reason)
+        self.subscription, self.message_id, self.reason = subscription, message_id, reason
+
+    def __str__(self) -> str:
+        return f"subscription {self.subscription!r}: handler of message {self.message_id} raised {self.reason}"
+
+
+class RecoveryFailedError(DeliveryError):
+    """A recovery strategy could not be carried out; the next one was tried."""
+
+    def __init__(self, strategy: str, message_id: str | None, reason: str) -> None:
+        super().__init__(strategy, message_id, reason)
+        self.strategy, self.message_id, self.reason = strategy, message_id, reason
+
+    def __str__(self) -> str:
+        return f"recovery {self.strategy!r} of message {self.message_id} failed: {self.reason}"
+
+
+# --------------------------------------------------------------------------- broker side
+
+
+class ProtocolError(BrokerClientError):
+    """A rule of AMQP was broken."""
+
+
+class ReplyError(ProtocolError):
+    """An AMQP reply code, as the broker core answers a command that it refuses.
+
+    `scope` is ``channel`` (the channel closes) or ``connection`` (the connection does).
+    """
+
+    def __init__(self, reply_code: int, reply_text: str, scope: str = "channel") -> None:
+        super().__init__(reply_code, reply_text, scope)
+        self.reply_code, self.reply_text, self.scope = reply_code, reply_text, scope
+
+    def __str__(self) -> str:
+        return f"{self.reply_code} {self.reply_text}"
+
+
+class StoreError(BrokerClientError):
+    """The store failed: what was asked of it is not safe."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"store {self.path}: {self.reason}"
