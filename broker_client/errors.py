@@ -420,7 +420,10 @@ class ConsumerCancelledError(DeliveryError):
         self.subscription, self.queue = subscription, queue
 
     def __str__(self) -> str:
-        return f"subscription {self.subscription!r} on queue {self.queue!r} was cancelled by the broker"
+        return (
+            f"subscription {self.subscription!r} on queue {self.queue!r} "
+            "was cancelled by the broker"
+        )
 
 
 class HandlerError(DeliveryError):
@@ -431,7 +434,10 @@ class HandlerError(DeliveryError):
         self.subscription, self.message_id, self.reason = subscription, message_id, reason
 
     def __str__(self) -> str:
-        return f"subscription {self.subscription!r}: handler of message {self.message_id} raised {self.reason}"
+        return (
+            f"subscription {self.subscription!r}: handler of message {self.message_id} "
+            f"raised {self.reason}"
+        )
 
 
 class RecoveryFailedError(DeliveryError):

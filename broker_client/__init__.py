@@ -1,0 +1,1 @@
+"""Declarative asyncio AMQP client with a built-in broker."""
