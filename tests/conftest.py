@@ -1,0 +1,114 @@
+"""Fixtures for every suite: the private RabbitMQ, and the watch for leaks."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.support.leaks import Snapshot, leaks_since
+from tests.support.rabbitmq import RabbitMQ, server_script
+
+IN_CI = bool(os.environ.get("CI"))
+RABBITMQ_FIXTURES = {"rabbitmq", "rabbitmq_restartable"}
+RESTART_TEST_TIMEOUT = 180.0
+"""Seconds: a server needs about ten to start, and more on a busy machine."""
+
+session_rabbitmq = pytest.StashKey[RabbitMQ]()
+left_out = pytest.StashKey[int]()
+
+
+# --------------------------------------------------------------------------- RabbitMQ
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "rabbitmq: needs RabbitMQ; without one it is left out, or fails where CI is set",
+    )
+    config.stash[left_out] = 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        wanted = RABBITMQ_FIXTURES & set(getattr(item, "fixturenames", ()))
+        if wanted:
+            item.add_marker(pytest.mark.rabbitmq)
+        if "rabbitmq_restartable" in wanted and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(RESTART_TEST_TIMEOUT))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the shared server before the first test, outside of any test's time limit."""
+    config = session.config
+    needed = any("rabbitmq" in getattr(item, "fixturenames", ()) for item in session.items) or any(
+        item.get_closest_marker("rabbitmq") for item in session.items
+    )
+    if not needed or config.option.collectonly or server_script() is None:
+        return
+    server = config.stash[session_rabbitmq] = RabbitMQ()
+    server.start()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    server = session.config.stash.get(session_rabbitmq, None)
+    if server is not None:
+        server.close()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("rabbitmq") is None or server_script() is not None:
+        return
+    if IN_CI:
+        pytest.fail("RabbitMQ is not installed, and CI is set: see scripts/install-rabbitmq")
+    item.config.stash[left_out] += 1
+    pytest.skip("RabbitMQ is not installed")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    count = config.stash.get(left_out, 0)
+    if count:
+        terminalreporter.section("LEFT OUT", yellow=True, bold=True)
+        terminalreporter.line(
+            f"{count} tests need RabbitMQ, which is not installed: run scripts/install-rabbitmq "
+            "(Debian, as root) and run the tests again."
+        )
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(pytestconfig: pytest.Config) -> RabbitMQ:
+    """The shared server. Take a vhost of your own from `make_vhost`; never stop this one."""
+    return pytestconfig.stash[session_rabbitmq]
+
+
+@pytest.fixture
+def rabbitmq_restartable() -> Iterator[RabbitMQ]:
+    """A server for one test alone, which may stop, kill and start it."""
+    with RabbitMQ() as server:
+        yield server
+
+
+# --------------------------------------------------------------------------- leaks
+
+
+@pytest.fixture
+async def _leak_watch() -> AsyncIterator[None]:
+    before = Snapshot.take()
+    yield
+    leaked = await leaks_since(before)
+    if leaked:
+        pytest.fail("left behind:\n" + "\n".join(leaked), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(request: pytest.FixtureRequest) -> None:
+    """Every async test must leave no task, socket or thread behind.
+
+    Requested first, so it looks last, after the test's other fixtures are gone.
+    """
+    if inspect.iscoroutinefunction(getattr(request, "function", None)):
+        request.getfixturevalue("_leak_watch")

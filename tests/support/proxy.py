@@ -1,0 +1,182 @@
+"""A TCP proxy on loopback that fails the way networks do, when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from types import TracebackType
+from typing import Self
+
+_CHUNK_BYTES = 64 * 1024
+_RST_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: close() sends a reset
+
+
+class _Pair:
+    """One client and the connection made to the server on its behalf."""
+
+    def __init__(
+        self,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self.client, self.server = client, server
+
+    @property
+    def writers(self) -> tuple[asyncio.StreamWriter, asyncio.StreamWriter]:
+        return self.client[1], self.server[1]
+
+    def reset(self) -> None:
+        """Drop both ends with a TCP reset, unsent bytes and all."""
+        for writer in self.writers:
+            raw: socket.socket | None = writer.get_extra_info("socket")
+            if raw is not None and raw.fileno() >= 0:
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
+            writer.transport.abort()
+
+    def fin(self) -> None:
+        """Close both ends in order."""
+        for writer in self.writers:
+            writer.close()
+
+
+class Proxy:
+    """Hands bytes on between its own port and `host`:`port`.
+
+    ``async with Proxy(host, port) as proxy:`` listens on ``127.0.0.1:proxy.port``.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._listener: asyncio.Server | None = None
+        self._pairs: set[_Pair] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._flowing: asyncio.Event
+        self._refusing = False
+        self.port = 0
+        self.accepted = 0
+        """Connections handed on since the start."""
+        self.bytes_to_server = 0
+        self.bytes_to_client = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Proxy 127.0.0.1:{self.port} -> {self._host}:{self._port}, {self.connections} open>"
+        )
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
+        return len(self._pairs)
+
+    async def __aenter__(self) -> Self:
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._listener is not None
+        self._listener.close()
+        self.cut()
+        for task in self._serving:
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving)
+        await self._listener.wait_closed()
+
+    def cut(self) -> int:
+        """Reset every connection, as a crashed host or a firewall does; returns how many."""
+        return self._each("reset")
+
+    def fin(self) -> int:
+        """Close every connection in order, as a stopping host does; returns how many."""
+        return self._each("fin")
+
+    def stall(self) -> None:
+        """Let connections stand, but carry no byte more in either direction."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        """Carry bytes again; none was lost."""
+        self._flowing.set()
+
+    def refuse(self) -> None:
+        """Reset new connections as they come. Those that stand are left alone."""
+        self._refusing = True
+
+    def accept(self) -> None:
+        """Take new connections again."""
+        self._refusing = False
+
+    def _each(self, how: str) -> int:
+        pairs = list(self._pairs)
+        for pair in pairs:
+            getattr(pair, how)()
+        return len(pairs)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        try:
+            server = await self._connect()
+        except BaseException:
+            writer.transport.abort()
+            raise
+        if server is None:
+            raw: socket.socket = writer.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
+            writer.transport.abort()
+            return
+        await self._join(_Pair((reader, writer), server))
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        if self._refusing:
+            return None
+        try:
+            return await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            return None
+
+    async def _join(self, pair: _Pair) -> None:
+        self._pairs.add(pair)
+        self.accepted += 1
+        flows = [
+            asyncio.create_task(self._flow(pair, to_server=True), name="proxy: to server"),
+            asyncio.create_task(self._flow(pair, to_server=False), name="proxy: to client"),
+        ]
+        try:
+            await asyncio.wait(flows)
+        finally:
+            for flow in flows:
+                flow.cancel()
+            await asyncio.wait(flows)
+            self._pairs.discard(pair)
+            for writer in pair.writers:
+                writer.transport.abort()
+
+    async def _flow(self, pair: _Pair, *, to_server: bool) -> None:
+        (reader, _), (_, writer) = (
+            (pair.client, pair.server) if to_server else (pair.server, pair.client)
+        )
+        with contextlib.suppress(OSError):  # either end may go at any time: that is what we are for
+            while data := await reader.read(_CHUNK_BYTES):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+                if to_server:
+                    self.bytes_to_server += len(data)
+                else:
+                    self.bytes_to_client += len(data)
+            await self._flowing.wait()  # a stalled network carries no FIN either
+            if writer.can_write_eof() and not writer.is_closing():
+                writer.write_eof()

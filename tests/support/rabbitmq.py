@@ -1,0 +1,407 @@
+"""A private RabbitMQ: loopback ports and a data folder of its own, ended by its own process id.
+
+Debian's package is used by way of `/usr/lib/rabbitmq/bin`, since the wrappers in `/usr/sbin` insist
+on the user `rabbitmq`. Its node name, cookie, name server (epmd) and ports are made for the
+occasion, so it meets neither the packaged service nor another test run.
+
+``python -m tests.support.rabbitmq run`` runs one in the foreground and prints its URL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+from urllib.parse import quote
+from uuid import uuid4
+
+BIN_FOLDER = Path("/usr/lib/rabbitmq/bin")
+START_TIMEOUT = 90.0
+STOP_TIMEOUT = 30.0
+_LOG_TAIL_LINES = 40
+_AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
+_METHOD_FRAME = b"\x01"
+
+# The kernel ends a child whose parent *thread* is gone (see `_tied_to_us`), so children are
+# started from one thread that lives as long as the process.
+_spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rabbitmq-spawner")
+
+
+class RabbitMQError(Exception):
+    """The private RabbitMQ did not do as told."""
+
+
+def server_script() -> Path | None:
+    """The script that starts the server without changing users, or None when not installed."""
+    script = BIN_FOLDER / "rabbitmq-server"
+    if script.exists():
+        return script
+    found = shutil.which("rabbitmq-server")
+    return Path(found) if found else None
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class RabbitMQ:
+    """One RabbitMQ node, with the management plugin.
+
+    `start`, `stop` and `kill` may follow each other any number of times: ports and data stay.
+    `close` ends it for good and removes the data. All methods block; from a coroutine call them
+    through `asyncio.to_thread`.
+
+    Args:
+        stats_interval: seconds between two refreshes of the counts that `queue` and `connections`
+            answer. RabbitMQ's own default is 5.
+    """
+
+    def __init__(self, *, stats_interval: float = 0.25) -> None:
+        script = server_script()
+        if script is None:
+            raise RabbitMQError("rabbitmq-server is not installed; see scripts/install-rabbitmq")
+        self._script = script
+        self._folder = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
+        self._node = f"test-{uuid4().hex[:12]}@localhost"
+        self._epmd_port, self._dist_port = free_port(), free_port()
+        self.port, self.management_port = free_port(), free_port()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._write_files(stats_interval)
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.is_running else "down"
+        return f"<RabbitMQ 127.0.0.1:{self.port} {state}>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None and self._server.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the Erlang machine that is the server."""
+        if self._server is None:
+            raise RabbitMQError("it is not running")
+        return self._server.pid
+
+    def url(self, vhost: str = "/") -> str:
+        """The address of `vhost`, with the login of the default user."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
+
+    # ------------------------------------------------------------------ life
+
+    def start(self, *, timeout: float = START_TIMEOUT) -> None:
+        """Start it, over the data of the last run, and wait until it serves.
+
+        Raises:
+            RabbitMQError: it ended, or did not answer within `timeout` seconds.
+        """
+        if self.is_running:
+            return
+        if self._epmd is None or self._epmd.poll() is not None:
+            self._epmd = self._spawn(_epmd_command(self._epmd_port), "epmd.log")
+            self._wait_for("the name server", self._epmd, lambda: _listens(self._epmd_port), 10.0)
+        self._server = self._spawn([str(self._script)], "console.log")
+        try:
+            self._wait_for("AMQP", self._server, lambda: _speaks_amqp(self.port), timeout)
+            self._wait_for("management", self._server, self._management_answers, timeout)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Shut it down in order: queues are flushed, clients get connection.close."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End everything that was started and remove the data. Harmless twice."""
+        self._end(signal.SIGKILL)
+        if self._epmd is not None:
+            _finish(self._epmd, signal.SIGKILL)
+            self._epmd = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._server is not None:
+            _finish(self._server, number)
+            self._server = None
+
+    # ------------------------------------------------------------------ what tests ask of it
+
+    def ctl(self, *args: str) -> str:
+        """Run `rabbitmqctl`, which takes about a second; returns what it printed."""
+        command = [str(self._script.with_name("rabbitmqctl")), "--quiet", *args]
+        done = subprocess.run(
+            command, env=self._environment(), capture_output=True, text=True, timeout=60
+        )
+        if done.returncode != 0:
+            raise RabbitMQError(f"rabbitmqctl {' '.join(args)}: {done.stdout}{done.stderr}")
+        return done.stdout.strip()
+
+    def make_vhost(self) -> str:
+        """Make a vhost nobody has used; returns its name."""
+        name = f"v-{uuid4().hex[:12]}"
+        self._request("PUT", f"vhosts/{name}", {})
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        self._request("PUT", f"permissions/{name}/guest", everything)
+        return name
+
+    def delete_vhost(self, name: str) -> None:
+        """Delete a vhost; its connections are closed by the server."""
+        self._request("DELETE", f"vhosts/{quote(name, safe='')}")
+
+    def queue(self, vhost: str, name: str) -> dict[str, Any] | None:
+        """What the management plugin knows of a queue, or None when there is none.
+
+        Counts such as ``messages_ready`` lag by `stats_interval`, and are missing at first.
+        """
+        path = f"queues/{quote(vhost, safe='')}/{quote(name, safe='')}"
+        answer: dict[str, Any] | None = self._request("GET", path, missing_ok=True)
+        return answer
+
+    def connections(self) -> list[dict[str, Any]]:
+        """The client connections that the management plugin knows of."""
+        answer: list[dict[str, Any]] = self._request("GET", "connections")
+        return [entry for entry in answer if "name" in entry]
+
+    def close_connections(self, reason: str = "closed by the test") -> int:
+        """Close every client connection from the server's side (320); returns their number."""
+        code = f'length([rabbit_networking:close_connection(Pid, "{reason}") || ' + (
+            "Pid <- rabbit_networking:connections()])."
+        )
+        return int(self.ctl("eval", code))
+
+    def block(self) -> None:
+        """Raise the memory alarm: publishers are blocked until `unblock`."""
+        self.ctl("set_vm_memory_high_watermark", "0.000001")
+
+    def unblock(self) -> None:
+        """Take the memory alarm back."""
+        self.ctl("set_vm_memory_high_watermark", "0.8")
+
+    def log_tail(self) -> str:
+        """The last lines of its logs."""
+        tails = []
+        for path in (self._folder / "console.log", self._folder / "log" / "server.log"):
+            if path.exists():
+                lines = path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+                tails.append(f"--- {path.name}\n" + "\n".join(lines))
+        return "\n".join(tails) or "(no log)"
+
+    # ------------------------------------------------------------------ inside
+
+    def _write_files(self, stats_interval: float) -> None:
+        for name in ("home", "data", "log"):
+            (self._folder / name).mkdir()
+        cookie = self._folder / "home" / ".erlang.cookie"
+        cookie.write_text(uuid4().hex)
+        cookie.chmod(0o400)
+        (self._folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        (self._folder / "environment").write_text("")
+        (self._folder / "advanced.config").write_text("[].\n")
+        (self._folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            "management.tcp.ip = 127.0.0.1\n"
+            f"management.tcp.port = {self.management_port}\n"
+            f"collect_statistics_interval = {int(stats_interval * 1000)}\n"
+            "vm_memory_high_watermark.relative = 0.8\n"
+            "disk_free_limit.absolute = 1MB\n"
+        )
+
+    def _environment(self) -> dict[str, str]:
+        folder = self._folder
+        on_loopback = "-kernel inet_dist_use_interface {127,0,0,1} -start_epmd false +sbwt none"
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "C.UTF-8",
+            "HOME": str(folder / "home"),
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": self._node,
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "environment"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_LOGS": str(folder / "log" / "server.log"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": on_loopback,
+            "RABBITMQ_CTL_ERL_ARGS": on_loopback,
+            # Makes the start script become the Erlang machine instead of waiting for it as its
+            # parent: our child's process id is the server's.
+            "RUNNING_UNDER_SYSTEMD": "true",
+        }
+
+    def _spawn(self, command: Sequence[str], log_name: str) -> subprocess.Popen[bytes]:
+        def spawn() -> subprocess.Popen[bytes]:
+            with (self._folder / log_name).open("ab") as log:
+                return _popen(_tied_to_us(command), self._environment(), self._folder, log)
+
+        return _spawner.submit(spawn).result()
+
+    def _wait_for(
+        self,
+        what: str,
+        process: subprocess.Popen[bytes],
+        condition: Callable[[], bool],
+        timeout: float,
+    ) -> None:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if process.poll() is not None:
+                why = f"it ended with status {process.returncode}"
+            elif time.monotonic() > deadline:
+                why = f"no answer within {timeout:g} s"
+            else:
+                time.sleep(0.05)
+                continue
+            raise RabbitMQError(f"RabbitMQ, waiting for {what}: {why}\n{self.log_tail()}")
+
+    def _management_answers(self) -> bool:
+        try:
+            self._request("GET", "whoami")
+        except (RabbitMQError, OSError, http.client.HTTPException):
+            return False
+        return True
+
+    def _request(self, method: str, path: str, body: Any = None, missing_ok: bool = False) -> Any:
+        login = base64.b64encode(b"guest:guest").decode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.management_port}/api/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Basic {login}", "Content-Type": "application/json"},
+        )
+        try:
+            with _without_proxy.open(request, timeout=10) as response:
+                text = response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                if missing_ok and error.code == 404:
+                    return None
+                raise RabbitMQError(f"{method} {path}: {error.code} {error.read()!r}") from error
+        return json.loads(text) if text else None
+
+
+_without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _epmd_command(port: int) -> list[str]:
+    # In the foreground: the daemon that a node starts by itself would have no known process id.
+    return [shutil.which("epmd") or "epmd", "-port", str(port), "-address", "127.0.0.1"]
+
+
+def _tied_to_us(command: Sequence[str]) -> list[str]:
+    """`command`, to be killed by the kernel should this process die without cleaning up."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--", *command] if setpriv else list(command)
+
+
+def _popen(
+    command: Sequence[str], environment: dict[str, str], folder: Path, log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # a ctrl-C in the terminal is ours to act on
+    )
+
+
+def _finish(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    if process.poll() is None:
+        process.send_signal(number)
+    try:
+        process.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _speaks_amqp(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as link:
+            link.sendall(_AMQP_HEADER)
+            return link.recv(1) == _METHOD_FRAME
+    except OSError:
+        return False
+
+
+def _run() -> int:
+    def leave(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, leave)
+    with RabbitMQ(stats_interval=5.0) as server:
+        print(server.url(), flush=True)  # noqa: T201 - a command's output
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            server.stop()
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line: ``run``."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.rabbitmq", description=__doc__)
+    parser.add_argument("command", choices=["run"])
+    parser.parse_args(arguments)
+    try:
+        return _run()
+    except RabbitMQError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a command's output
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
