@@ -1,0 +1,172 @@
+"""Models of a connection: where the broker is, and how it is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from broker_client.config_values import (
+    DEFAULT_PORTS,
+    Duration,
+    Settings,
+    UrlParts,
+    WholeSeconds,
+    build_url,
+    parse_url,
+)
+
+
+class BackoffConfig(Settings):
+    """Growing waits between attempts."""
+
+    min: Duration = 1.0
+    """The first wait."""
+    max: Duration = 60.0
+    """The longest wait."""
+    factor: Annotated[float, Field(ge=1.0)] = 2.0
+    """What each wait is multiplied with to give the next (`exponential`)."""
+    strategy: Literal["exponential", "linear"] = "exponential"
+    """`exponential` grows from min to max; `linear` waits between min and max each time."""
+
+    @model_validator(mode="after")
+    def _max_is_not_below_min(self) -> Self:
+        if self.max < self.min:
+            raise ValueError(f"max ({self.max:g}s) is below min ({self.min:g}s)")
+        return self
+
+
+class RetryConfig(BackoffConfig):
+    """How to try again after a failure. ``retry: false`` turns it off, ``true`` is the default."""
+
+    enabled: bool = True
+    """False: no new attempt."""
+    stable_after: Duration = 30.0
+    """The waits start again from min once the link has stayed up this long."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_bool(cls, value: object) -> object:
+        return {"enabled": value} if isinstance(value, bool) else value
+
+
+class ConnectionConfig(Settings):
+    """Where a broker is: a `url`, or its parts. After loading, both are set and agree."""
+
+    url: SecretStr = SecretStr("embedded://")
+    """`embedded://`, `embedded:///path/to/file.db`, `amqp://user:password@host:port/vhost` or
+    `amqps://...`, its parts percent-encoded. Leave it out to give the parts below."""
+    scheme: Literal["embedded", "amqp", "amqps"] = "amqp"
+    """First part of the URL."""
+    hostname: str = "localhost"
+    """Host name or address."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """TCP port; 5672, or 5671 for amqps, when left out."""
+    user: str = "guest"
+    """User name, not encoded."""
+    password: SecretStr = SecretStr("guest")
+    """Password, not encoded. Never printed."""
+    vhost: str | None = None
+    """Vhost on the broker; the name of the vhost in this file when left out."""
+    connect_timeout: Duration = 10.0
+    """Time for one attempt to connect."""
+    heartbeat: WholeSeconds = 10
+    """Whole seconds between heartbeats; 0s turns them off."""
+    retry: RetryConfig = RetryConfig()
+    """Waits between attempts to connect."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _url_and_parts_agree(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = {"url": value}
+        if not isinstance(value, Mapping):
+            return value
+        given = dict(value)
+        url = _revealed(given.get("url"))
+        if url is None:
+            return _with_url(given)
+        if not isinstance(url, str):
+            return given
+        return _with_parts(given, parse_url(url))
+
+    def vhost_name(self, key: str) -> str:
+        """The vhost to open, when the vhost is called `key` in the configuration."""
+        return key if self.vhost is None else self.vhost
+
+    def for_vhost(self, key: str) -> ConnectionConfig:
+        """This connection with `vhost` and the path of `url` settled for the vhost `key`."""
+        vhost = self.vhost_name(key)
+        parts = parse_url(self.url.get_secret_value())
+        if parts.scheme != "embedded":
+            parts = parts._replace(vhost=vhost)
+        return self.model_copy(update={"vhost": vhost, "url": SecretStr(build_url(parts))})
+
+    @property
+    def masked_url(self) -> str:
+        """The URL with its password hidden, fit to print."""
+        return build_url(parse_url(self.url.get_secret_value()), masked=True)
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.scheme == "embedded"
+
+    @property
+    def store_path(self) -> str | None:
+        """File of the built-in broker; None keeps everything in memory."""
+        return parse_url(self.url.get_secret_value()).path or None
+
+    def __repr_args__(self) -> Any:
+        yield "url", self.masked_url
+        hidden = {"url", "scheme", "hostname", "port", "user", "password"}
+        yield from ((key, value) for key, value in super().__repr_args__() if key not in hidden)
+
+
+_PARTS = ("scheme", "hostname", "port", "user", "password")
+
+
+def _revealed(value: object) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def _with_url(given: dict[str, Any]) -> dict[str, Any]:
+    """`given` without `url`: built from the parts, or the built-in broker when none is there."""
+    parts = {key: _revealed(given[key]) for key in (*_PARTS, "vhost") if key in given}
+    if not parts.keys() - {"vhost"}:
+        return {**given, "url": "embedded://", "scheme": "embedded", "hostname": "", "user": ""}
+    scheme = parts.get("scheme", "amqp")
+    if scheme not in DEFAULT_PORTS or not all(
+        isinstance(value, str) for key, value in parts.items() if key != "port"
+    ):
+        return given
+    port = parts.get("port", DEFAULT_PORTS[scheme])
+    if not str(port).isdecimal():
+        return given
+    url = build_url(
+        UrlParts(
+            scheme,
+            parts.get("hostname", "localhost"),
+            int(port),
+            parts.get("user", "guest"),
+            parts.get("password", "guest"),
+            parts.get("vhost"),
+        )
+    )
+    return {**given, "url": url, "port": port}
+
+
+def _with_parts(given: dict[str, Any], parts: UrlParts) -> dict[str, Any]:
+    """`given` with the parts of its `url`; a part given beside it must not contradict."""
+    for key in (*_PARTS, "vhost"):
+        found = getattr(parts, key)
+        stated = _revealed(given.get(key))
+        if stated is None or (key == "vhost" and found is None):
+            continue
+        if str(stated) != str(found):
+            raise ValueError(f"url and {key} contradict each other; give one of the two")
+    given |= {key: getattr(parts, key) for key in _PARTS}
+    if parts.vhost is not None:
+        given["vhost"] = parts.vhost
+    given["url"] = build_url(parts)
+    return given

@@ -1,0 +1,84 @@
+"""Recovery strategies: what is done with a message whose handler failed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from broker_client.config_problems import problems_of
+from broker_client.config_values import YAML_CONTEXT, Duration, Settings
+from broker_client.errors import ConfigError
+
+
+class Ack(Settings):
+    """Settle the message as done."""
+
+    strategy: Literal["ack"] = "ack"
+    """Discriminator."""
+    defer: Duration | None = None
+    """Seconds to wait before settling."""
+
+
+class Nack(Settings):
+    """Refuse the message: to the dead-letter exchange, or back to its queue."""
+
+    strategy: Literal["nack"] = "nack"
+    """Discriminator."""
+    requeue: bool = False
+    """True gives the message back to its queue; False dead-letters or drops it."""
+    defer: Duration | None = None
+    """Seconds to wait before that."""
+
+
+class Republish(Settings):
+    """Publish a copy to the end of the message's own queue, then ack the original."""
+
+    strategy: Literal["republish"] = "republish"
+    """Discriminator."""
+    defer: Duration | None = None
+    """Seconds to wait before the copy is sent."""
+    attempts: Annotated[int, Field(ge=1)] | None = None
+    """Times a message is republished before the next strategy is used; None is for ever."""
+    restore_routing_headers: bool = True
+    """True shows handlers the original exchange and routing key, not those of the copy."""
+
+
+class Forward(Settings):
+    """Publish a copy through a publication, then ack the original."""
+
+    strategy: Literal["forward"] = "forward"
+    """Discriminator."""
+    publication: str
+    """Name of the publication."""
+    attempts: Annotated[int, Field(ge=1)] | None = None
+    """Times a message is forwarded before the next strategy is used; None is for ever."""
+    defer: Duration | None = None
+    """Seconds to wait before the copy is sent."""
+    routing_key: str | None = None
+    """Routing key of the copy; None uses the publication's, or else the message's own."""
+    restore_routing_headers: bool = True
+    """True shows handlers the original exchange and routing key, not those of the copy."""
+
+
+Strategy = Annotated[Ack | Nack | Republish | Forward, Field(discriminator="strategy")]
+
+_STRATEGIES: TypeAdapter[tuple[Strategy, ...]] = TypeAdapter(tuple[Strategy, ...])
+
+
+def strategies_from(value: object) -> tuple[Strategy, ...]:
+    """The recovery chain that `value` describes.
+
+    Args:
+        value: one strategy or a list of them, each an object (``Republish(defer=1.0)``) or the
+            mapping of the YAML (``{"strategy": "republish", "defer": "1s"}``).
+
+    Raises:
+        ConfigError: a strategy that does not exist, or one with wrong settings.
+    """
+    chain = list(value) if isinstance(value, list | tuple) else [value]
+    try:
+        return _STRATEGIES.validate_python(chain, context=YAML_CONTEXT)
+    except ValidationError as error:
+        problems = problems_of(error, tuple[Strategy, ...], root="recovery")
+        raise ConfigError(problems) from None
