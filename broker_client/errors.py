@@ -4,7 +4,9 @@ BrokerClientError
 ├── ConfigError
 ├── UsageError
 │   ├── UnknownNameError
+│   ├── InvalidMessageError
 │   ├── BrokerClosedError
+│   ├── WrongLoopError
 │   └── UnsupportedError
 ├── TransportError
 │   ├── ConnectFailedError
@@ -31,6 +33,7 @@ BrokerClientError
 │   ├── HandlerError
 │   └── RecoveryFailedError
 ├── ProtocolError
+│   ├── MalformedFrameError
 │   └── ReplyError
 └── StoreError
 
@@ -110,6 +113,28 @@ class UnknownNameError(UsageError, LookupError):
         hint = f"; did you mean {near!r}?" if near else ""
         listed = ", ".join(sorted(self.known)) or "none"
         return f"unknown {self.kind} {self.name!r}{hint} (declared: {listed})"
+
+
+class InvalidMessageError(UsageError, ValueError):
+    """A message cannot be published as given: a name too long, a header AMQP cannot carry."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what, self.reason = what, reason
+
+    def __str__(self) -> str:
+        return f"cannot publish: {self.what} {self.reason}"
+
+
+class WrongLoopError(UsageError, RuntimeError):
+    """A broker was used from another event loop or process than the one it was created in."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason}; create the Broker where it is used"
 
 
 class BrokerClosedError(UsageError):
@@ -456,6 +481,17 @@ class RecoveryFailedError(DeliveryError):
 
 class ProtocolError(BrokerClientError):
     """A rule of AMQP was broken."""
+
+
+class MalformedFrameError(ProtocolError):
+    """The peer sent bytes that are no AMQP 0-9-1 frame."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"malformed frame: {self.reason}"
 
 
 class ReplyError(ProtocolError):

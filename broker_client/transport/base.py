@@ -59,7 +59,7 @@ class Channel(Protocol):
     on_return: Callable[[Returned], None] | None
     """A mandatory message came back; always called before its confirm."""
     on_close: Callable[[TransportError], None] | None
-    """Called once, when the channel is closed by anyone but `close()` or `abort()`."""
+    """Called once, when the channel ends by anything but its own `close()` or `abort()`."""
 
     @property
     def is_usable(self) -> bool: ...

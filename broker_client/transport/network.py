@@ -1,0 +1,311 @@
+"""Links to a RabbitMQ, on aio-pika's connection; foreign errors stop here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import aio_pika
+import aio_pika.abc
+import aiormq.abc
+from yarl import URL
+
+from broker_client.errors import (
+    ChannelClosedError,
+    ConnectFailedError,
+    ConnectionLostError,
+    TransportError,
+)
+from broker_client.tasks import TaskGroup
+from broker_client.transport.base import Capabilities
+from broker_client.transport.network_channel import (
+    FOREIGN_ERRORS,
+    NetworkChannel,
+    cancelled_from_outside,
+    translate,
+)
+from broker_client.transport.network_stream import Streams
+
+log = logging.getLogger("broker_client.transport")
+
+_CLOSE_TIMEOUT = 3.0  # seconds for an orderly connection.close; then the socket is dropped
+_REASON_GRACE = 0.25  # seconds between a lost socket and aiormq's word on why
+
+
+class _Connection(aio_pika.Connection):
+    """aio-pika's own connection, told which socket factory to pass down."""
+
+    PARAMETERS = (
+        *aio_pika.Connection.PARAMETERS,
+        aio_pika.abc.ConnectionParameter(
+            name="transport_factory", parser=lambda factory: factory, is_kwarg=True
+        ),
+    )
+
+
+class NetworkConnector:
+    """Opens links to one RabbitMQ address.
+
+    Args:
+        url: ``amqp://`` or ``amqps://`` with user, password, host and port; a path is ignored.
+        vhost: the vhost to open, decoded.
+        heartbeat: seconds, whole; 0 turns heartbeats off.
+        name: shown by the broker's management pages.
+        operation_timeout: seconds the broker has to answer a declaration, bind or the like.
+        ssl_context: for ``amqps``; None makes one from the system's certificates.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        vhost: str = "/",
+        heartbeat: float = 10.0,
+        name: str = "broker_client",
+        operation_timeout: float = 10.0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        # aiormq reads the vhost from the path and undoes %2F alone, and its other settings from
+        # the query: build exactly what it reads.
+        self._target = (
+            URL(url)
+            .with_path("/" + quote(vhost, safe=""), encoded=True)
+            .with_query(heartbeat=str(int(heartbeat)))
+        )
+        self._masked = masked(url, vhost)
+        self._name = name
+        self._operation_timeout = operation_timeout
+        self._ssl_context = ssl_context
+
+    def __repr__(self) -> str:
+        return f"<NetworkConnector {self._masked}>"
+
+    @property
+    def url(self) -> str:
+        return self._masked
+
+    async def connect(self, *, timeout: float) -> NetworkLink:
+        link = NetworkLink(self._masked, self._operation_timeout)
+        connection = _Connection(
+            self._target,
+            ssl_context=self._ssl_context,
+            client_properties={"connection_name": self._name, "product": "broker_client"},
+            transport_factory=link.streams,
+        )
+        deadline = asyncio.timeout(timeout)
+        try:
+            async with deadline:
+                await connection.connect()
+                link.established(connection)
+                return link
+        except asyncio.CancelledError:
+            if cancelled_from_outside():
+                raise
+            raise ConnectFailedError(self._masked, "closed during the handshake") from None
+        except TimeoutError as error:
+            reason = f"no answer within {timeout:g} s" if deadline.expired() else str(error)
+            raise ConnectFailedError(self._masked, reason) from error
+        except FOREIGN_ERRORS as error:
+            mapped = translate(self._masked, error)
+            if isinstance(mapped, ConnectionLostError):
+                mapped = ConnectFailedError(self._masked, mapped.reason)
+            raise mapped from error
+        finally:
+            if not link.is_open:
+                link.abort()
+
+
+def masked(url: str, vhost: str) -> str:
+    """`url` with the vhost as its path and without password or query: fit to print."""
+    address = URL(url)
+    host = address.host or ""
+    user = f"{quote(address.user, safe='')}@" if address.user else ""
+    if address.password is not None:
+        user = f"{quote(address.user or '', safe='')}:***@"
+    port = f":{address.port}" if address.port else ""
+    return f"{address.scheme}://{user}{host}{port}/{quote(vhost, safe='')}"
+
+
+class NetworkLink:
+    """`transport.base.Link` on a RabbitMQ."""
+
+    def __init__(self, url: str, operation_timeout: float) -> None:
+        self.on_close: Callable[[TransportError], None] | None = None
+        self.on_blocked: Callable[[str], None] | None = None
+        self.on_unblocked: Callable[[], None] | None = None
+        self.url = url
+        self.operation_timeout = operation_timeout
+        self.frame_max = 0
+        self.tasks = TaskGroup(f"link {url}")
+        self.streams = Streams(self)
+        self._connection: aio_pika.Connection | None = None
+        self._underlay: aiormq.abc.AbstractConnection | None = None
+        self._channels: dict[int, NetworkChannel] = {}
+        self._open = False
+        self._ending = False  # by us
+        self._lost: TransportError | None = None
+        self._told = False
+
+    def __repr__(self) -> str:
+        state = "open" if self._open else "closed"
+        return f"<NetworkLink {self.url}: {state}, {len(self._channels)} channels>"
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities()
+
+    def established(self, connection: aio_pika.Connection) -> None:
+        """The handshake is done."""
+        transport = connection.transport
+        if transport is None or self._lost is not None:
+            raise ConnectFailedError(self.url, "closed right after the handshake")
+        self._connection = connection
+        self._underlay = underlay = transport.connection
+        self.frame_max = underlay.connection_tune.frame_max or 0
+        if self.streams.reader is not None:
+            self.streams.reader.frame_max = self.frame_max
+        underlay.closing.add_done_callback(self._underlay_closed)
+        self._open = True
+
+    async def open_channel(self, *, confirm: bool = False) -> NetworkChannel:
+        underlay, reader = self._underlay, self.streams.reader
+        if not self._open or underlay is None or reader is None:
+            raise self._gone()
+        deadline = asyncio.timeout(self.operation_timeout)
+        try:
+            async with deadline:
+                raw = await underlay.channel(publisher_confirms=confirm, on_return_raises=False)
+        except asyncio.CancelledError:
+            if cancelled_from_outside():
+                raise
+            raise self._gone() from None
+        except TimeoutError as error:
+            raise ChannelClosedError(
+                0, f"the broker opened no channel within {self.operation_timeout:g} s"
+            ) from error
+        except FOREIGN_ERRORS as error:
+            raise (self._lost or translate(self.url, error)) from error
+        channel = NetworkChannel(self, raw, confirm=confirm)
+        if not self._open:
+            raise self._gone()
+        self._channels[channel.number] = channel
+        reader.attach(channel.number, channel)
+        raw.closing.add_done_callback(lambda _: self._channel_ended(channel))
+        return channel
+
+    # ------------------------------------------------------------------ for the channels
+
+    def write(self, data: bytes) -> None:
+        """Put `data`, whole frames, behind what was written before."""
+        if data and self._open and self.streams.writer is not None:
+            self.streams.writer.write(data)
+
+    async def drain(self) -> None:
+        """Wait while the socket's buffer is full."""
+        if self.streams.writer is not None:
+            await self.streams.writer.drain()
+
+    def lost_reason(self) -> TransportError | None:
+        return self._lost
+
+    def forget(self, channel: NetworkChannel) -> None:
+        if self._channels.get(channel.number) is channel:
+            del self._channels[channel.number]
+        if self.streams.reader is not None:
+            self.streams.reader.detach(channel.number, channel)
+
+    def _channel_ended(self, channel: NetworkChannel) -> None:
+        """aiormq closed the channel for a reason of its own, such as a time-out of a question."""
+        channel.fail(ChannelClosedError(0, "closed"))
+        self.forget(channel)
+
+    # ------------------------------------------------------------------ notices
+
+    def blocked(self, reason: str) -> None:
+        if self.on_blocked is not None:
+            self.on_blocked(reason)
+
+    def unblocked(self) -> None:
+        if self.on_unblocked is not None:
+            self.on_unblocked()
+
+    def closing_by_broker(self, reply_code: int, reply_text: str) -> None:
+        self._end(ConnectionLostError(self.url, f"{reply_code} {reply_text}"))
+        self._tell()
+
+    def socket_lost(self, error: BaseException | None) -> None:
+        if self._open:
+            reason = str(error) if error else "the broker closed the socket"
+            self._end(ConnectionLostError(self.url, reason))
+            # aiormq may know better, a missed heartbeat for one, a moment later.
+            asyncio.get_running_loop().call_later(_REASON_GRACE, self._tell)
+
+    def _underlay_closed(self, closing: asyncio.Future[Any]) -> None:
+        error = None if closing.cancelled() else closing.exception()
+        if not self._told and not self._ending:
+            reason = " ".join(str(part) for part in error.args if part) if error else ""
+            self._open = False
+            if reason or self._lost is None:
+                self._lost = ConnectionLostError(self.url, reason or "closed")
+            self._tell()
+
+    def _end(self, error: TransportError) -> None:
+        """Nothing may be written from now on."""
+        self._open = False
+        if self._lost is None:
+            self._lost = error
+
+    def _tell(self) -> None:
+        """Report the loss once: the channels' first, then our own."""
+        if self._told or self._ending:
+            return
+        self._told = True
+        error = self._lost or ConnectionLostError(self.url, "closed")
+        self._end_channels(str(error))
+        if self.on_close is not None:
+            self.on_close(error)
+
+    def _gone(self) -> TransportError:
+        if self._lost is not None:
+            return self._lost
+        return ConnectionLostError(self.url, "closed by us")
+
+    # ------------------------------------------------------------------ closing
+
+    async def close(self) -> None:
+        was_open, self._ending = self._open, True
+        self._end_channels("the link was closed")
+        self._open = False
+        try:
+            if self._connection is not None:
+                async with asyncio.timeout(_CLOSE_TIMEOUT if was_open else 0.5):
+                    await self._connection.close()
+        except asyncio.CancelledError:
+            if cancelled_from_outside():
+                raise
+        except (TimeoutError, *FOREIGN_ERRORS) as error:
+            log.debug("%r: close: %r", self, error)
+        finally:
+            self.streams.abort()
+            await self.tasks.cancel()
+
+    def abort(self) -> None:
+        self._ending = True
+        self._open = False
+        self._end_channels("the link was aborted")
+        self.streams.abort()
+
+    def _end_channels(self, reason: str) -> None:
+        """End them all; acks that wait for the end of this turn are written first."""
+        for channel in list(self._channels.values()):
+            channel.flush()
+            channel.fail(ChannelClosedError(0, reason))
+            self.forget(channel)
