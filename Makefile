@@ -1,0 +1,35 @@
+# Set-up included: every target makes .venv and installs what it needs, the first time.
+# PYTHON=... picks the interpreter (3.11 or newer), VENV=... the folder.
+
+export PYTHON ?=
+export VENV ?= .venv
+URL ?= embedded://
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help: ## Print this
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile
+
+demo: ## Run examples/flights.py; URL=amqp://... for a broker other than the built-in one
+	@scripts/venv
+	@echo "==> examples/flights.py on $(URL)"
+	@"$(VENV)/bin/python" examples/flights.py --url "$(URL)"
+
+test: ## Run every test, with a RabbitMQ of our own where Debian's package is or can be installed
+	@scripts/venv test
+	@scripts/install-rabbitmq
+	@scripts/test
+
+check: ## Format, lint, types, architecture, unit and document tests: before a commit
+	@scripts/check
+
+bench: ## Measure, side by side with other clients; JSON out
+	@scripts/venv test
+	@scripts/install-rabbitmq
+	@"$(VENV)/bin/python" -m bench
+
+clean: ## Remove .venv, caches and builds
+	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
