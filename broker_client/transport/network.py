@@ -15,6 +15,7 @@ import aiormq.abc
 from yarl import URL
 
 from broker_client.errors import (
+    AuthenticationRefusedError,
     ChannelClosedError,
     ConnectFailedError,
     ConnectionLostError,
@@ -33,6 +34,7 @@ from broker_client.transport.network_stream import Streams
 log = logging.getLogger("broker_client.transport")
 
 _CLOSE_TIMEOUT = 3.0  # seconds for an orderly connection.close; then the socket is dropped
+_LOGIN_REFUSED = (403, 530)  # RabbitMQ: bad login; vhost unknown or not allowed
 _REASON_GRACE = 0.25  # seconds between a lost socket and aiormq's word on why
 
 
@@ -110,13 +112,21 @@ class NetworkConnector:
             reason = f"no answer within {timeout:g} s" if deadline.expired() else str(error)
             raise ConnectFailedError(self._masked, reason) from error
         except FOREIGN_ERRORS as error:
-            mapped = translate(self._masked, error)
-            if isinstance(mapped, ConnectionLostError):
-                mapped = ConnectFailedError(self._masked, mapped.reason)
-            raise mapped from error
+            raise self._refusal(link, error) from error
         finally:
             if not link.is_open:
                 link.abort()
+
+    def _refusal(self, link: NetworkLink, error: BaseException) -> TransportError:
+        """Why there is no link: the broker's own words where it said any."""
+        if link.refusal is not None:
+            code, text = link.refusal
+            kind = AuthenticationRefusedError if code in _LOGIN_REFUSED else ConnectFailedError
+            return kind(self._masked, f"{code} {text}")
+        mapped = translate(self._masked, error)
+        if isinstance(mapped, ConnectionLostError):
+            return ConnectFailedError(self._masked, mapped.reason)
+        return mapped
 
 
 def masked(url: str, vhost: str) -> str:
@@ -148,6 +158,8 @@ class NetworkLink:
         self._open = False
         self._ending = False  # by us
         self._lost: TransportError | None = None
+        self.refusal: tuple[int, str] | None = None
+        """Reply code and text of a connection.close from the broker."""
         self._told = False
 
     def __repr__(self) -> str:
@@ -238,6 +250,7 @@ class NetworkLink:
             self.on_unblocked()
 
     def closing_by_broker(self, reply_code: int, reply_text: str) -> None:
+        self.refusal = reply_code, reply_text
         self._end(ConnectionLostError(self.url, f"{reply_code} {reply_text}"))
         self._tell()
 
