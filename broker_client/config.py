@@ -7,7 +7,7 @@ directly, with durations in float seconds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -122,6 +122,13 @@ class NodeConfig(Settings):
 
 class VhostConfig(Settings):
     """A vhost: its connections and what is declared in it."""
+
+    yaml_keys: ClassVar[tuple[str, ...]] = (
+        "connection",
+        "publications",
+        "subscriptions",
+        "defaults",
+    )
 
     name: str
     """Key of the vhost."""
@@ -278,6 +285,8 @@ class SubscriptionConfig(Settings):
 
 class BrokerConfig(Settings):
     """Everything: what `load_config` returns and `Broker.create` takes."""
+
+    yaml_keys: ClassVar[tuple[str, ...]] = ("defaults", "profile")
 
     vhosts: dict[str, VhostConfig]
     """Vhosts by name; at least one."""

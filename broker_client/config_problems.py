@@ -104,11 +104,8 @@ def keys_of(model: object) -> list[str]:
     """The keys a mapping for `model` may have, as users write them."""
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return []
-    return [
-        str(field.validation_alias or name)
-        for name, field in model.model_fields.items()
-        if name != "name"
-    ]
+    keys = [str(field.validation_alias or name) for name, field in model.model_fields.items()]
+    return [key for key in (*keys, *getattr(model, "yaml_keys", ())) if key != "name"]
 
 
 def _resolve(loc: Sequence[Key], annotation: object) -> tuple[tuple[Key, ...], object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -109,6 +109,8 @@ class BindingOptions(Settings):
 
 class BindingConfig(Settings):
     """A binding, or several that differ in their key. Short form: ``source[key] -> target``."""
+
+    yaml_keys: ClassVar[tuple[str, ...]] = ("binding_key",)
 
     name: str
     """Key of the binding."""

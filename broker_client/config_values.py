@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import (
@@ -40,15 +40,19 @@ class Settings(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
     )
+    yaml_keys: ClassVar[tuple[str, ...]] = ()
+    """Further keys that the loader understands and turns into fields."""
+
+    def __str__(self) -> str:
+        return repr(self)
 
 
-def duration_seconds(value: object, info: ValidationInfo | None = None) -> float:
+def duration_seconds(value: object, *, bare_allowed: bool = True) -> float:
     """Seconds from ``"250ms"``, ``"10s"``, ``"2m"``, ``"1h"``, ``"1d"`` or, in Python, a number.
 
     Raises:
-        ValueError: no duration, a negative one, or a bare number in a YAML file.
+        ValueError: no duration, a negative one, or a bare number where none is allowed.
     """
-    bare_allowed = info is None or not info.context or info.context.get("source") != "yaml"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("must be a duration such as 250ms, 10s, 2m or 1h")
     if isinstance(value, str):
@@ -74,8 +78,13 @@ def _no_unit(number: str) -> str:
     return f"{number} has no unit: write {number}s or {number}ms"
 
 
+def _seconds(value: object, info: ValidationInfo) -> float:
+    from_yaml = (info.context or {}).get("source") == YAML_CONTEXT["source"]
+    return duration_seconds(value, bare_allowed=not from_yaml)
+
+
 def _whole_seconds(value: object, info: ValidationInfo) -> int:
-    seconds = duration_seconds(value, info)
+    seconds = _seconds(value, info)
     if seconds != int(seconds):
         # AMQP 0-9-1 §1.4.2.6: heartbeat is a short integer of seconds.
         raise ValueError("must be whole seconds")
@@ -101,7 +110,7 @@ Positive = Annotated[int, Field(ge=1)]
 
 _DURATION_SCHEMA = {"type": "string", "pattern": DURATION_PATTERN}
 Duration = Annotated[
-    float, BeforeValidator(duration_seconds), WithJsonSchema(_DURATION_SCHEMA, mode="validation")
+    float, BeforeValidator(_seconds), WithJsonSchema(_DURATION_SCHEMA, mode="validation")
 ]
 WholeSeconds = Annotated[
     int,

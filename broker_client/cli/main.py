@@ -1,0 +1,76 @@
+"""The command ``broker-client``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from broker_client.cli.summary import summary
+from broker_client.config_loader import load_config
+from broker_client.config_schema import config_schema
+from broker_client.errors import ConfigError
+
+app = typer.Typer(
+    name="broker-client",
+    help="Declarative AMQP client with a built-in broker.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # locals may hold a password
+)
+
+
+def package_version() -> str:
+    """Version of the installed package; ``unknown`` when run from a bare checkout."""
+    try:
+        return version("broker-client")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"broker-client {package_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+        ),
+    ] = False,
+) -> None:
+    """Declarative AMQP client with a built-in broker."""
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="Configuration, YAML or JSON.", show_default=False)],
+) -> None:
+    """Check a configuration without connecting, and show what it declares.
+
+    Prints every problem and ends with status 1 if there is one.
+    """
+    try:
+        config = load_config(file)
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    console = Console(file=sys.stdout)
+    for table in summary(config):
+        console.print(table)
+    typer.echo(f"{file}: ok")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of the configuration, for editors."""
+    typer.echo(json.dumps(config_schema(), indent=2, ensure_ascii=False))

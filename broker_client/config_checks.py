@@ -1,0 +1,105 @@
+"""Looks for names that name nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from broker_client.config_problems import Key, hint
+from broker_client.config_recovery import Forward
+from broker_client.config_tree import Items, Section, locate
+from broker_client.errors import Problem
+
+
+def unknown_names(root: Section) -> list[Problem]:
+    """A problem for each reference in the long form `root` to what is not declared.
+
+    It reads the sections and not the models, so that one wrong value elsewhere does not hide
+    what is wrong here. Values of a wrong type are left to the models.
+    """
+    return list(_Names(root).problems())
+
+
+class _Names:
+    def __init__(self, root: Section) -> None:
+        self._root = root
+        self._vhosts: Section = root["vhosts"]
+
+    def problems(self) -> Iterator[Problem]:
+        for name, vhost in self._vhosts.items():
+            yield from self._bindings(name, vhost)
+        yield from self._publications()
+        yield from self._subscriptions()
+        yield from self._forwards()
+
+    def _check(
+        self, path: tuple[Key, ...], kind: str, name: object, known: Iterable[str]
+    ) -> Iterator[Problem]:
+        names = list(known)
+        if isinstance(name, str) and name not in names:
+            shown, line = locate(self._root, path)
+            yield Problem(shown, f"unknown {kind} {name!r}" + hint(name, names), line=line)
+
+    def _bindings(self, vhost_name: str, vhost: Section) -> Iterator[Problem]:
+        for index, binding in enumerate(vhost["bindings"]):
+            path: tuple[Key, ...] = ("vhosts", vhost_name, "bindings", index)
+            exchanges = vhost["exchanges"]
+            yield from self._check((*path, "source"), "exchange", binding.get("source"), exchanges)
+            kind = binding.get("destination_type", "queue")
+            known = exchanges if kind == "exchange" else vhost["queues"]
+            yield from self._check((*path, "destination"), kind, binding.get("destination"), known)
+
+    def _publications(self) -> Iterator[Problem]:
+        for name, publication in self._root["publications"].items():
+            path = ("publications", name)
+            vhost_name = publication.get("vhost", "/")
+            yield from self._check((*path, "vhost"), "vhost", vhost_name, self._vhosts)
+            vhost = self._vhosts.get(vhost_name) if isinstance(vhost_name, str) else None
+            if vhost is None:
+                continue
+            exchanges = ["", *vhost["exchanges"]]
+            yield from self._check(
+                (*path, "exchange"), "exchange", publication.get("exchange"), exchanges
+            )
+            yield from self._check(
+                (*path, "queue"), "queue", publication.get("queue"), vhost["queues"]
+            )
+
+    def _subscriptions(self) -> Iterator[Problem]:
+        for name, subscription in self._root["subscriptions"].items():
+            path = ("subscriptions", name)
+            vhost_name = subscription.get("vhost", "/")
+            yield from self._check((*path, "vhost"), "vhost", vhost_name, self._vhosts)
+            vhost = self._vhosts.get(vhost_name) if isinstance(vhost_name, str) else None
+            if vhost is not None:
+                yield from self._check(
+                    (*path, "queue"), "queue", subscription.get("queue"), vhost["queues"]
+                )
+
+    def _forwards(self) -> Iterator[Problem]:
+        known = [*self._root["publications"], *self._implied_publications()]
+        chains: list[tuple[tuple[Key, ...], object]] = []
+        recovery = self._root.get("recovery")
+        if isinstance(recovery, Section):
+            chains += [(("recovery", name), chain) for name, chain in recovery.items()]
+        for name, subscription in self._root["subscriptions"].items():
+            chains.append((("subscriptions", name, "recovery"), subscription.get("recovery")))
+        for path, chain in chains:
+            for index, strategy in enumerate(chain if isinstance(chain, Items) else ()):
+                target: object = None
+                if isinstance(strategy, Forward):
+                    target = strategy.publication
+                elif isinstance(strategy, Section) and strategy.get("strategy") == "forward":
+                    target = strategy.get("publication")
+                if target in known:
+                    continue
+                declared = self._root["publications"]
+                yield from self._check(
+                    (*path, index, "publication"), "publication", target, declared
+                )
+
+    def _implied_publications(self) -> Iterator[str]:
+        """What `BrokerConfig.find_publication` finds without a declaration."""
+        for name, vhost in self._vhosts.items():
+            prefix = "/" if name == "/" else f"{name}/"
+            for entity in ("", *vhost["exchanges"], *vhost["queues"]):
+                yield prefix + entity

@@ -1,0 +1,273 @@
+"""From the configuration as written to the one the models know.
+
+Short forms become long ones, the layers of defaults are filled in (value, then the vhost's
+``defaults``, then the root's, then the profile's; the models add the built-in ones), publications
+and subscriptions of vhosts move to the root, names of recovery chains become the chains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_client.config_problems import hint
+from broker_client.config_shorthand import binding_section, collection
+from broker_client.config_tree import Items, Section, Spot, joined, merged, without_nulls
+from broker_client.errors import Problem
+
+ENTITIES = ("exchanges", "queues", "bindings")
+HOISTED = ("publications", "subscriptions")
+ROOT_DEFAULTS = ("vhosts", *ENTITIES, *HOISTED)
+VHOST_DEFAULTS = ("connection", *ENTITIES, *HOISTED)
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "test": {
+        "vhosts": {"connection": {"heartbeat": "50s"}},
+        # RabbitMQ 4.3 refuses transient queues that are not exclusive, so the queues of a test
+        # run stay durable and remove themselves.
+        "queues": {"purge": True, "options": {"expires": "10m"}},
+        "publications": {"options": {"persistent": False}},
+        "subscriptions": {"close_timeout": "500ms"},
+    },
+}
+
+_ADDRESS = ("url", "scheme", "hostname", "port", "user", "password", "vhost")
+
+
+def expand(tree: Section, problems: list[Problem]) -> Section:
+    """The long form of `tree`, ready for `BrokerConfig`; what is wrong is added to `problems`."""
+    return _Expansion(tree, problems).root()
+
+
+class _Layer:
+    """One layer of defaults: its sections and the printed path they stand under."""
+
+    def __init__(self, content: Section, path: str) -> None:
+        self._content, self._path = content, path
+
+    def fill(self, kind: str, value: Section) -> Section:
+        """`value`, one of `kind`, with what this layer adds to it."""
+        defaults, path = self._content.get(kind), joined(self._path, kind)
+        if kind == "connection" and defaults is None:
+            vhosts = self._content.get("vhosts")
+            if isinstance(vhosts, Section):
+                defaults, path = vhosts.get(kind), joined(joined(self._path, "vhosts"), kind)
+        if kind == "connection":
+            defaults = connection_section(defaults, Spot())
+        if not isinstance(defaults, Section):
+            return value
+        return merged(value, _fitting(kind, value, defaults), path)
+
+
+def _filled(layers: list[_Layer], kind: str, value: Section) -> Section:
+    for layer in layers:
+        value = layer.fill(kind, value)
+    return value
+
+
+def _fitting(kind: str, value: Section, defaults: Section) -> Section:
+    """`defaults` without what would contradict `value` instead of completing it."""
+    skipped: set[str] = set()
+    if kind == "publications" and not {"exchange", "queue"}.isdisjoint(value):
+        skipped = {"exchange", "queue"}
+    elif kind == "connection" and not set(_ADDRESS).isdisjoint(value):
+        skipped = set(_ADDRESS)
+    elif kind == "vhosts":
+        skipped = {"connection", "connections"}  # filled in one connection at a time
+    elif kind == "bindings":
+        defaults, _ = binding_section(defaults, "", Spot())
+        skipped = {"name"}
+    elif kind == "queues" and _is_stream(value):
+        # RabbitMQ: a stream can neither be purged nor expire.
+        skipped = {"purge", "options"}
+    kept = Section(defaults)
+    for key in skipped:
+        kept.pop(key, None)
+    return kept
+
+
+def _is_stream(queue: Section) -> bool:
+    options = queue.get("options")
+    arguments = options.get("arguments") if isinstance(options, Section) else None
+    return isinstance(arguments, Section) and arguments.get("x-queue-type") == "stream"
+
+
+def connection_section(value: object, spot: Spot) -> object:
+    """A connection given as a URL, as a mapping."""
+    if not isinstance(value, str):
+        return value
+    section = Section()
+    section.put("url", value, spot)
+    return section
+
+
+def _section(value: dict[str, Any]) -> Section:
+    return Section(
+        {key: _section(each) if isinstance(each, dict) else each for key, each in value.items()}
+    )
+
+
+def _without(section: Section, *keys: str) -> Section:
+    kept = Section(section)
+    for key in keys:
+        kept.pop(key, None)
+    return kept
+
+
+def _chain(value: object, path: str) -> object:
+    """A chain of one strategy may leave out the list."""
+    if isinstance(value, list):
+        return value
+    items = Items()
+    items.add(value, Spot(path=path))
+    return items
+
+
+class _Expansion:
+    def __init__(self, tree: Section, problems: list[Problem]) -> None:
+        self._tree = tree
+        self._problems = problems
+        self._layers = self._root_layers()
+
+    def root(self) -> Section:
+        result = _without(self._tree, "defaults", "profile")
+        vhosts = collection(self._tree, "vhosts", "", self._problems)
+        recovery = self._recovery(result)
+        hoisted = {kind: collection(self._tree, kind, "", self._problems) for kind in HOISTED}
+        layers_of = {name: self._vhost_layers(name, vhost) for name, vhost in vhosts.items()}
+        done = Section()
+        for name, vhost in vhosts.items():
+            for kind in HOISTED:
+                self._hoist(kind, name, vhost, hoisted[kind])
+            done.put(name, self._vhost(name, vhost, layers_of[name]), vhosts.spot(name))
+        result.put("vhosts", done, self._tree.spot("vhosts"))
+        for kind, found in hoisted.items():
+            filled = Section()
+            for name, entry in found.items():
+                layers = layers_of.get(str(entry.get("vhost", "/")), self._layers)
+                filled.put(name, _filled(layers, kind, entry), found.spot(name))
+            result.put(kind, filled, self._tree.spot(kind))
+        for name, entry in result["subscriptions"].items():
+            self._resolve_recovery(name, entry, recovery, result["subscriptions"].spot(name))
+        return result
+
+    # ------------------------------------------------------------------ layers
+
+    def _root_layers(self) -> list[_Layer]:
+        layers = [_Layer(self._defaults_of(self._tree, "", ROOT_DEFAULTS), "defaults")]
+        profile, spot = self._tree.get("profile") or "default", self._tree.spot("profile")
+        if str(profile) not in PROFILES:
+            message = f"unknown profile {profile!r}" + hint(str(profile), list(PROFILES))
+            self._problems.append(Problem("profile", message, line=spot.line))
+        else:
+            layers.append(_Layer(_section(PROFILES[profile]), f"profile {profile}"))
+        return layers
+
+    def _vhost_layers(self, name: str, vhost: Section) -> list[_Layer]:
+        path = joined("vhosts", name)
+        own = self._defaults_of(vhost, path, VHOST_DEFAULTS)
+        return [_Layer(own, joined(path, "defaults")), *self._layers]
+
+    def _defaults_of(self, parent: Section, path: str, allowed: tuple[str, ...]) -> Section:
+        value, spot = parent.get("defaults"), parent.spot("defaults")
+        place = joined(path, "defaults")
+        if value is None:
+            return Section()
+        if not isinstance(value, Section):
+            self._problems.append(Problem(place, "must be a mapping", line=spot.line))
+            return Section()
+        for key, each in value.items():
+            line = value.spot(key).line or spot.line
+            if key not in allowed:
+                message = "unknown key" + hint(key, allowed)
+                self._problems.append(Problem(joined(place, key), message, line=line))
+            elif not isinstance(each, Section) and key != "connection":
+                self._problems.append(Problem(joined(place, key), "must be a mapping", line=line))
+        return without_nulls(value)
+
+    # ------------------------------------------------------------------ vhosts
+
+    def _vhost(self, name: str, vhost: Section, layers: list[_Layer]) -> Section:
+        path = joined("vhosts", name)
+        own = _without(vhost, "defaults", "connection", "connections", *ENTITIES, *HOISTED)
+        own = without_nulls(own)
+        filled = _filled(layers, "vhosts", own)
+        spot = vhost.spot("connection" if "connection" in vhost else "connections")
+        filled.put("connections", self._connections(vhost, path, layers), spot)
+        for kind in ENTITIES:
+            found = collection(vhost, kind, path, self._problems)
+            entries = Section()
+            for key, entry in found.items():
+                entries.put(key, _filled(layers, kind, entry), found.spot(key))
+            filled.put(kind, entries, vhost.spot(kind))
+        bindings = Items()
+        for key, entry in filled["bindings"].items():
+            bindings.add(entry, filled["bindings"].spot(key))
+        filled.put("bindings", bindings, vhost.spot("bindings"))
+        return filled
+
+    def _connections(self, vhost: Section, path: str, layers: list[_Layer]) -> Items:
+        written: list[tuple[object, Spot]] = []
+        for key in ("connection", "connections"):
+            value, spot, place = vhost.get(key), vhost.spot(key), joined(path, key)
+            if isinstance(value, Items):
+                for index, each in enumerate(value):
+                    written.append((each, value.spots[index]._replace(path=joined(place, index))))
+            elif value is not None:
+                written.append((value, spot._replace(path=place)))
+        if not written:
+            written.append((Section(), Spot(path=joined(path, "connection"))))
+        result, seen = Items(), list[object]()
+        for value, spot in written:
+            if value in seen:
+                continue
+            seen.append(value)
+            section = connection_section(value, spot)
+            if isinstance(section, Section):
+                section = _filled(layers, "connection", without_nulls(section))
+            result.add(section, spot)
+        return result
+
+    # ------------------------------------------------------------------ publications, recovery
+
+    def _hoist(self, kind: str, vhost_name: str, vhost: Section, target: Section) -> None:
+        path = joined("vhosts", vhost_name)
+        found = collection(vhost, kind, path, self._problems)
+        for name, entry in found.items():
+            spot = found.spot(name)
+            stated = entry.get("vhost", vhost_name)
+            if stated != vhost_name:
+                message = f"stands in vhost {vhost_name!r} but names vhost {stated!r}"
+                self._problems.append(Problem(f"{spot.path}.vhost", message, line=spot.line))
+            if name in target:
+                singular = kind.removesuffix("s")
+                message = f"duplicate {singular} {name!r}, declared in another place already"
+                self._problems.append(Problem(str(spot.path), message, line=spot.line))
+                continue
+            entry.put("vhost", vhost_name, entry.spot("vhost"))
+            target.put(name, entry, spot)
+
+    def _recovery(self, root: Section) -> Section:
+        """The named chains, each as a list, also put into `root`."""
+        value, spot = root.get("recovery"), root.spot("recovery")
+        chains = Section()
+        if isinstance(value, Section):
+            for name, chain in value.items():
+                path = joined("recovery", name)
+                chains.put(name, _chain(chain, path), value.spot(name)._replace(path=path))
+            root.put("recovery", chains, spot)
+        return chains
+
+    def _resolve_recovery(self, name: str, entry: Section, chains: Section, at: Spot) -> None:
+        value, spot = entry.get("recovery"), entry.spot("recovery")
+        path = spot.path or joined(at.path or joined("subscriptions", name), "recovery")
+        if not isinstance(value, str):
+            if value is not None:
+                entry.put("recovery", _chain(value, path), spot._replace(path=path))
+            return
+        if value in chains:
+            entry.put("recovery", chains[value], chains.spot(value))
+            return
+        del entry["recovery"]
+        message = f"unknown recovery {value!r}" + hint(value, list(chains))
+        self._problems.append(Problem(path, message, line=spot.line or at.line))

@@ -1,0 +1,170 @@
+"""Loads a configuration: YAML in, a `BrokerConfig` out, or every problem at once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from broker_client.config import (
+    BindingConfig,
+    BrokerConfig,
+    ConnectionConfig,
+    ExchangeConfig,
+    PublicationConfig,
+    QueueConfig,
+    SubscriptionConfig,
+    VhostConfig,
+)
+from broker_client.config_checks import unknown_names
+from broker_client.config_expand import ENTITIES, HOISTED, connection_section, expand
+from broker_client.config_problems import complaints_of
+from broker_client.config_shorthand import binding_section
+from broker_client.config_tree import Reader, Section, Spot, joined, locate, without_nulls
+from broker_client.config_values import YAML_CONTEXT, Settings
+from broker_client.errors import ConfigError, Problem
+
+Source = str | os.PathLike[str] | Mapping[str, object] | BrokerConfig
+
+
+def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> BrokerConfig:
+    """The configuration in `source`, complete and checked.
+
+    Args:
+        source: path of a YAML or JSON file; or what such a file would hold, as a mapping; or a
+            `BrokerConfig`, which is returned as it is.
+        environ: where ``${NAME}`` is looked up; the process's environment when left out.
+
+    Raises:
+        ConfigError: it cannot be used. `problems` lists everything that is wrong.
+    """
+    if isinstance(source, BrokerConfig):
+        return source
+    reader = Reader(os.environ if environ is None else environ)
+    file: str | None = None
+    if isinstance(source, Mapping):
+        tree = reader.from_mapping(source)
+    else:
+        file = os.fspath(source)
+        tree = reader.from_yaml(_text_of(file))
+    problems = reader.problems
+    config = None
+    if tree or not problems:
+        config, found = _validated(tree)
+        problems = [*problems, *found]
+    if config is None or problems:
+        raise ConfigError(_presentable(problems, file))
+    return config
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError([Problem("", "is not UTF-8 text", file)]) from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError([Problem("", f"cannot be read: {reason}", file)]) from error
+
+
+def _validated(tree: Section) -> tuple[BrokerConfig | None, list[Problem]]:
+    problems: list[Problem] = []
+    root = expand(tree, problems)
+    problems += unknown_names(root)
+    problems += _wrong_defaults(tree)
+    try:
+        return BrokerConfig.model_validate(root, context=YAML_CONTEXT), problems
+    except ValidationError as error:
+        problems += _located(error, BrokerConfig, root)
+        return None, problems
+
+
+def _located(error: ValidationError, annotation: object, tree: Section) -> list[Problem]:
+    problems = []
+    for path, message in complaints_of(error, annotation):
+        shown, line = locate(tree, path)
+        problems.append(Problem(shown, message, line=line))
+    return problems
+
+
+# Each with what its model cannot do without, so that the rest can be checked alone.
+_DEFAULTS: dict[str, tuple[type[Settings], dict[str, str]]] = {
+    "vhosts": (VhostConfig, {"name": ""}),
+    "connection": (ConnectionConfig, {}),
+    "exchanges": (ExchangeConfig, {"name": ""}),
+    "queues": (QueueConfig, {"name": ""}),
+    "bindings": (BindingConfig, {"name": "", "source": "", "destination": ""}),
+    "publications": (PublicationConfig, {"name": ""}),
+    "subscriptions": (SubscriptionConfig, {"name": "", "queue": ""}),
+}
+
+
+def _wrong_defaults(tree: Section) -> list[Problem]:
+    """What is wrong in the ``defaults`` sections, whether anything makes use of them or not."""
+    found: list[Problem] = []
+    places = [("defaults", tree.get("defaults"))]
+    vhosts = tree.get("vhosts")
+    if isinstance(vhosts, Section):
+        for name, vhost in vhosts.items():
+            if isinstance(vhost, Section):
+                path = joined(joined("vhosts", name), "defaults")
+                places.append((path, vhost.get("defaults")))
+    for path, defaults in places:
+        if not isinstance(defaults, Section):
+            continue
+        for kind in _DEFAULTS.keys() & defaults.keys():
+            found += _wrong_default(kind, defaults[kind], defaults.spot(kind), path)
+    return found
+
+
+def _wrong_default(kind: str, value: object, spot: Spot, path: str) -> list[Problem]:
+    model, needed = _DEFAULTS[kind]
+    value = connection_section(value, spot) if kind == "connection" else value
+    if not isinstance(value, Section):
+        return []
+    probe, found = without_nulls(value), []
+    if kind == "vhosts":
+        for key in (*ENTITIES, *HOISTED, "defaults", "connections"):
+            probe.pop(key, None)
+        connection = probe.pop("connection", None)
+        if connection is not None:
+            where = joined(path, kind)
+            found = _wrong_default("connection", connection, value.spot("connection"), where)
+    elif kind == "bindings":
+        probe, _ = binding_section(probe, "", spot)
+    elif kind == "publications" and {"exchange", "queue"}.isdisjoint(probe):
+        probe["exchange"] = ""
+    elif kind == "subscriptions" and isinstance(probe.get("recovery"), str):
+        del probe["recovery"]
+    for key, placeholder in needed.items():
+        probe.setdefault(key, placeholder)
+    wrapped = Section()
+    wrapped.put(kind, probe, spot._replace(path=joined(path, kind)))
+    try:
+        model.model_validate(probe, context=YAML_CONTEXT)
+    except ValidationError as error:
+        for keys, message in complaints_of(error, model):
+            shown, line = locate(wrapped, (kind, *keys))
+            found.append(Problem(shown, message, line=line))
+    return found
+
+
+_USERINFO = re.compile(r"(://[^\s:/@'\"]*):[^\s@'\"]*@")
+
+
+def _presentable(problems: list[Problem], file: str | None) -> list[Problem]:
+    """Each problem once, in the order of the lines, with its file and without a password."""
+    shown = dict.fromkeys(
+        replace(
+            problem,
+            path=_USERINFO.sub(r"\1:***@", problem.path),
+            message=_USERINFO.sub(r"\1:***@", problem.message),
+            file=file,
+        )
+        for problem in problems
+    )
+    return sorted(shown, key=lambda problem: problem.line or 0)

@@ -1,0 +1,254 @@
+"""A configuration as written: plain data that remembers where each value stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import yaml
+from pydantic import BaseModel, SecretStr
+
+from broker_client.config_problems import Key, dotted
+from broker_client.errors import Problem
+
+FREE_FORM = frozenset({"arguments", "headers"})
+"""Keys whose content belongs to the broker or the user: it has no model that fixes its types."""
+
+
+class Spot(NamedTuple):
+    """Where a value stands."""
+
+    line: int | None = None
+    path: str | None = None
+    """The printed path, where it is not just the parent's path and the key."""
+
+
+class Section(dict[str, Any]):
+    """A mapping with the spots of its keys."""
+
+    def __init__(self, content: Mapping[str, Any] | None = None) -> None:
+        super().__init__(content or {})
+        self.spots: dict[Key, Spot] = dict(getattr(content, "spots", {}))
+
+    def put(self, key: str, value: object, spot: Spot) -> None:
+        self[key] = value
+        self.spots[key] = spot
+
+    def spot(self, key: str) -> Spot:
+        return self.spots.get(key, Spot())
+
+
+class Items(list[Any]):
+    """A list with the spots of its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spots: dict[Key, Spot] = {}
+
+    def add(self, value: object, spot: Spot) -> None:
+        self.spots[len(self)] = spot
+        self.append(value)
+
+
+def locate(tree: object, path: Sequence[Key]) -> tuple[str, int | None]:
+    """The printed path of a value of `tree`, and its line or the nearest one above it."""
+    shown, line, here = "", None, tree
+    for key in path:
+        spot = here.spots.get(key, Spot()) if isinstance(here, Section | Items) else Spot()
+        line = spot.line or line
+        shown = spot.path if spot.path is not None else joined(shown, key)
+        here = _step(here, key)
+    return shown, line
+
+
+def joined(path: str, key: Key) -> str:
+    return dotted((path, key)) if path else dotted((key,))
+
+
+def _step(here: object, key: Key) -> object:
+    if isinstance(here, Section):
+        return here.get(str(key))
+    if isinstance(here, Items) and isinstance(key, int) and key < len(here):
+        return here[key]
+    return None
+
+
+def merged(value: Section, defaults: Section, path: str) -> Section:
+    """`value` filled up from `defaults`, section by section. Lists and values replace.
+
+    Args:
+        value: what the user wrote; null counts as not written.
+        defaults: what fills the gaps.
+        path: printed path of `defaults`, for complaints about what came from there.
+    """
+    result = Section()
+    for key in [*value, *(key for key in defaults if key not in value)]:
+        mine, theirs = value.get(key), defaults.get(key)
+        if isinstance(mine, Section) and isinstance(theirs, Section):
+            result.put(key, merged(mine, theirs, joined(path, key)), value.spot(key))
+        elif mine is not None or (key in value and key not in defaults):
+            result.put(key, mine, value.spot(key))
+        else:
+            spot = defaults.spot(key)
+            result.put(key, theirs, spot._replace(path=spot.path or joined(path, key)))
+    return result
+
+
+def without_nulls(value: Section) -> Section:
+    """`value` without the keys that were left empty, except where null means something."""
+    result = Section()
+    for key, each in value.items():
+        if each is not None:
+            nested = isinstance(each, Section) and key not in FREE_FORM
+            result.put(key, without_nulls(each) if nested else each, value.spot(key))
+    return result
+
+
+# --------------------------------------------------------------------------- environment
+
+_VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\}|(\{))")
+
+
+def expanded(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """`text` with ``${NAME}`` and ``${NAME:-default}`` filled in, and what is wrong with it."""
+    complaint: str | None = None
+
+    def replacement(match: re.Match[str]) -> str:
+        nonlocal complaint
+        name, has_default, default = match[1], match[2], match[3]
+        if match[4]:
+            complaint = "'${' begins no variable; write ${NAME}, ${NAME:-default} or $${"
+            return match[0]
+        if name is None:
+            return "$"
+        if has_default:
+            # As in a shell: an empty variable counts as unset.
+            return environ.get(name) or default
+        if name not in environ:
+            complaint = (
+                f"environment variable {name} is not set; set it or write ${{{name}:-default}}"
+            )
+            return ""
+        return environ[name]
+
+    return _VARIABLE.sub(replacement, text), complaint
+
+
+# --------------------------------------------------------------------------- reading
+
+
+class Reader:
+    """Builds the tree of one source and collects what is wrong with it."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.problems: list[Problem] = []
+        self._environ = environ
+        self._open_nodes: set[int] = set()
+
+    def from_yaml(self, text: str) -> Section:
+        """The tree of a YAML (or JSON) document; an empty one has no keys."""
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return Section()
+            if not isinstance(node, yaml.MappingNode):
+                self._complain("", node, "must be a mapping with the key 'vhosts'")
+                return Section()
+            return cast(Section, self._value(loader, node, ()))
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = mark.line + 1 if mark else None
+            self.problems.append(Problem("", f"not valid YAML: {error.problem}", line=line))
+        except yaml.YAMLError:
+            self.problems.append(Problem("", "not valid YAML: a character is not allowed"))
+        finally:
+            loader.dispose()
+        return Section()
+
+    def from_mapping(self, value: Mapping[str, Any]) -> Section:
+        """The tree of a mapping made in Python; it has no lines."""
+        return cast(Section, self._plain(value, ()))
+
+    def _value(self, loader: yaml.SafeLoader, node: yaml.Node, path: tuple[Key, ...]) -> object:
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(loader, node, path)
+        if id(node) in self._open_nodes:
+            self._complain(dotted(path), node, "an alias contains itself")
+            return None
+        self._open_nodes.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(loader, node, path)
+            items = Items()
+            for index, child in enumerate(node.value):
+                items.add(self._value(loader, child, (*path, index)), Spot(_line(child)))
+            return items
+        finally:
+            self._open_nodes.discard(id(node))
+
+    def _mapping(
+        self, loader: yaml.SafeLoader, node: yaml.MappingNode, path: tuple[Key, ...]
+    ) -> Section:
+        first_lines: dict[str, int] = {}
+        for key_node, _ in node.value:
+            name = str(key_node.value)
+            if name in first_lines and name != "<<":
+                message = f"duplicate key, first on line {first_lines[name]}"
+                self._complain(dotted((*path, name)), key_node, message)
+            first_lines.setdefault(name, _line(key_node))
+        loader.flatten_mapping(node)
+        section = Section()
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._complain(dotted(path), key_node, "a key must be text")
+                continue
+            # The text as written: YAML 1.1 would make `on`, `no` or `1` something else.
+            key = key_node.value
+            value = self._value(loader, value_node, (*path, key))
+            section.put(key, value, Spot(_line(key_node)))
+        return section
+
+    def _scalar(
+        self, loader: yaml.SafeLoader, node: yaml.ScalarNode, path: tuple[Key, ...]
+    ) -> object:
+        value = loader.construct_object(node, deep=True)
+        if not isinstance(value, str) or "$" not in value:
+            return value
+        text = self._expand(value, path, _line(node))
+        if node.style is None and text != value and FREE_FORM.intersection(path):
+            # No model will turn "10" into a number here, so YAML's own rules do.
+            tag = loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+            return loader.construct_object(yaml.ScalarNode(tag, text), deep=True)
+        return text
+
+    def _plain(self, value: object, path: tuple[Key, ...]) -> object:
+        if isinstance(value, BaseModel | SecretStr):
+            return value
+        if isinstance(value, Mapping):
+            section = Section()
+            for key, each in value.items():
+                section.put(str(key), self._plain(each, (*path, str(key))), Spot())
+            return section
+        if isinstance(value, list | tuple):
+            items = Items()
+            for index, each in enumerate(value):
+                items.add(self._plain(each, (*path, index)), Spot())
+            return items
+        if isinstance(value, str) and "$" in value:
+            return self._expand(value, path, None)
+        return value
+
+    def _expand(self, text: str, path: tuple[Key, ...], line: int | None) -> str:
+        result, complaint = expanded(text, self._environ)
+        if complaint is not None:
+            self.problems.append(Problem(dotted(path), complaint, line=line))
+        return result
+
+    def _complain(self, path: str, node: yaml.Node, message: str) -> None:
+        self.problems.append(Problem(path, message, line=_line(node)))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
