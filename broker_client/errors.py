@@ -21,6 +21,7 @@ BrokerClientError
 ├── PublishError
 │   ├── MessageReturnedError
 │   ├── PublishNackedError
+│   ├── PublishRefusedError
 │   ├── PublishTimeoutError
 │   ├── PublishUnconfirmedError
 │   ├── PublishAbortedError
@@ -331,6 +332,17 @@ class PublishNackedError(PublishError):
             f"{self._what()} was refused by the broker (nack) on exchange {self.exchange!r}, "
             f"routing key {self.routing_key!r}"
         )
+
+
+class PublishRefusedError(PublishError):
+    """The broker closed the channel over this message: its exchange is missing, or worse."""
+
+    def __init__(self, publication: str, message_id: str, reply_code: int, reply_text: str) -> None:
+        super().__init__(publication, message_id, reply_code, reply_text)
+        self.reply_code, self.reply_text = reply_code, reply_text
+
+    def __str__(self) -> str:
+        return f"{self._what()} was refused by the broker: {self.reply_code} {self.reply_text}"
 
 
 class PublishTimeoutError(PublishError, TimeoutError):

@@ -1,0 +1,81 @@
+"""Content of a message to bytes and back, by content type (rascal R-067, R-138)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from broker_client.errors import InvalidContentError
+
+TEXT = "text/plain"
+JSON = "application/json"
+
+_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def encode(content: Any) -> tuple[bytes, str | None]:
+    """(body, content type) of what a caller publishes.
+
+    Bytes go as they are, with no content type; `str` becomes UTF-8 text; all else becomes JSON,
+    pydantic models, dataclasses, dates, UUIDs and sets included.
+
+    Raises:
+        InvalidContentError: JSON cannot express it.
+    """
+    if isinstance(content, bytes):
+        return content, None
+    if isinstance(content, bytearray | memoryview):
+        return bytes(content), None
+    if isinstance(content, str):
+        return content.encode(), TEXT
+    try:
+        try:
+            text = _encode_json(content)
+        except TypeError:
+            text = _encode_json(to_jsonable_python(_plain(content)))
+    except (TypeError, ValueError, PydanticSerializationError) as error:
+        raise InvalidContentError(JSON, str(error)) from error
+    return text.encode(), JSON
+
+
+def decode(body: bytes, content_type: str | None) -> Any:
+    """What a handler gets: `str` for text, the parsed value for JSON, otherwise the bytes.
+
+    Raises:
+        InvalidContentError: the body does not fit the content type.
+    """
+    if content_type is None:
+        return body
+    kind, _, parameters = content_type.partition(";")
+    kind = kind.strip().lower()
+    if kind == JSON or kind.endswith("+json"):
+        try:
+            return json.loads(body)
+        except ValueError as error:
+            raise InvalidContentError(content_type, str(error)) from error
+    if kind == TEXT:
+        try:
+            return body.decode(_charset(parameters))
+        except (UnicodeDecodeError, LookupError) as error:
+            raise InvalidContentError(content_type, str(error)) from error
+    return body
+
+
+def _charset(parameters: str) -> str:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip().strip('"')
+    return "utf-8"
+
+
+def _plain(content: Any) -> Any:
+    if isinstance(content, BaseModel):
+        return content.model_dump(mode="json")
+    if dataclasses.is_dataclass(content) and not isinstance(content, type):
+        return dataclasses.asdict(content)
+    return content

@@ -1,0 +1,205 @@
+"""Channels lent for the length of a block, never a dead one.
+
+State changes in plain methods; coroutines only wait. A waiter is woken to look again, nothing is
+handed to it, so a cancellation cannot lose a channel. A channel is looked at when it is lent and
+when it comes back: the race in which rascal lost messages, a channel closed between the two
+(rascal PR 81), ends in a retired channel here and another look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from broker_client.config import PoolConfig
+from broker_client.errors import PoolClosedError, PoolTimeoutError
+from broker_client.stats import PoolStats
+from broker_client.transport.base import Channel
+
+
+class ChannelPool:
+    """Up to `max` channels of one kind.
+
+    Args:
+        name: for errors and stats.
+        open_channel: opens one on the link that is up.
+        config: sizes and time-outs.
+    """
+
+    def __init__(
+        self, name: str, open_channel: Callable[[], Awaitable[Channel]], config: PoolConfig
+    ) -> None:
+        self._name = name
+        self._open_channel = open_channel
+        self._config = config
+        self._size = 0  # idle, leased and being opened
+        self._idle: deque[tuple[Channel, float]] = deque()  # with the time each came back
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._paused = False
+        self._closed = False
+        self._evictor: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<ChannelPool {self._name}: {self.stats()}>"
+
+    def stats(self) -> PoolStats:
+        """A snapshot."""
+        return PoolStats(
+            self._name,
+            self._size,
+            len(self._idle),
+            self._size - len(self._idle),
+            len(self._waiters),
+            self._config.max,
+            self._paused,
+        )
+
+    @property
+    def is_wanted(self) -> bool:
+        """True while somebody waits for a channel that another holds."""
+        return bool(self._waiters) and not self._paused
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[Channel]:
+        """Lend a channel for the length of the block.
+
+        A block that raises, cancellation included, gives its channel up for good: a confirm may
+        still be on its way to it. Time spent paused does not count as waiting.
+
+        Raises:
+            PoolTimeoutError: no channel became free within `acquire_timeout`.
+            PoolClosedError: the pool is, or was meanwhile, closed.
+            TransportError: the broker opened none.
+        """
+        channel = await self._acquire()
+        try:
+            yield channel
+        except BaseException:
+            self._retire(channel)
+            raise
+        self._give_back(channel)
+
+    def pause(self) -> None:
+        """Lend nothing until `resume`, and drop what is idle: its link is gone."""
+        self._paused = True
+        while self._idle:
+            self._retire(self._idle.popleft()[0])
+
+    def resume(self) -> None:
+        """Lend again."""
+        self._paused = False
+        self._wake_all()
+
+    def close(self) -> None:
+        """Refuse new leases, fail those who wait, drop what is idle. Harmless twice."""
+        self._closed = True
+        if self._evictor is not None:
+            self._evictor.cancel()
+            self._evictor = None
+        while self._idle:
+            self._retire(self._idle.popleft()[0])
+        self._wake_all()
+
+    # ------------------------------------------------------------------ lending
+
+    async def _acquire(self) -> Channel:
+        loop = asyncio.get_running_loop()
+        timeout = self._config.acquire_timeout
+        deadline = asyncio.timeout(timeout)
+        try:
+            async with deadline:
+                while True:
+                    if self._closed:
+                        raise PoolClosedError(self._name)
+                    if self._paused:
+                        deadline.reschedule(None)
+                        await self._wait_turn()
+                        deadline.reschedule(loop.time() + timeout)
+                        continue
+                    channel = self._take_idle()
+                    if channel is not None:
+                        return channel
+                    if self._size < self._config.max:
+                        return await self._open()
+                    await self._wait_turn()
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # not ours: the broker took too long to open one
+            raise PoolTimeoutError(self._name, timeout, str(self.stats())) from None
+
+    def _take_idle(self) -> Channel | None:
+        while self._idle:
+            channel, _ = self._idle.pop()
+            if channel.is_usable:
+                return channel
+            self._retire(channel)
+        return None
+
+    async def _open(self) -> Channel:
+        self._size += 1
+        try:
+            channel = await self._open_channel()
+        except BaseException:
+            self._size -= 1
+            self._wake_one()
+            raise
+        if self._closed:
+            self._retire(channel)
+            raise PoolClosedError(self._name)
+        return channel
+
+    def _give_back(self, channel: Channel) -> None:
+        if not channel.is_usable or self._closed or self._paused:
+            self._retire(channel)
+            return
+        self._idle.append((channel, asyncio.get_running_loop().time()))
+        self._wake_one()
+        self._plan_eviction()
+
+    def _retire(self, channel: Channel) -> None:
+        self._size -= 1
+        channel.abort()
+        self._wake_one()
+
+    # ------------------------------------------------------------------ waiting
+
+    async def _wait_turn(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                self._wake_one()  # our turn came as we were cancelled: pass it on
+            raise
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # ------------------------------------------------------------------ eviction
+
+    def _plan_eviction(self) -> None:
+        if self._evictor is None and self._idle and self._size > self._config.min:
+            due = self._idle[0][1] + self._config.idle_timeout
+            self._evictor = asyncio.get_running_loop().call_at(due, self._evict)
+
+    def _evict(self) -> None:
+        self._evictor = None
+        limit = asyncio.get_running_loop().time() - self._config.idle_timeout
+        while self._idle and self._idle[0][1] <= limit and self._size > self._config.min:
+            self._retire(self._idle.popleft()[0])
+        self._plan_eviction()

@@ -1,0 +1,88 @@
+"""Frozen snapshots that pools, queues, connections and the broker hand out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """A channel pool at one moment."""
+
+    name: str
+    size: int
+    """Channels open or being opened."""
+    idle: int
+    leased: int
+    waiting: int
+    """Callers waiting for a channel."""
+    max_size: int
+    paused: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.leased} leased, {self.idle} idle, {self.waiting} waiting of {self.max_size}"
+            + (", paused" if self.paused else "")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PublishQueueStats:
+    """The publishes of one vhost at one moment, and their fates so far."""
+
+    waiting: int
+    """Accepted and not sent."""
+    unconfirmed: int
+    """Sent and not confirmed."""
+    held_bytes: int
+    """Bytes of the bodies of both."""
+    paused: bool
+    published: int
+    """Accepted so far."""
+    succeeded: int
+    returned: int
+    failed: int
+    resent: int
+    """Sent again after a channel or link was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStats:
+    """A subscription at one moment, and what it has done so far."""
+
+    name: str
+    queue: str
+    state: str
+    """idle, subscribing, subscribed, cancelled."""
+    unsettled: int
+    delivered: int
+    acked: int
+    nacked: int
+    republished: int
+    forwarded: int
+    handler_errors: int
+    lost_settles: int
+    """Settles that came after their channel was gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class VhostStats:
+    """One vhost of the client."""
+
+    name: str
+    url: str
+    """Masked."""
+    state: str
+    """up, down or closed."""
+    connects: int
+    """Links that have been up so far."""
+    publish_queue: PublishQueueStats
+    pools: tuple[PoolStats, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStats:
+    """Everything a Broker knows about itself."""
+
+    vhosts: dict[str, VhostStats] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionStats] = field(default_factory=dict)
