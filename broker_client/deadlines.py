@@ -56,6 +56,11 @@ class Deadlines(Generic[K]):
         self._drop_leavings()
         return self._heap[0][0] if self._heap else None
 
+    def first(self) -> tuple[float, K] | None:
+        """The earliest time and its key, left in place."""
+        self._drop_leavings()
+        return (self._heap[0][0], self._heap[0][2]) if self._heap else None
+
     def pop_due(self, now: float) -> list[K]:
         """Remove and return the keys whose time is `now` or earlier, earliest first."""
         due: list[K] = []

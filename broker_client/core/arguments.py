@@ -1,0 +1,144 @@
+"""Queue arguments: checked, turned into settings, and compared at a redeclaration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker_client.core.replies import not_implemented, precondition_failed
+
+Arguments = Mapping[str, Any]
+
+DROP_HEAD = "drop-head"
+REJECT_PUBLISH = "reject-publish"
+REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """What a queue's arguments ask for; times in seconds, None where not asked for."""
+
+    message_ttl: float | None = None
+    expires: float | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: str = DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    max_priority: int = 0
+    delivery_limit: int | None = None
+    message_timeout: float | None = None
+    """Longest time in flight before a delivery is given back; 0 is no limit."""
+    consumer_timeout: float | None = None
+    """As RabbitMQ's: a delivery in flight longer than this closes its channel."""
+    single_active: bool = False
+
+    @property
+    def rejects_publish(self) -> bool:
+        return self.overflow != DROP_HEAD
+
+
+class _Reader:
+    def __init__(self, arguments: Arguments, where: str) -> None:
+        self._arguments, self._where = arguments, where
+
+    def number(self, key: str, *, least: int = 0, most: int | None = None) -> int | None:
+        value = self._arguments.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.invalid(key, f"{value!r} is not an integer")
+        if value < least or (most is not None and value > most):
+            upper = "" if most is None else f" and at most {most}"
+            raise self.invalid(key, f"{value} must be at least {least}{upper}")
+        return value
+
+    def seconds(self, key: str, *, least: int = 0) -> float | None:
+        milliseconds = self.number(key, least=least)
+        return None if milliseconds is None else milliseconds / 1000
+
+    def text(self, key: str) -> str | None:
+        value = self._arguments.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.invalid(key, f"{value!r} is not a string")
+        return value
+
+    def invalid(self, key: str, why: str) -> Exception:
+        return precondition_failed(f"invalid arg '{key}' for {self._where}: {why}")
+
+
+def queue_settings(arguments: Arguments, name: str, vhost: str) -> QueueSettings:
+    """The settings that `arguments` ask for.
+
+    Raises:
+        ReplyError: 406 for a value RabbitMQ would refuse, 540 for a stream queue.
+    """
+    where = f"queue '{name}' in vhost '{vhost}'"
+    read = _Reader(arguments, where)
+    kind = read.text("x-queue-type") or "classic"
+    if kind == "stream":
+        raise not_implemented(f"{where}: x-queue-type 'stream'")
+    if kind not in ("classic", "quorum"):
+        raise read.invalid("x-queue-type", f"unsupported queue type '{kind}'")
+    overflow = read.text("x-overflow") or DROP_HEAD
+    if overflow not in (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX):
+        raise read.invalid("x-overflow", f"invalid overflow '{overflow}'")
+    exchange = read.text("x-dead-letter-exchange")
+    routing_key = read.text("x-dead-letter-routing-key")
+    if routing_key is not None and exchange is None:
+        raise read.invalid("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined")
+    return QueueSettings(
+        message_ttl=read.seconds("x-message-ttl"),
+        expires=read.seconds("x-expires", least=1),
+        max_length=read.number("x-max-length"),
+        max_length_bytes=read.number("x-max-length-bytes"),
+        overflow=overflow,
+        dead_letter_exchange=exchange,
+        dead_letter_routing_key=routing_key,
+        max_priority=read.number("x-max-priority", most=255) or 0,
+        delivery_limit=read.number("x-delivery-limit"),
+        message_timeout=read.seconds("x-message-timeout"),
+        consumer_timeout=read.seconds("x-consumer-timeout", least=1),
+        single_active=arguments.get("x-single-active-consumer") is True,
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"the value '{str(value).lower()}' of type 'bool'"
+    kind = {int: "long", str: "longstr", float: "double"}.get(type(value), type(value).__name__)
+    return f"the value '{value}' of type '{kind}'"
+
+
+def check_flag(kind: str, name: str, vhost: str, flag: str, received: Any, current: Any) -> None:
+    """Refuse a redeclaration that differs in `flag`, with RabbitMQ's words.
+
+    Raises:
+        ReplyError: 406 when the two differ.
+    """
+    if received != current:
+        shown = [str(v).lower() if isinstance(v, bool) else v for v in (received, current)]
+        raise precondition_failed(
+            f"inequivalent arg '{flag}' for {kind} '{name}' in vhost '{vhost}': "
+            f"received '{shown[0]}' but current is '{shown[1]}'"
+        )
+
+
+def check_arguments(
+    kind: str, name: str, vhost: str, received: Arguments, current: Arguments
+) -> None:
+    """Refuse a redeclaration whose arguments differ; numbers compare by value.
+
+    Raises:
+        ReplyError: 406 naming the first argument that differs.
+    """
+    for key in sorted({*received, *current}):
+        new, old = received.get(key), current.get(key)
+        if new != old:
+            raise precondition_failed(
+                f"inequivalent arg '{key}' for {kind} '{name}' in vhost '{vhost}': "
+                f"received {_shown(new)} but current is {_shown(old)}"
+            )

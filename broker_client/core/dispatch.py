@@ -1,0 +1,477 @@
+"""What becomes of entries: put, delivered, settled, given back, expired, dead-lettered.
+
+Every public method leaves no queue with both a ready message and a consumer able to take it,
+and no dead letter unrouted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from broker_client.core import deadletter
+from broker_client.core.arguments import REJECT_PUBLISH_DLX
+from broker_client.core.effects import (
+    Append,
+    CancelConsumer,
+    CloseChannel,
+    Deliver,
+    Effect,
+    MessageTimedOut,
+    Settled,
+)
+from broker_client.core.queue import NEVER, ChannelState, Consumer, Entry, Queue
+from broker_client.core.vhost import NO_HEADERS, VHost
+from broker_client.deadlines import Deadlines
+from broker_client.message import PERSISTENT, Delivery, Outgoing
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Limits of an engine; times in seconds."""
+
+    message_timeout: float = 60.0
+    """How long a delivery may be in flight, unless its queue says otherwise; 0 is for ever."""
+    max_message_timeout: float = 900.0
+    """How long `touch` may keep it there, counted from delivery."""
+    max_requeue_timeout: float = 3600.0
+    """Longest delay of a deferred requeue; a longer one is cut to this."""
+    keep_records: bool = False
+    """Make Append and Settled effects; only a store that keeps something needs them."""
+
+
+class Dispatcher:
+    """Moves entries between ready, in flight, deferred and gone."""
+
+    def __init__(self, settings: EngineSettings, vhosts: dict[str, VHost]) -> None:
+        self.settings = settings
+        self.effects: list[Effect] = []
+        self.late_settles = 0
+        """Settlements that came after their delivery had timed out."""
+        self._vhosts = vhosts
+        self._index: Deadlines[Queue | ChannelState] = Deadlines()
+        self._dead: deque[tuple[Entry, str]] = deque()
+        self._routing_dead = False
+        self._record_id = 0
+
+    # ---------------------------------------------------------------- in
+
+    def put(self, queue: Queue, message: Outgoing, now: float) -> bool:
+        """Give `queue` a copy of `message`; False when its limit refuses it."""
+        properties = message.properties
+        if not queue.plain or properties.expiration is not None:
+            return self._put_checked(queue, message, now)
+        queue.puts += 1
+        queue.position += 1
+        entry = Entry(queue, message, queue.position)
+        if self.settings.keep_records and queue.durable:
+            self._record(entry)
+        if queue.able and not queue.ready:
+            self._deliver(entry, self._next_consumer(queue), now)
+        else:
+            queue.ready.push(entry)
+        return True
+
+    def _put_checked(self, queue: Queue, message: Outgoing, now: float) -> bool:
+        settings = queue.settings
+        if settings.rejects_publish and queue.limited and queue.would_overflow(message):
+            if settings.overflow == REJECT_PUBLISH_DLX:
+                queue.puts += 1
+                self._die(Entry(queue, message, 0), deadletter.MAXLEN)
+                self.route_dead(now)
+            return False
+        queue.puts += 1
+        entry = Entry(queue, message, 0)
+        entry.expires_at = _expires_at(queue, message, now)
+        queue.expiring = queue.expiring or entry.expires_at is not None
+        if settings.max_priority:
+            entry.priority = min(max(message.properties.priority or 0, 0), settings.max_priority)
+        if self.settings.keep_records and queue.durable:
+            self._record(entry)
+        if queue.able and not queue.ready:
+            # No look at the TTL: one of 0 means now or never (S-09-01).
+            self._deliver(entry, self._next_consumer(queue), now)
+            return True
+        queue.push(entry)
+        self._trim(queue)
+        self.pump(queue, now)
+        return True
+
+    def _trim(self, queue: Queue) -> None:
+        while queue.limited and (over := queue.pop_overflow()) is not None:
+            self._die(over, deadletter.MAXLEN)
+
+    def _record(self, entry: Entry) -> None:
+        if entry.message.properties.delivery_mode == PERSISTENT:
+            self._record_id = entry.record_id = self._record_id + 1
+            queue = entry.queue
+            self.effects.append(
+                Append(queue.vhost, queue.name, entry.record_id, entry.message, entry.expires_at)
+            )
+
+    # ---------------------------------------------------------------- out
+
+    def pump(self, queue: Queue, now: float) -> None:
+        """Deliver and expire what can be, then note when the queue is due next."""
+        if queue.expiring:
+            self._expire(queue, now)
+        while queue.able and queue.ready:
+            self._deliver(queue.pop(), self._next_consumer(queue), now)
+            if queue.expiring:
+                self._expire(queue, now)
+        if self._dead:
+            self.route_dead(now)
+        if queue.expiring:
+            self.reindex(queue)
+
+    def take(
+        self, queue: Queue, channel: ChannelState, no_ack: bool, now: float
+    ) -> Delivery | None:
+        """Hand the head to `channel` without a consumer (basic.get), or None."""
+        queue.last_used = now
+        self.pump(queue, now)
+        if not queue.ready:
+            return None
+        delivery = self._hand_out(queue.pop(), channel, None, no_ack, now)
+        if queue.expiring:
+            self.pump(queue, now)
+        return delivery
+
+    def _deliver(self, entry: Entry, consumer: Consumer, now: float) -> None:
+        channel = consumer.channel
+        delivery = self._hand_out(entry, channel, consumer, consumer.no_ack, now)
+        self.effects.append(Deliver(channel.id, delivery))
+
+    def _hand_out(
+        self,
+        entry: Entry,
+        channel: ChannelState,
+        consumer: Consumer | None,
+        no_ack: bool,
+        now: float,
+    ) -> Delivery:
+        queue = entry.queue
+        entry.attempts += 1
+        if no_ack:
+            tag = channel.ledger.issue()
+            queue.acked += 1
+            self._settled(entry)
+        else:
+            entry.consumer = consumer
+            entry.delivered_at = now
+            timeout = self._timeout_of(queue)
+            deadline = now + timeout if timeout else None
+            tag = channel.ledger.start(entry, deadline)
+            if deadline is not None and deadline < channel.due_at:
+                channel.due_at = deadline
+                self._index.set(channel, deadline)
+            queue.in_flight += 1
+        message = entry.message
+        return Delivery(
+            consumer.tag if consumer is not None else "",
+            tag,
+            entry.attempts > 1,
+            message.exchange,
+            message.routing_key,
+            message.body,
+            message.properties,
+            entry.attempts,
+        )
+
+    def _next_consumer(self, queue: Queue) -> Consumer:
+        """The consumer whose turn it is (S-06-03); takes it out of `able` if that fills it."""
+        able = queue.able
+        consumer = able[0]
+        if consumer.priority_matters:
+            consumer = max(able, key=lambda each: each.priority)  # the first of equals
+            able.remove(consumer)
+        else:
+            able.popleft()
+        if consumer.no_ack:
+            able.append(consumer)
+            return consumer
+        consumer.in_flight += 1
+        if consumer.prefetch and consumer.in_flight >= consumer.prefetch:
+            consumer.able = False
+        else:
+            able.append(consumer)
+        return consumer
+
+    def _timeout_of(self, queue: Queue) -> float:
+        settings = queue.settings
+        if settings.consumer_timeout is not None:
+            return settings.consumer_timeout
+        if settings.message_timeout is not None:
+            return settings.message_timeout
+        return self.settings.message_timeout
+
+    # ---------------------------------------------------------------- back
+
+    def ack(self, entry: Entry, now: float) -> None:
+        """The delivery is done."""
+        entry.queue.acked += 1
+        self._settled(entry)
+        self._release(entry, now)
+
+    def discard(self, entry: Entry, now: float) -> None:
+        """Rejected without requeue: dead-lettered or dropped."""
+        self._die(entry, deadletter.REJECTED)
+        self._release(entry, now)
+
+    def defer(self, entry: Entry, delay: float, now: float) -> None:
+        """Back to ready after `delay` seconds, at the tail (X-05)."""
+        queue = entry.queue
+        if not queue.deleted:
+            queue.requeued += 1
+            delay = min(max(delay, 0.0), self.settings.max_requeue_timeout)
+            queue.deferred.set(entry, now + delay)
+            self._note_due(queue, now + delay)
+        self._release(entry, now)
+
+    def give_back(self, entries: Iterable[Entry], now: float) -> None:
+        """Requeue deliveries, each to where it was, to be redelivered (S-06-08)."""
+        queues: dict[Queue, None] = {}
+        for entry in reversed(list(entries)):  # the last first, so that each becomes the head
+            queue = entry.queue
+            queue.requeued += 1
+            self._free(entry)
+            if not queue.deleted:
+                queues[queue] = None
+                if not self._over_delivery_limit(entry):
+                    queue.restore(entry)
+        for queue in queues:
+            self._trim(queue)
+            self.pump(queue, now)
+
+    def _over_delivery_limit(self, entry: Entry) -> bool:
+        limit = entry.queue.settings.delivery_limit
+        if limit is None or entry.attempts <= limit:
+            return False
+        self._die(entry, deadletter.DELIVERY_LIMIT)
+        return True
+
+    def _release(self, entry: Entry, now: float) -> None:
+        self._free(entry)
+        if entry.queue.ready or self._dead:
+            self.pump(entry.queue, now)
+
+    def _free(self, entry: Entry) -> None:
+        """Count the entry out of flight and its consumer's prefetch."""
+        entry.queue.in_flight -= 1
+        consumer = entry.consumer
+        if consumer is not None:
+            consumer.in_flight -= 1
+            if not consumer.able and consumer.active:
+                consumer.able = True
+                entry.queue.able.append(consumer)
+
+    # ---------------------------------------------------------------- death
+
+    def drop_all(self, entries: Iterable[Entry]) -> int:
+        """Count entries as purged; they do not become dead letters (S-08-01)."""
+        count = 0
+        for entry in entries:
+            count += 1
+            entry.queue.purged += 1
+            self._settled(entry)
+        return count
+
+    def _expire(self, queue: Queue, now: float) -> None:
+        while (entry := queue.pop_expired(now)) is not None:
+            self._die(entry, deadletter.EXPIRED)
+
+    def _die(self, entry: Entry, reason: str) -> None:
+        queue = entry.queue
+        if queue.settings.dead_letter_exchange is None or queue.deleted:
+            queue.dropped += 1
+        else:
+            queue.dead_lettered += 1
+            self._dead.append((entry, reason))
+        self._settled(entry)
+
+    def _settled(self, entry: Entry) -> None:
+        if entry.record_id:
+            queue = entry.queue
+            self.effects.append(Settled(queue.vhost, queue.name, entry.record_id))
+
+    def route_dead(self, now: float) -> None:
+        """Publish the dead letters there are, and those that these cause, without recursion."""
+        if self._routing_dead:
+            return
+        self._routing_dead = True
+        try:
+            while self._dead:
+                entry, reason = self._dead.popleft()
+                self._route_one_dead(entry, reason, now)
+        finally:
+            self._routing_dead = False
+
+    def _route_one_dead(self, entry: Entry, reason: str, now: float) -> None:
+        queue = entry.queue
+        exchange = queue.settings.dead_letter_exchange
+        assert exchange is not None, "only entries with a dead-letter exchange are put in _dead"
+        message = deadletter.dead_letter(
+            entry.message,
+            queue=queue.name,
+            reason=reason,
+            exchange=exchange,
+            routing_key=queue.settings.dead_letter_routing_key,
+            now=now,
+        )
+        headers = message.properties.headers or NO_HEADERS
+        keys = [message.routing_key, *(headers.get("CC") or ())]
+        for target in self._vhosts[queue.vhost].route(exchange, keys, headers):
+            if not deadletter.is_cycle(message, target.name, reason):
+                self.put(target, message, now)
+
+    # ---------------------------------------------------------------- consumers
+
+    def add_consumer(self, consumer: Consumer, now: float) -> None:
+        """Let a consumer take part."""
+        queue = consumer.queue
+        queue.consumers[consumer] = None
+        consumer.channel.consumers[consumer.tag] = consumer
+        self._rank(queue)
+        waits = queue.settings.single_active and len(queue.consumers) > 1
+        if not waits:
+            self._activate(consumer)
+        self.pump(queue, now)
+
+    def remove_consumer(self, consumer: Consumer) -> bool:
+        """Take it out, its deliveries staying in flight; True when it was the queue's last."""
+        queue = consumer.queue
+        del queue.consumers[consumer]
+        del consumer.channel.consumers[consumer.tag]
+        consumer.active = False
+        if consumer.able:
+            consumer.able = False
+            queue.able.remove(consumer)
+        self._rank(queue)
+        return not queue.consumers
+
+    def wake_single_active(self, queue: Queue, now: float) -> None:
+        """Let the next in line take over where x-single-active-consumer allows one (S-06-17)."""
+        if queue.settings.single_active and queue.consumers:
+            heir = max(queue.consumers, key=lambda each: each.priority)
+            if not any(each.active for each in queue.consumers):
+                self._activate(heir)
+                self.pump(queue, now)
+
+    def _activate(self, consumer: Consumer) -> None:
+        consumer.active = consumer.able = True
+        consumer.queue.able.append(consumer)
+
+    def _rank(self, queue: Queue) -> None:
+        ranked = len({consumer.priority for consumer in queue.consumers}) > 1
+        for consumer in queue.consumers:
+            consumer.priority_matters = ranked
+
+    def retire_queue(self, queue: Queue) -> None:
+        """Empty a queue that is being deleted, and tell its consumers."""
+        queue.deleted = True
+        self._index.discard(queue)
+        for consumer in list(queue.consumers):
+            self.remove_consumer(consumer)
+            self.effects.append(CancelConsumer(consumer.channel.id, consumer.tag))
+        self.drop_all(queue.clear())
+        self.drop_all(queue.deferred.clear())
+
+    # ---------------------------------------------------------------- time
+
+    def touch(self, channel: ChannelState, tag: int, now: float) -> float:
+        """Extend a delivery's time; returns the seconds it has left (N-050)."""
+        entry = channel.ledger.get(tag)
+        timeout = self._timeout_of(entry.queue) if entry is not None else 1.0
+        if not timeout:
+            return NEVER
+        latest = NEVER if entry is None else entry.delivered_at + self.settings.max_message_timeout
+        at = min(now + timeout, latest)
+        channel.ledger.move(tag, at)
+        return max(0.0, at - now)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do, or None."""
+        while (first := self._index.first()) is not None:
+            at, owner = first
+            if owner.next_due() == at:
+                return at
+            self.reindex(owner)  # what was due then has gone
+        return None
+
+    def pop_due(self, now: float) -> list[Queue | ChannelState]:
+        """Take out the queues and channels with something due; `reindex` each when done."""
+        owners = self._index.pop_due(now)
+        for owner in owners:
+            owner.due_at = NEVER
+        return owners
+
+    def reindex(self, owner: Queue | ChannelState) -> None:
+        """Note when `owner` is due next."""
+        at = owner.next_due()
+        if at is None:
+            owner.due_at = NEVER
+            self._index.discard(owner)
+        elif at != owner.due_at:
+            owner.due_at = at
+            self._index.set(owner, at)
+
+    def forget(self, owner: Queue | ChannelState) -> None:
+        """No more deadlines of `owner`."""
+        owner.due_at = NEVER
+        self._index.discard(owner)
+
+    def release_deferred(self, queue: Queue, now: float) -> None:
+        """Put deferred messages whose time has come at the tail."""
+        for entry in queue.deferred.pop_due(now):
+            if not self._over_delivery_limit(entry):
+                queue.push(entry)
+        self._trim(queue)
+        self.pump(queue, now)
+
+    def time_out(self, channel: ChannelState, now: float) -> bool:
+        """Give back what was in flight too long; True when the channel must close for it."""
+        queues: dict[Queue, None] = {}
+        for tag, entry in channel.ledger.expire(now):
+            queue = entry.queue
+            queue.timed_out += 1
+            self._free(entry)
+            if queue.deleted:
+                continue
+            queues[queue] = None
+            if not self._over_delivery_limit(entry):
+                queue.push(entry)
+            if queue.settings.consumer_timeout is not None:
+                self.effects.append(_consumer_timed_out(channel, queue))
+            elif entry.consumer is not None:
+                self.effects.append(MessageTimedOut(channel.id, entry.consumer.tag, tag))
+        for queue in queues:
+            self._trim(queue)
+            self.pump(queue, now)
+        return any(queue.settings.consumer_timeout is not None for queue in queues)
+
+    def _note_due(self, owner: Queue | ChannelState, at: float) -> None:
+        if at < owner.due_at:
+            owner.due_at = at
+            self._index.set(owner, at)
+
+
+def _consumer_timed_out(channel: ChannelState, queue: Queue) -> CloseChannel:
+    timeout_ms = int((queue.settings.consumer_timeout or 0) * 1000)
+    return CloseChannel(
+        channel.id,
+        406,
+        f"PRECONDITION_FAILED - delivery acknowledgement on channel {channel.id} timed out. "
+        f"Timeout value used: {timeout_ms} ms. This timeout value can be configured, see "
+        "consumers doc guide to learn more",
+    )
+
+
+def _expires_at(queue: Queue, message: Outgoing, now: float) -> float | None:
+    """The earlier of the queue's TTL and the message's own (S-09-01)."""
+    ttl = queue.settings.message_ttl
+    expiration = message.properties.expiration
+    if expiration is not None:
+        own = int(expiration) / 1000
+        ttl = own if ttl is None else min(ttl, own)
+    return None if ttl is None else now + ttl

@@ -1,0 +1,85 @@
+"""What the core asks the outside to do, in the order in which it must be done.
+
+Named tuples where one is made a message, frozen dataclasses elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker_client.message import Delivery, Outgoing, Returned
+
+
+class Append(NamedTuple):
+    """Keep a persistent message of a durable queue; a confirm that follows waits for it."""
+
+    vhost: str
+    queue: str
+    record_id: int
+    message: Outgoing
+    expires_at: float | None
+
+
+class Settled(NamedTuple):
+    """The message of `record_id` has left its queue for good; it must not come back."""
+
+    vhost: str
+    queue: str
+    record_id: int
+
+
+class Deliver(NamedTuple):
+    """Hand a message to a consumer of `channel`."""
+
+    channel: int
+    delivery: Delivery
+
+
+class Confirm(NamedTuple):
+    """Publishes `first`..`last` of `channel` are safe (`acked`) or were refused."""
+
+    channel: int
+    first: int
+    last: int
+    acked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Hand an unroutable mandatory message back; always stands before its Confirm."""
+
+    channel: int
+    returned: Returned
+
+
+@dataclass(frozen=True, slots=True)
+class CancelConsumer:
+    """Tell the consumer that its queue is gone."""
+
+    channel: int
+    consumer_tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTimedOut:
+    """Tell the consumer that a delivery stayed in flight too long and was given back."""
+
+    channel: int
+    consumer_tag: str
+    delivery_tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseChannel:
+    """The engine has closed `channel` without being asked; tell its owner why."""
+
+    channel: int
+    reply_code: int
+    reply_text: str
+
+
+Record = Append | Settled
+Effect = (
+    Append | Settled | Deliver | Confirm | Return | CancelConsumer | MessageTimedOut | CloseChannel
+)

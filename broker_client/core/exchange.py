@@ -1,0 +1,175 @@
+"""Exchanges: their bindings, and which destinations a message leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from broker_client.core.replies import precondition_failed
+from broker_client.core.topic import TopicTrie
+
+TYPES = ("direct", "fanout", "topic", "headers")
+
+_X_MATCH = ("all", "any", "all-with-x", "any-with-x")
+
+
+class Destination(NamedTuple):
+    """Where a binding leads: a queue, or another exchange."""
+
+    kind: str
+    """`queue` or `exchange`."""
+    name: str
+
+
+class Binding(NamedTuple):
+    """One binding; two that differ in any field are two (S-04-11)."""
+
+    source: str
+    destination: Destination
+    binding_key: str
+    frozen_arguments: object
+    """Hashable form of the arguments."""
+
+
+def freeze(value: Any) -> Any:
+    """A hashable stand-in for a field table value; equal for equal values."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((key, freeze(item)) for key, item in value.items()))
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    return (type(value).__name__, repr(value))
+
+
+class HeadersMatch:
+    """The condition of one binding to a headers exchange."""
+
+    __slots__ = ("_every", "_wanted")
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        """Raises:
+        ReplyError: 406 when x-match is none of the four words.
+        """
+        mode = arguments.get("x-match", "all")
+        if mode not in _X_MATCH:
+            raise precondition_failed(
+                f"Invalid x-match field value '{mode}'; expected {', '.join(_X_MATCH)}"
+            )
+        with_x = mode.endswith("-with-x")
+        self._every = mode.startswith("all")
+        self._wanted = [
+            (key, value)
+            for key, value in arguments.items()
+            if key != "x-match" and (with_x or not key.startswith("x-"))
+        ]
+
+    def matches(self, headers: Mapping[str, Any]) -> bool:
+        """True when `headers` fit; a void value asks only for presence."""
+        hits = (_fits(headers, key, value) for key, value in self._wanted)
+        return all(hits) if self._every else any(hits)
+
+
+def _fits(headers: Mapping[str, Any], key: str, wanted: Any) -> bool:
+    if key not in headers:
+        return False
+    # RabbitMQ: a value of another type is another value, so True is not 1.
+    return wanted is None or (type(headers[key]) is type(wanted) and headers[key] == wanted)
+
+
+class Exchange:
+    """One exchange of a vhost. Bindings are held by the vhost; this is the compiled form."""
+
+    __slots__ = (
+        "_direct",
+        "_headers",
+        "_topics",
+        "alternate",
+        "arguments",
+        "auto_delete",
+        "bindings",
+        "durable",
+        "internal",
+        "name",
+        "type",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        type: str,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name, self.type = name, type
+        self.durable, self.auto_delete, self.internal = durable, auto_delete, internal
+        self.arguments = dict(arguments or {})
+        alternate = self.arguments.get("alternate-exchange")
+        if alternate is not None and not isinstance(alternate, str):
+            raise precondition_failed(
+                f"invalid arg 'alternate-exchange' for exchange '{name}': not a string"
+            )
+        self.alternate: str | None = alternate
+        self.bindings: dict[Binding, None] = {}
+        self._direct: dict[str, dict[Destination, int]] = {}
+        self._topics: TopicTrie[Destination] = TopicTrie()
+        self._headers: dict[Binding, HeadersMatch] = {}
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.name!r} {self.type} bindings={len(self.bindings)}>"
+
+    def bind(self, binding: Binding, arguments: Mapping[str, Any]) -> bool:
+        """Add a binding; False when it was here already.
+
+        Raises:
+            ReplyError: 406 for a bad x-match.
+        """
+        if binding in self.bindings:
+            return False
+        if self.type == "headers":
+            self._headers[binding] = HeadersMatch(arguments)
+        elif self.type == "topic":
+            self._topics.add(binding.binding_key, binding.destination)
+        else:
+            keyed = self._direct.setdefault(self._key(binding.binding_key), {})
+            keyed[binding.destination] = keyed.get(binding.destination, 0) + 1
+        self.bindings[binding] = None
+        return True
+
+    def unbind(self, binding: Binding) -> bool:
+        """Remove a binding; False when it was not here."""
+        if binding not in self.bindings:
+            return False
+        del self.bindings[binding]
+        if self.type == "headers":
+            del self._headers[binding]
+        elif self.type == "topic":
+            self._topics.remove(binding.binding_key, binding.destination)
+        else:
+            key = self._key(binding.binding_key)
+            keyed = self._direct[key]
+            keyed[binding.destination] -= 1
+            if not keyed[binding.destination]:
+                del keyed[binding.destination]
+            if not keyed:
+                del self._direct[key]
+        return True
+
+    def match(self, routing_keys: Iterable[str], headers: Mapping[str, Any]) -> list[Destination]:
+        """Where a message with these keys and headers goes, each destination once."""
+        if self.type == "headers":
+            fitting = (
+                b.destination for b, match in self._headers.items() if match.matches(headers)
+            )
+            return list(dict.fromkeys(fitting))
+        found: dict[Destination, None] = {}
+        for key in routing_keys:
+            if self.type == "topic":
+                found.update(self._topics.match(key))
+            else:
+                found.update(dict.fromkeys(self._direct.get(self._key(key), ())))
+        return list(found)
+
+    def _key(self, routing_key: str) -> str:
+        return "" if self.type == "fanout" else routing_key

@@ -1,0 +1,304 @@
+"""What a queue is made of: its entries, its consumers, and the channels they belong to.
+
+These are plain state. What happens to them is decided in `dispatch`, `vhost` and `engine`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from broker_client.core.arguments import Arguments, QueueSettings
+from broker_client.core.inflight import InFlightLedger
+from broker_client.core.ready import PriorityReady, Ready
+from broker_client.deadlines import Deadlines
+from broker_client.message import Outgoing
+
+NEVER = float("inf")
+
+
+class Entry:
+    """One queue's copy of a message; the message itself is shared between copies."""
+
+    __slots__ = (
+        "attempts",
+        "consumer",
+        "delivered_at",
+        "expires_at",
+        "message",
+        "position",
+        "priority",
+        "queue",
+        "record_id",
+    )
+
+    def __init__(self, queue: Queue, message: Outgoing, position: int) -> None:
+        self.queue = queue
+        self.message = message
+        self.position = position
+        self.attempts = 0
+        self.expires_at: float | None = None
+        self.priority = 0
+        self.record_id = 0
+        self.consumer: Consumer | None = None
+        self.delivered_at = 0.0
+
+
+class Consumer:
+    """One consumer of a queue."""
+
+    __slots__ = (
+        "able",
+        "active",
+        "channel",
+        "exclusive",
+        "in_flight",
+        "no_ack",
+        "prefetch",
+        "priority",
+        "priority_matters",
+        "queue",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        tag: str,
+        channel: ChannelState,
+        queue: Queue,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+    ) -> None:
+        self.tag, self.channel, self.queue = tag, channel, queue
+        self.no_ack, self.exclusive, self.priority = no_ack, exclusive, priority
+        # RabbitMQ: prefetch counts unsettled deliveries, and with no_ack there are none.
+        self.prefetch = 0 if no_ack else channel.prefetch
+        self.in_flight = 0
+        self.priority_matters = False
+        """True when the queue has consumers of another priority."""
+        self.active = False
+        """True while the queue may choose it."""
+        self.able = False
+        """True while it stands in its queue's `able`."""
+
+
+class ChannelState:
+    """One channel, and what it has in flight."""
+
+    __slots__ = (
+        "confirms",
+        "connection",
+        "consumers",
+        "due_at",
+        "id",
+        "ledger",
+        "prefetch",
+        "publish_seq",
+        "vhost",
+    )
+
+    def __init__(self, id: int, connection: int, vhost: str) -> None:
+        self.id, self.connection, self.vhost = id, connection, vhost
+        self.ledger: InFlightLedger[Entry] = InFlightLedger()
+        self.consumers: dict[str, Consumer] = {}
+        self.prefetch = 0
+        self.confirms = False
+        self.publish_seq = 0
+        self.due_at = NEVER
+
+    def next_due(self) -> float | None:
+        """When the earliest delivery in flight is due back."""
+        return self.ledger.next_deadline()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One queue as it is now; counts since it was declared."""
+
+    vhost: str
+    name: str
+    durable: bool
+    ready: int
+    in_flight: int
+    deferred: int
+    consumers: int
+    message_count: int
+    """Messages ever put in."""
+    ack_count: int
+    requeue_count: int
+    timeout_count: int
+    dead_letter_count: int
+    """Messages that died and had a dead-letter exchange to go to."""
+    drop_count: int
+    """Messages that died without one."""
+    purge_count: int
+
+
+class Queue:
+    """One queue: ready, in flight, deferred, and everything that ever happened, counted."""
+
+    __slots__ = (
+        "able",
+        "acked",
+        "arguments",
+        "auto_delete",
+        "consumers",
+        "dead_lettered",
+        "deferred",
+        "deleted",
+        "dropped",
+        "due_at",
+        "durable",
+        "expiring",
+        "in_flight",
+        "last_used",
+        "limited",
+        "name",
+        "owner",
+        "plain",
+        "position",
+        "purged",
+        "puts",
+        "ready",
+        "ready_bytes",
+        "requeued",
+        "settings",
+        "timed_out",
+        "vhost",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        vhost: str,
+        *,
+        durable: bool,
+        owner: int | None,
+        auto_delete: bool,
+        arguments: Arguments,
+        settings: QueueSettings,
+        now: float,
+    ) -> None:
+        self.name, self.vhost = name, vhost
+        self.durable, self.auto_delete = durable, auto_delete
+        self.owner = owner
+        """The connection it is exclusive to, or None."""
+        self.arguments = dict(arguments)
+        self.settings = settings
+        self.ready: Ready[Entry] = (
+            PriorityReady(settings.max_priority) if settings.max_priority else Ready()
+        )
+        self.in_flight = 0
+        self.deferred: Deadlines[Entry] = Deadlines()
+        self.consumers: dict[Consumer, None] = {}
+        self.able: deque[Consumer] = deque()
+        """Consumers that would take a message now, the next in turn first."""
+        self.position = 0
+        self.puts = self.acked = self.dropped = self.dead_lettered = self.purged = 0
+        self.requeued = self.timed_out = 0
+        self.ready_bytes = 0
+        """Kept only where x-max-length-bytes is set."""
+        self.limited = settings.max_length is not None or settings.max_length_bytes is not None
+        self.plain = not self.limited and settings.message_ttl is None and not settings.max_priority
+        """Nothing to look at when a message without expiration comes in."""
+        self.expiring = settings.message_ttl is not None
+        """An expiring message may be ready."""
+        self.last_used = now
+        self.deleted = False
+        self.due_at = NEVER
+
+    def __repr__(self) -> str:
+        return (
+            f"<Queue {self.name!r} ready={len(self.ready)} in_flight={self.in_flight} "
+            f"deferred={len(self.deferred)} consumers={len(self.consumers)}>"
+        )
+
+    def next_due(self) -> float | None:
+        """When something of this queue is due: a head's TTL, a deferred message, x-expires."""
+        due = self.deferred.next_at()
+        times = [] if due is None else [due]
+        if self.expiring:
+            heads = (entry.expires_at for entry in self.ready.heads())
+            times.extend(at for at in heads if at is not None)
+        if self.settings.expires is not None and not self.consumers:
+            times.append(self.last_used + self.settings.expires)
+        return min(times, default=None)
+
+    def push(self, entry: Entry) -> None:
+        """Make `entry` ready at the tail, under a new position."""
+        self.position += 1
+        entry.position = self.position
+        self.ready.push(entry)
+        self._weigh(entry, 1)
+
+    def restore(self, entry: Entry) -> None:
+        """Make `entry` ready where it was."""
+        self.ready.restore(entry)
+        self._weigh(entry, 1)
+
+    def pop(self) -> Entry:
+        """Take the head."""
+        entry = self.ready.pop()
+        self._weigh(entry, -1)
+        return entry
+
+    def pop_expired(self, now: float) -> Entry | None:
+        """Take a head whose time is over."""
+        entry = self.ready.pop_expired(now)
+        if entry is not None:
+            self._weigh(entry, -1)
+        return entry
+
+    def pop_overflow(self) -> Entry | None:
+        """Take what stands beyond the length limits, or None."""
+        if self.settings.rejects_publish or not self._exceeds(len(self.ready), self.ready_bytes):
+            return None
+        entry = self.ready.pop_least()
+        self._weigh(entry, -1)
+        return entry
+
+    def would_overflow(self, message: Outgoing) -> bool:
+        """True when one more message would exceed the limits."""
+        return self._exceeds(len(self.ready) + 1, self.ready_bytes + len(message.body))
+
+    def clear(self) -> list[Entry]:
+        """Take everything ready."""
+        self.ready_bytes = 0
+        return self.ready.clear()
+
+    def check_conservation(self) -> None:
+        """What came in is either gone, for a counted reason, or here (parity N-153)."""
+        gone = self.acked + self.dropped + self.dead_lettered + self.purged
+        here = len(self.ready) + self.in_flight + len(self.deferred)
+        assert self.puts == gone + here, f"{self!r}: {self.puts} in, {gone} gone, {here} here"
+
+    def stats(self) -> QueueStats:
+        """A snapshot."""
+        return QueueStats(
+            vhost=self.vhost,
+            name=self.name,
+            durable=self.durable,
+            ready=len(self.ready),
+            in_flight=self.in_flight,
+            deferred=len(self.deferred),
+            consumers=len(self.consumers),
+            message_count=self.puts,
+            ack_count=self.acked,
+            requeue_count=self.requeued,
+            timeout_count=self.timed_out,
+            dead_letter_count=self.dead_lettered,
+            drop_count=self.dropped,
+            purge_count=self.purged,
+        )
+
+    def _exceeds(self, length: int, size_bytes: int) -> bool:
+        most, most_bytes = self.settings.max_length, self.settings.max_length_bytes
+        return (most is not None and length > most) or (
+            most_bytes is not None and size_bytes > most_bytes
+        )
+
+    def _weigh(self, entry: Entry, sign: int) -> None:
+        if self.settings.max_length_bytes is not None:
+            self.ready_bytes += sign * len(entry.message.body)

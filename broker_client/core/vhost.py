@@ -1,0 +1,277 @@
+"""One vhost: its exchanges, queues and bindings, and the way a message takes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from broker_client.core.arguments import Arguments, check_arguments, check_flag
+from broker_client.core.exchange import TYPES, Binding, Destination, Exchange, freeze
+from broker_client.core.queue import Queue
+from broker_client.core.replies import (
+    access_refused,
+    not_found,
+    precondition_failed,
+    resource_locked,
+)
+
+NO_HEADERS: Mapping[str, Any] = {}
+
+_PREDECLARED = {
+    "": "direct",
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+}
+_CACHED_ROUTES = 10_000  # routing keys are often unique (ids in them): the cache is bounded
+_NAME_BYTES = 255  # AMQP 0-9-1 §4.2.5.3: names are short strings
+
+
+class VHost:
+    """Exchanges, queues and bindings under one name. An illegal command changes nothing."""
+
+    __slots__ = ("_bindings_to", "exchanges", "name", "queues", "routes")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.exchanges = {n: Exchange(n, type) for n, type in _PREDECLARED.items()}
+        self.queues: dict[str, Queue] = {}
+        self.routes: dict[tuple[str, str], tuple[Queue, ...]] = {}
+        """Where publishes to (exchange, routing key) go; emptied by any change of topology."""
+        self._bindings_to: dict[Destination, dict[Binding, None]] = {}
+
+    # ---------------------------------------------------------------- routing
+
+    def route_publish(self, exchange: str, routing_key: str) -> tuple[Queue, ...] | None:
+        """Queues for a publish without CC or headers that matter, remembered in `routes`.
+
+        Returns None when the message's headers decide, so that nothing can be remembered.
+
+        Raises:
+            ReplyError: 404 for a missing exchange, 403 for an internal one.
+        """
+        self.check_publish(exchange)
+        queues, decided_by_headers = self._resolve(exchange, (routing_key,), NO_HEADERS)
+        if decided_by_headers:
+            return None
+        if len(self.routes) >= _CACHED_ROUTES:
+            self.routes.clear()
+        self.routes[exchange, routing_key] = queues
+        return queues
+
+    def check_publish(self, exchange: str) -> None:
+        """Refuse what may not be published to.
+
+        Raises:
+            ReplyError: 404 for a missing exchange, 403 for an internal one.
+        """
+        if self.exchange(exchange).internal:
+            raise access_refused(
+                f"cannot publish to internal exchange '{exchange}' in vhost '{self.name}'"
+            )
+
+    def route(
+        self, exchange: str, routing_keys: Iterable[str], headers: Mapping[str, Any]
+    ) -> tuple[Queue, ...]:
+        """Every queue the message reaches, each once; none where the exchange is missing."""
+        return self._resolve(exchange, tuple(routing_keys), headers)[0]
+
+    def _resolve(
+        self, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, Any]
+    ) -> tuple[tuple[Queue, ...], bool]:
+        """The queues, and whether headers had a say."""
+        found: dict[Queue, None] = {}
+        by_headers = False
+        todo = [exchange]
+        seen = {exchange}
+        while todo:
+            current = self.exchanges.get(todo.pop())
+            if current is None:
+                continue  # a missing alternate or dead-letter exchange takes nothing
+            by_headers = by_headers or current.type == "headers"
+            if current.name:
+                leads_to = current.match(routing_keys, headers)
+            else:
+                leads_to = [Destination("queue", key) for key in routing_keys if key in self.queues]
+            if not leads_to and current.alternate is not None:
+                leads_to = [Destination("exchange", current.alternate)]
+            for kind, name in leads_to:
+                if kind == "queue":
+                    found[self.queues[name]] = None
+                elif name not in seen:  # exchanges may be bound in a circle
+                    seen.add(name)
+                    todo.append(name)
+        return tuple(found), by_headers
+
+    # ---------------------------------------------------------------- exchanges
+
+    def exchange(self, name: str) -> Exchange:
+        """Raises:
+        ReplyError: 404 when there is none of that name.
+        """
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            raise not_found("exchange", name, self.name)
+        return exchange
+
+    def declare_exchange(self, wanted: Exchange) -> None:
+        """Add `wanted`, or check that the one of its name is like it.
+
+        Raises:
+            ReplyError: 403 for a reserved name, 406 for an unknown type or a difference.
+        """
+        name = wanted.name
+        self._check_not_default(name)
+        current = self.exchanges.get(name)
+        if current is not None:
+            for flag in ("type", "durable", "auto_delete", "internal"):
+                received, is_now = getattr(wanted, flag), getattr(current, flag)
+                check_flag("exchange", name, self.name, flag, received, is_now)
+            check_arguments("exchange", name, self.name, wanted.arguments, current.arguments)
+            return
+        _check_name("exchange", name)
+        if wanted.type not in TYPES:
+            raise precondition_failed(f"unknown exchange type '{wanted.type}'")
+        self.exchanges[name] = wanted
+        self.routes.clear()
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete; harmless when there is none (RabbitMQ).
+
+        Raises:
+            ReplyError: 403 for a predeclared exchange, 406 when in use and `if_unused`.
+        """
+        self._check_not_default(name)
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            return
+        if name in _PREDECLARED:
+            raise access_refused(f"operation not permitted on exchange '{name}'")
+        if if_unused and exchange.bindings:
+            raise precondition_failed(f"exchange '{name}' in vhost '{self.name}' in use")
+        self._drop_exchange(exchange)
+
+    def _drop_exchange(self, exchange: Exchange) -> None:
+        for binding in list(exchange.bindings):
+            self._forget(binding)
+        del self.exchanges[exchange.name]
+        self.routes.clear()
+        self._drop_bindings_to(Destination("exchange", exchange.name))
+
+    # ---------------------------------------------------------------- queues
+
+    def queue(self, name: str, connection: int) -> Queue:
+        """The queue as `connection` may use it.
+
+        Raises:
+            ReplyError: 404 when there is none, 405 when it is another connection's.
+        """
+        queue = self.queues.get(name)
+        if queue is None:
+            raise not_found("queue", name, self.name)
+        if queue.owner is not None and queue.owner != connection:
+            raise resource_locked(name, self.name)
+        return queue
+
+    def check_same_queue(
+        self,
+        queue: Queue,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Arguments,
+    ) -> None:
+        """Refuse a redeclaration that differs.
+
+        Raises:
+            ReplyError: 405 where `exclusive` differs (RabbitMQ), else 406.
+        """
+        if exclusive != (queue.owner is not None):
+            raise resource_locked(queue.name, self.name)
+        check_flag("queue", queue.name, self.name, "durable", durable, queue.durable)
+        check_flag("queue", queue.name, self.name, "auto_delete", auto_delete, queue.auto_delete)
+        check_arguments("queue", queue.name, self.name, arguments, queue.arguments)
+
+    def add_queue(self, queue: Queue, *, server_named: bool = False) -> None:
+        """Add a queue that is not here yet.
+
+        Raises:
+            ReplyError: 403 for a reserved name.
+        """
+        if not server_named:
+            _check_name("queue", queue.name)
+        self.queues[queue.name] = queue
+        self.routes.clear()
+
+    def remove_queue(self, queue: Queue) -> None:
+        """Take the queue and its bindings out."""
+        del self.queues[queue.name]
+        self.routes.clear()
+        self._drop_bindings_to(Destination("queue", queue.name))
+
+    # ---------------------------------------------------------------- bindings
+
+    def bind(
+        self, destination: Destination, source: str, binding_key: str, arguments: Arguments
+    ) -> None:
+        """Bind; harmless when it is bound so already.
+
+        Raises:
+            ReplyError: 403 for the default exchange, 404 for a missing end, 406 for a bad x-match.
+        """
+        self._check_not_default(source)
+        exchange = self.exchange(source)
+        if destination.kind == "exchange":
+            self._check_not_default(destination.name)
+            self.exchange(destination.name)
+        binding = Binding(source, destination, binding_key, freeze(arguments))
+        if exchange.bind(binding, arguments):
+            self._bindings_to.setdefault(destination, {})[binding] = None
+            self.routes.clear()
+
+    def unbind(
+        self, destination: Destination, source: str, binding_key: str, arguments: Arguments
+    ) -> None:
+        """Unbind; harmless when there is no such binding or end (RabbitMQ).
+
+        Raises:
+            ReplyError: 403 for the default exchange.
+        """
+        self._check_not_default(source)
+        self._drop_binding(Binding(source, destination, binding_key, freeze(arguments)))
+
+    def _drop_bindings_to(self, destination: Destination) -> None:
+        for binding in list(self._bindings_to.get(destination, ())):
+            self._drop_binding(binding)
+
+    def _drop_binding(self, binding: Binding) -> None:
+        if not self._forget(binding):
+            return
+        self.routes.clear()
+        exchange = self.exchanges[binding.source]
+        if exchange.auto_delete and not exchange.bindings:
+            self._drop_exchange(exchange)  # S-04-06: with the last binding from it
+
+    def _forget(self, binding: Binding) -> bool:
+        exchange = self.exchanges.get(binding.source)
+        if exchange is None or not exchange.unbind(binding):
+            return False
+        leading_here = self._bindings_to[binding.destination]
+        del leading_here[binding]
+        if not leading_here:
+            del self._bindings_to[binding.destination]
+        return True
+
+    def _check_not_default(self, exchange: str) -> None:
+        if not exchange:
+            raise access_refused("operation not permitted on the default exchange")
+
+
+def _check_name(kind: str, name: str) -> None:
+    if name.startswith("amq."):
+        raise access_refused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+    if len(name.encode()) > _NAME_BYTES:
+        raise precondition_failed(f"{kind} name is longer than {_NAME_BYTES} bytes")

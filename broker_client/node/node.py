@@ -1,0 +1,354 @@
+"""The running broker: an engine, its store and its clock, in the current event loop.
+
+Commands are carried out at once by `engine`; what they bring about is carried out by `_drain`, in
+order, from the event loop and never from inside a command. So a callback may give commands of its
+own (ack in `on_delivery`) without recursion, and one turn of the loop carries a whole batch, cut
+at `_BATCH` so that publishers and consumers share the loop fairly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from broker_client.clock import Clock, SystemClock
+from broker_client.core.dispatch import EngineSettings
+from broker_client.core.effects import (
+    Append,
+    CancelConsumer,
+    CloseChannel,
+    Confirm,
+    Deliver,
+    Effect,
+    MessageTimedOut,
+    Record,
+    Return,
+    Settled,
+)
+from broker_client.core.engine import Engine
+from broker_client.core.queue import QueueStats
+from broker_client.errors import BrokerClosedError, StoreError
+from broker_client.message import Delivery, Returned
+from broker_client.store.base import Store
+from broker_client.store.memory import MemoryStore
+
+log = logging.getLogger("broker_client.node")
+
+_BATCH = 500  # effects carried out in one turn of the event loop
+
+
+class Receiver(Protocol):
+    """The far end of one channel: what a transport or the server gives to the node."""
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+    def confirm(self, first: int, last: int, acked: bool) -> None: ...
+
+    def returned(self, returned: Returned) -> None: ...
+
+    def cancelled(self, consumer_tag: str) -> None: ...
+
+    def timed_out(self, consumer_tag: str, delivery_tag: int) -> None: ...
+
+    def closed(self, reply_code: int, reply_text: str) -> None:
+        """The node has closed the channel."""
+        ...
+
+
+class ConnectionReceiver(Protocol):
+    """The far end of one connection."""
+
+    def closed(self, reply_code: int, reply_text: str) -> None:
+        """The node has closed the connection; the receiver sees to its channels."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStats:
+    """A node as it is now."""
+
+    name: str
+    connections: int
+    channels: int
+    late_settles: int
+    """Settlements ignored since their delivery had timed out before."""
+    queues: tuple[QueueStats, ...]
+
+
+class Node:
+    """Runs an engine. Made and used inside one event loop."""
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        store: Store | None = None,
+        clock: Clock | None = None,
+        settings: EngineSettings | None = None,
+    ) -> None:
+        """
+        Args:
+            name: for logs and `repr`.
+            store: keeps persistent messages; by default nothing is kept.
+            clock: where `now` comes from.
+            settings: limits of the engine; `keep_records` follows the store.
+        """
+        self.name = name
+        self._store: Store = store or MemoryStore()
+        self._clock = clock or SystemClock()
+        self.engine = Engine(replace(settings or EngineSettings(), keep_records=self._store.keeps))
+        self._loop = asyncio.get_running_loop()
+        self._receivers: dict[int, Receiver] = {}
+        self._connections: dict[int, ConnectionReceiver] = {}
+        self._backlog: deque[Effect | Callable[[], None]] = deque()
+        self._records: list[Record] = []
+        self._held: list[Confirm | Callable[[], None]] = []
+        self._runs: dict[int, int] = {}  # channel -> place in _held of its latest confirm
+        self._commits = 0
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._closed = False
+        self._failure: StoreError | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "failed" if self._failure else "open"
+        return (
+            f"<Node {self.name!r} {state} connections={self.engine.connection_count} "
+            f"channels={self.engine.channel_count} backlog={len(self._backlog)}>"
+        )
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed
+
+    def now(self) -> float:
+        """The node's time, in seconds since the epoch."""
+        return self._clock.now()
+
+    def stats(self) -> NodeStats:
+        """A snapshot."""
+        engine = self.engine
+        return NodeStats(
+            name=self.name,
+            connections=engine.connection_count,
+            channels=engine.channel_count,
+            late_settles=engine.late_settles,
+            queues=engine.stats(),
+        )
+
+    # ---------------------------------------------------------------- connections, channels
+
+    def open_connection(self, vhost: str, receiver: ConnectionReceiver) -> int:
+        """A new connection to `vhost`, which comes into being with the first.
+
+        Raises:
+            BrokerClosedError: the node is closed.
+            StoreError: its store has failed.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise BrokerClosedError(f"node {self.name!r}")
+        connection = self.engine.open_connection(vhost)
+        self._connections[connection] = receiver
+        return connection
+
+    def close_connection(self, connection: int) -> None:
+        """Requeue what it had in flight, at once; its receiver hears no more."""
+        self._connections.pop(connection, None)
+        self.engine.close_connection(connection, self.now())
+        self.wake()
+
+    def open_channel(self, connection: int, receiver: Receiver, *, confirm: bool) -> int:
+        """A new channel whose effects go to `receiver`."""
+        channel = self.engine.open_channel(connection, confirm=confirm)
+        self._receivers[channel] = receiver
+        return channel
+
+    def close_channel(self, channel: int) -> None:
+        """Requeue what it had in flight, at once; its receiver hears no more."""
+        self._receivers.pop(channel, None)
+        self.engine.close_channel(channel, self.now())
+        self.wake()
+
+    # ---------------------------------------------------------------- running
+
+    def wake(self) -> None:
+        """Carry out, soon, what the commands given to `engine` bring about."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._drain)
+
+    def call_after_effects(self, then: Callable[[], None]) -> None:
+        """Call `then` once what is due now has been carried out, confirms included."""
+        self._backlog.extend(self.engine.take_effects())
+        self._backlog.append(then)
+        self.wake()
+
+    async def settled(self) -> None:
+        """Wait until what is due now has been carried out, confirms included."""
+        if self._closed:
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self.call_after_effects(lambda: None if done.done() else done.set_result(None))
+        await done
+
+    def tick(self) -> None:
+        """Do what is due by the clock; the node's timer calls it, and so may a test."""
+        self.engine.tick(self.now())
+        self.wake()
+
+    async def close(self) -> None:
+        """Finish what is due, close every connection (320), then the store. Harmless twice."""
+        if self._closed:
+            return
+        await self.settled()
+        self.stop()
+        await self._store.close()
+
+    def stop(self) -> None:
+        """Close every connection (320) and do nothing more, at once. Harmless twice.
+
+        The store, if it keeps anything, is left to `close`.
+        """
+        if self._closed:
+            return
+        self._close_connections(320, "CONNECTION_FORCED - broker forced connection closure")
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = [item for item in self._backlog if callable(item)]
+        self._backlog.clear()
+        self._receivers.clear()
+        self._send(list(waiting))
+
+    def _drain(self) -> None:
+        self._scheduled = False
+        backlog = self._backlog
+        backlog.extend(self.engine.take_effects())
+        for _ in range(min(_BATCH, len(backlog))):
+            self._carry_out(backlog.popleft())
+        self._release()
+        if backlog or self.engine.has_effects:
+            self.wake()
+        self._set_timer()
+
+    def _carry_out(self, effect: Effect | Callable[[], None]) -> None:
+        try:
+            if isinstance(effect, Deliver):
+                receiver = self._receivers.get(effect.channel)
+                if receiver is not None:
+                    receiver.deliver(effect.delivery)
+            elif isinstance(effect, Confirm):
+                self._hold(effect)
+            elif isinstance(effect, Append | Settled):
+                self._records.append(effect)
+            elif callable(effect):
+                self._held.append(effect)
+            else:
+                self._notify(effect)
+        except Exception:
+            log.exception("%r: a receiver failed at %s", self, type(effect).__name__)
+
+    def _notify(self, effect: Return | CancelConsumer | MessageTimedOut | CloseChannel) -> None:
+        receiver = self._receivers.get(effect.channel)
+        if receiver is None:
+            return
+        if isinstance(effect, Return):
+            receiver.returned(effect.returned)
+        elif isinstance(effect, CancelConsumer):
+            receiver.cancelled(effect.consumer_tag)
+        elif isinstance(effect, MessageTimedOut):
+            receiver.timed_out(effect.consumer_tag, effect.delivery_tag)
+        else:
+            del self._receivers[effect.channel]
+            receiver.closed(effect.reply_code, effect.reply_text)
+
+    # ---------------------------------------------------------------- confirms
+
+    def _hold(self, confirm: Confirm) -> None:
+        """Keep a confirm until the batch is written, joined to the run before it if it fits."""
+        at = self._runs.get(confirm.channel)
+        if at is not None:
+            run = self._held[at]
+            assert isinstance(run, Confirm), "_runs holds the places of confirms only"
+            if run.acked is confirm.acked and run.last + 1 == confirm.first:
+                self._held[at] = run._replace(last=confirm.last)
+                return
+        self._runs[confirm.channel] = len(self._held)
+        self._held.append(confirm)
+
+    def _release(self) -> None:
+        """Write the batch's records; send its confirms now if all before them is safe."""
+        unsafe = bool(self._records)
+        if unsafe:
+            records, self._records = self._records, []
+            self._store.write(records)
+        held, self._held = self._held, []
+        self._runs.clear()
+        if unsafe or (held and self._commits):
+            self._commits += 1
+            self._store.commit(partial(self._committed, held))
+        elif held:
+            self._send(held)
+
+    def _committed(
+        self, held: list[Confirm | Callable[[], None]], error: StoreError | None
+    ) -> None:
+        self._commits -= 1
+        if error is None:
+            self._send(held)
+            return
+        if self._failure is None:
+            # Nobody may be told "safe" any more, nor go on in the belief that it works.
+            self._failure = error
+            log.critical("%r stops: %s", self, error)
+            self._close_connections(541, f"INTERNAL_ERROR - {error}")
+        self._send([item for item in held if not isinstance(item, Confirm)])
+
+    def _send(self, held: list[Confirm | Callable[[], None]]) -> None:
+        for item in held:
+            try:
+                if not isinstance(item, Confirm):
+                    item()
+                elif (receiver := self._receivers.get(item.channel)) is not None:
+                    receiver.confirm(item.first, item.last, item.acked)
+            except Exception:
+                log.exception("%r: a receiver failed at %s", self, item)
+
+    # ---------------------------------------------------------------- time and the end
+
+    def _set_timer(self) -> None:
+        """Have `tick` called when something is due; nothing due, no timer, no wake-ups.
+
+        A timer that is early is left alone: it looks again when it fires, which costs less than
+        moving it with every acknowledgement.
+        """
+        at = None if self._closed else self.engine.next_deadline()
+        if self._timer is not None:
+            if at is not None and self._timer_at <= at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer_at = at
+            self._timer = self._loop.call_later(max(0.0, at - self.now()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.tick()
+
+    def _close_connections(self, reply_code: int, reply_text: str) -> None:
+        for connection, receiver in list(self._connections.items()):
+            self.close_connection(connection)
+            try:
+                receiver.closed(reply_code, reply_text)
+            except Exception:
+                log.exception("%r: a receiver failed at its close", self)

@@ -1,0 +1,24 @@
+"""The store of a node that keeps nothing: its messages live as long as it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker_client.core.effects import Record
+from broker_client.store.base import Committed
+
+
+class MemoryStore:
+    """Safe at once, gone at the end."""
+
+    keeps = False
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Nothing to do: the engine holds the messages."""
+
+    def commit(self, committed: Committed) -> None:
+        """As safe as it will ever be."""
+        committed(None)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
