@@ -44,14 +44,14 @@ class _Names:
             path: tuple[Key, ...] = ("vhosts", vhost_name, "bindings", index)
             exchanges = vhost["exchanges"]
             yield from self._check((*path, "source"), "exchange", binding.get("source"), exchanges)
-            kind = binding.get("destination_type", "queue")
+            kind = binding.get("destination_type") or "queue"
             known = exchanges if kind == "exchange" else vhost["queues"]
             yield from self._check((*path, "destination"), kind, binding.get("destination"), known)
 
     def _publications(self) -> Iterator[Problem]:
         for name, publication in self._root["publications"].items():
             path = ("publications", name)
-            vhost_name = publication.get("vhost", "/")
+            vhost_name = publication.get("vhost") or "/"
             yield from self._check((*path, "vhost"), "vhost", vhost_name, self._vhosts)
             vhost = self._vhosts.get(vhost_name) if isinstance(vhost_name, str) else None
             if vhost is None:
@@ -67,7 +67,7 @@ class _Names:
     def _subscriptions(self) -> Iterator[Problem]:
         for name, subscription in self._root["subscriptions"].items():
             path = ("subscriptions", name)
-            vhost_name = subscription.get("vhost", "/")
+            vhost_name = subscription.get("vhost") or "/"
             yield from self._check((*path, "vhost"), "vhost", vhost_name, self._vhosts)
             vhost = self._vhosts.get(vhost_name) if isinstance(vhost_name, str) else None
             if vhost is not None:

@@ -83,7 +83,7 @@ class ConnectionConfig(Settings):
             value = {"url": value}
         if not isinstance(value, Mapping):
             return value
-        given = dict(value)
+        given = {key: each for key, each in value.items() if each is not None or key not in _KEYS}
         url = _revealed(given.get("url"))
         if url is None:
             return _with_url(given)
@@ -123,6 +123,7 @@ class ConnectionConfig(Settings):
         yield from ((key, value) for key, value in super().__repr_args__() if key not in hidden)
 
 
+_KEYS = frozenset(ConnectionConfig.model_fields)
 _PARTS = ("scheme", "hostname", "port", "user", "password")
 
 

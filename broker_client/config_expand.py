@@ -11,7 +11,7 @@ from typing import Any
 
 from broker_client.config_problems import hint
 from broker_client.config_shorthand import binding_section, collection
-from broker_client.config_tree import Items, Section, Spot, joined, merged, without_nulls
+from broker_client.config_tree import Items, Section, Spot, joined, merged, stated
 from broker_client.errors import Problem
 
 ENTITIES = ("exchanges", "queues", "bindings")
@@ -68,9 +68,9 @@ def _filled(layers: list[_Layer], kind: str, value: Section) -> Section:
 def _fitting(kind: str, value: Section, defaults: Section) -> Section:
     """`defaults` without what would contradict `value` instead of completing it."""
     skipped: set[str] = set()
-    if kind == "publications" and not {"exchange", "queue"}.isdisjoint(value):
+    if kind == "publications" and {"exchange", "queue"} & stated(value):
         skipped = {"exchange", "queue"}
-    elif kind == "connection" and not set(_ADDRESS).isdisjoint(value):
+    elif kind == "connection" and set(_ADDRESS) & stated(value):
         skipped = set(_ADDRESS)
     elif kind == "vhosts":
         skipped = {"connection", "connections"}  # filled in one connection at a time
@@ -144,7 +144,7 @@ class _Expansion:
         for kind, found in hoisted.items():
             filled = Section()
             for name, entry in found.items():
-                layers = layers_of.get(str(entry.get("vhost", "/")), self._layers)
+                layers = layers_of.get(str(entry.get("vhost") or "/"), self._layers)
                 filled.put(name, _filled(layers, kind, entry), found.spot(name))
             result.put(kind, filled, self._tree.spot(kind))
         for name, entry in result["subscriptions"].items():
@@ -183,14 +183,14 @@ class _Expansion:
                 self._problems.append(Problem(joined(place, key), message, line=line))
             elif not isinstance(each, Section) and key != "connection":
                 self._problems.append(Problem(joined(place, key), "must be a mapping", line=line))
-        return without_nulls(value)
+        defaults: Section = value
+        return defaults
 
     # ------------------------------------------------------------------ vhosts
 
     def _vhost(self, name: str, vhost: Section, layers: list[_Layer]) -> Section:
         path = joined("vhosts", name)
         own = _without(vhost, "defaults", "connection", "connections", *ENTITIES, *HOISTED)
-        own = without_nulls(own)
         filled = _filled(layers, "vhosts", own)
         spot = vhost.spot("connection" if "connection" in vhost else "connections")
         filled.put("connections", self._connections(vhost, path, layers), spot)
@@ -224,7 +224,7 @@ class _Expansion:
             seen.append(value)
             section = connection_section(value, spot)
             if isinstance(section, Section):
-                section = _filled(layers, "connection", without_nulls(section))
+                section = _filled(layers, "connection", section)
             result.add(section, spot)
         return result
 
@@ -235,9 +235,9 @@ class _Expansion:
         found = collection(vhost, kind, path, self._problems)
         for name, entry in found.items():
             spot = found.spot(name)
-            stated = entry.get("vhost", vhost_name)
-            if stated != vhost_name:
-                message = f"stands in vhost {vhost_name!r} but names vhost {stated!r}"
+            claimed = entry.get("vhost") or vhost_name
+            if claimed != vhost_name:
+                message = f"stands in vhost {vhost_name!r} but names vhost {claimed!r}"
                 self._problems.append(Problem(f"{spot.path}.vhost", message, line=spot.line))
             if name in target:
                 singular = kind.removesuffix("s")

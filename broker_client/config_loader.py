@@ -24,7 +24,7 @@ from broker_client.config_checks import unknown_names
 from broker_client.config_expand import ENTITIES, HOISTED, connection_section, expand
 from broker_client.config_problems import complaints_of
 from broker_client.config_shorthand import binding_section
-from broker_client.config_tree import Reader, Section, Spot, joined, locate, without_nulls
+from broker_client.config_tree import Reader, Section, Spot, joined, locate, stated
 from broker_client.config_values import YAML_CONTEXT, Settings
 from broker_client.errors import ConfigError, Problem
 
@@ -126,7 +126,7 @@ def _wrong_default(kind: str, value: object, spot: Spot, path: str) -> list[Prob
     value = connection_section(value, spot) if kind == "connection" else value
     if not isinstance(value, Section):
         return []
-    probe, found = without_nulls(value), []
+    probe, found = Section(value), []
     if kind == "vhosts":
         for key in (*ENTITIES, *HOISTED, "defaults", "connections"):
             probe.pop(key, None)
@@ -136,7 +136,7 @@ def _wrong_default(kind: str, value: object, spot: Spot, path: str) -> list[Prob
             found = _wrong_default("connection", connection, value.spot("connection"), where)
     elif kind == "bindings":
         probe, _ = binding_section(probe, "", spot)
-    elif kind == "publications" and {"exchange", "queue"}.isdisjoint(probe):
+    elif kind == "publications" and not {"exchange", "queue"} & stated(probe):
         probe["exchange"] = ""
     elif kind == "subscriptions" and isinstance(probe.get("recovery"), str):
         del probe["recovery"]

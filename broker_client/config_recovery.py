@@ -15,7 +15,7 @@ class Ack(Settings):
     """Settle the message as done."""
 
     strategy: Literal["ack"] = "ack"
-    """Discriminator."""
+    """Which strategy this is."""
     defer: Duration | None = None
     """Seconds to wait before settling."""
 
@@ -24,7 +24,7 @@ class Nack(Settings):
     """Refuse the message: to the dead-letter exchange, or back to its queue."""
 
     strategy: Literal["nack"] = "nack"
-    """Discriminator."""
+    """Which strategy this is."""
     requeue: bool = False
     """True gives the message back to its queue; False dead-letters or drops it."""
     defer: Duration | None = None
@@ -35,7 +35,7 @@ class Republish(Settings):
     """Publish a copy to the end of the message's own queue, then ack the original."""
 
     strategy: Literal["republish"] = "republish"
-    """Discriminator."""
+    """Which strategy this is."""
     defer: Duration | None = None
     """Seconds to wait before the copy is sent."""
     attempts: Annotated[int, Field(ge=1)] | None = None
@@ -48,7 +48,7 @@ class Forward(Settings):
     """Publish a copy through a publication, then ack the original."""
 
     strategy: Literal["forward"] = "forward"
-    """Discriminator."""
+    """Which strategy this is."""
     publication: str
     """Name of the publication."""
     attempts: Annotated[int, Field(ge=1)] | None = None

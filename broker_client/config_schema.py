@@ -67,8 +67,8 @@ def _value(schema: Schema) -> Schema:
     about = {key: value.pop(key) for key in ("description", "default") if key in value}
     alternatives = value.pop("anyOf", None) or [value]
     default = about.get("default")
-    if isinstance(default, dict | list):
-        del about["default"]
+    if default is None or isinstance(default, dict | list):
+        about.pop("default", None)
     elif isinstance(default, int | float) and any(map(_is_duration, alternatives)):
         about["default"] = f"{default:g}s"
     alternatives = [each for each in alternatives if each.get("type") != "null"]

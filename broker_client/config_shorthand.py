@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from broker_client.config_tree import Items, Section, Spot, joined, without_nulls
+from broker_client.config_tree import Items, Section, Spot, joined
 from broker_client.errors import Problem
 
 _BINDING = re.compile(
@@ -54,7 +54,7 @@ def binding_section(value: object, name: str, spot: Spot) -> tuple[Section, str 
         spot: where it stands.
     """
     complaint: str | None = None
-    written = without_nulls(value) if isinstance(value, Section) else Section()
+    written = Section(value) if isinstance(value, Section) else Section()
     short = value if isinstance(value, str) else name if "->" in name else None
     parsed: Binding | None = None
     if short is not None:
@@ -69,7 +69,7 @@ def binding_section(value: object, name: str, spot: Spot) -> tuple[Section, str 
     written.pop("binding_key", None)
     if parsed is not None:
         for key, found in (("source", parsed.source), ("destination", parsed.destination)):
-            if key not in written:
+            if written.get(key) is None:
                 written.put(key, found, spot)
     if not name:
         name = short or f"{written.get('source')} -> {written.get('destination')}"
@@ -114,8 +114,7 @@ def collection(parent: Section, key: str, path: str, problems: list[Problem]) ->
                 continue
             name = str(entry["name"])
         elif isinstance(value, Section):
-            # In a vhost, null stands for an entity without settings: `cemetery:`.
-            entry = Section(value) if key == "vhosts" else without_nulls(value)
+            entry = Section(value)
             entry.put("name", name, at)
         elif value is None:
             entry = Section()

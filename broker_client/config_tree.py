@@ -95,14 +95,9 @@ def merged(value: Section, defaults: Section, path: str) -> Section:
     return result
 
 
-def without_nulls(value: Section) -> Section:
-    """`value` without the keys that were left empty, except where null means something."""
-    result = Section()
-    for key, each in value.items():
-        if each is not None:
-            nested = isinstance(each, Section) and key not in FREE_FORM
-            result.put(key, without_nulls(each) if nested else each, value.spot(key))
-    return result
+def stated(section: Section) -> set[str]:
+    """The keys of `section` that have a value; an empty one counts as not written."""
+    return {key for key, value in section.items() if value is not None}
 
 
 # --------------------------------------------------------------------------- environment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -14,6 +15,7 @@ from pydantic import (
     Field,
     ValidationInfo,
     WithJsonSchema,
+    model_validator,
 )
 
 YAML_CONTEXT = {"source": "yaml"}
@@ -29,6 +31,11 @@ SIZE_PATTERN = r"^\s*\d+(\.\d+)?\s*([kKmMgG]i?)?[bB]?\s*$"
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
+def from_yaml(info: ValidationInfo) -> bool:
+    """True where the rules of the YAML hold."""
+    return bool((info.context or {}).get("source") == YAML_CONTEXT["source"])
+
+
 class Settings(BaseModel):
     """Base of every model: unknown keys refused, values fixed, input never shown in errors."""
 
@@ -42,6 +49,14 @@ class Settings(BaseModel):
     )
     yaml_keys: ClassVar[tuple[str, ...]] = ()
     """Further keys that the loader understands and turns into fields."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_keys_count_as_not_written(cls, value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, Mapping) or not from_yaml(info):
+            return value
+        known = {field.validation_alias or name for name, field in cls.model_fields.items()}
+        return {key: each for key, each in value.items() if each is not None or key not in known}
 
     def __str__(self) -> str:
         return repr(self)
@@ -79,8 +94,7 @@ def _no_unit(number: str) -> str:
 
 
 def _seconds(value: object, info: ValidationInfo) -> float:
-    from_yaml = (info.context or {}).get("source") == YAML_CONTEXT["source"]
-    return duration_seconds(value, bare_allowed=not from_yaml)
+    return duration_seconds(value, bare_allowed=not from_yaml(info))
 
 
 def _whole_seconds(value: object, info: ValidationInfo) -> int:
