@@ -1,0 +1,242 @@
+"""RabbitMQ's extensions that queues carry in their arguments."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from broker_client.message import Delivery
+from tests.contract.observers import Consumer, Watch, a_message, bodies, numbered
+
+
+async def dead_letter_queue(watch: Watch) -> None:
+    """The queue ``dead`` behind the exchange ``dlx``."""
+    await watch.channel.declare_exchange("dlx", "fanout")
+    await watch.channel.declare_queue("dead")
+    await watch.channel.bind_queue("dead", "dlx", "")
+
+
+async def a_queue(watch: Watch, **arguments: Any) -> None:
+    """The queue ``q``; ``max_length=3`` is ``x-max-length: 3``."""
+    named = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+    await watch.channel.declare_queue("q", arguments=named)
+
+
+async def the_dead_letter(watch: Watch) -> Delivery:
+    await watch.has("dead", 1)
+    [delivery] = await watch.drain("dead")
+    return delivery
+
+
+def deaths(delivery: Delivery) -> list[dict[str, Any]]:
+    assert delivery.properties.headers is not None
+    found: list[dict[str, Any]] = delivery.properties.headers["x-death"]
+    return found
+
+
+async def reject_one(watch: Watch, queue: str = "q") -> None:
+    await watch.has(queue, 1)
+    delivery = await watch.channel.get(queue)
+    assert delivery is not None
+    watch.channel.nack(delivery.delivery_tag)
+
+
+# --------------------------------------------------------------------------- dead letters
+
+
+async def test_rejected_message_carries_its_death(watch: Watch) -> None:
+    await dead_letter_queue(watch)
+    await a_queue(watch, dead_letter_exchange="dlx")
+    await watch.channel.bind_queue("q", "amq.topic", "a.*")
+    await watch.publish(
+        a_message(b"body", exchange="amq.topic", to="a.b", message_id="m", headers={"mine": 1})
+    )
+    await reject_one(watch)
+    letter = await the_dead_letter(watch)
+    assert (letter.body, letter.properties.message_id) == (b"body", "m")
+    assert (letter.exchange, letter.routing_key) == ("dlx", "a.b")
+    assert letter.redelivered is False
+    [death] = deaths(letter)
+    assert isinstance(death.pop("time"), datetime)
+    assert death == {
+        "count": 1,
+        "reason": "rejected",
+        "queue": "q",
+        "exchange": "amq.topic",
+        "routing-keys": ["a.b"],
+    }
+    headers = dict(letter.properties.headers or {})
+    del headers["x-death"]
+    assert headers == {
+        "mine": 1,
+        "x-first-death-reason": "rejected",
+        "x-first-death-queue": "q",
+        "x-first-death-exchange": "amq.topic",
+    }
+
+
+async def test_dead_letter_takes_the_routing_key_of_the_queue(watch: Watch) -> None:
+    await watch.channel.declare_queue("other")
+    await a_queue(watch, dead_letter_exchange="", dead_letter_routing_key="other")
+    await watch.publish(a_message(b"body"))
+    await reject_one(watch)
+    await watch.has("other", 1)
+    [letter] = await watch.drain("other")
+    assert (letter.exchange, letter.routing_key) == ("", "other")
+
+
+async def test_second_death_in_the_same_queue_counts_up(watch: Watch) -> None:
+    await dead_letter_queue(watch)
+    await a_queue(watch, dead_letter_exchange="dlx")
+    await watch.publish(a_message())
+    await reject_one(watch)
+    first = await the_dead_letter(watch)
+    await watch.publish(a_message()._replace(properties=first.properties))
+    await reject_one(watch)
+    [death] = deaths(await the_dead_letter(watch))
+    assert (death["count"], death["queue"]) == (2, "q")
+
+
+async def test_latest_death_stands_first(watch: Watch) -> None:
+    await dead_letter_queue(watch)
+    await a_queue(watch, dead_letter_exchange="", dead_letter_routing_key="r")
+    await watch.channel.declare_queue("r", arguments={"x-dead-letter-exchange": "dlx"})
+    await watch.publish(a_message())
+    await reject_one(watch, "q")
+    await reject_one(watch, "r")
+    letter = await the_dead_letter(watch)
+    assert [death["queue"] for death in deaths(letter)] == ["r", "q"]
+    assert (letter.properties.headers or {})["x-first-death-queue"] == "q"
+
+
+async def test_dead_letter_exchange_that_is_missing_drops_the_message(watch: Watch) -> None:
+    await a_queue(watch, dead_letter_exchange="nowhere")
+    await watch.publish(a_message())
+    await reject_one(watch)
+    assert await watch.depth("q") == 0
+    assert watch.channel.is_usable
+
+
+async def test_delay_queue_brings_the_message_back_after_its_time(watch: Watch) -> None:
+    await watch.channel.declare_queue("work")
+    await a_queue(watch, message_ttl=30, dead_letter_exchange="", dead_letter_routing_key="work")
+    consumer = await Consumer.start(watch.channel, "work", no_ack=True)
+    await watch.publish(*numbered(1, 3))
+    await consumer.receives(3)
+    assert consumer.bodies == [b"1", b"2", b"3"]
+
+
+async def test_messages_that_expire_in_a_ring_of_queues_are_dropped(watch: Watch) -> None:
+    # RabbitMQ: a cycle without a rejection in it ends the message.
+    await a_queue(watch, message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="q")
+    await watch.publish(a_message())
+    await watch.has("q", 0)
+
+
+# --------------------------------------------------------------------------- time to live
+
+
+async def test_message_older_than_the_time_of_the_queue_is_dead_lettered(watch: Watch) -> None:
+    await dead_letter_queue(watch)
+    await a_queue(watch, message_ttl=30, dead_letter_exchange="dlx")
+    await watch.publish(a_message(b"old"))
+    letter = await the_dead_letter(watch)
+    assert letter.body == b"old"
+    [death] = deaths(letter)
+    assert (death["reason"], death["count"], death["queue"]) == ("expired", 1, "q")
+    assert await watch.depth("q") == 0
+
+
+async def test_expiration_of_the_message_moves_into_its_death(watch: Watch) -> None:
+    await dead_letter_queue(watch)
+    await a_queue(watch, dead_letter_exchange="dlx")
+    await watch.publish(a_message(expiration="30"))
+    letter = await the_dead_letter(watch)
+    [death] = deaths(letter)
+    assert (death["reason"], death["original-expiration"]) == ("expired", "30")
+    assert letter.properties.expiration is None  # or it would expire again
+
+
+async def test_message_in_flight_does_not_expire(watch: Watch) -> None:
+    await dead_letter_queue(watch)
+    await a_queue(watch, message_ttl=50, dead_letter_exchange="dlx")
+    await watch.publish(a_message(b"held"))
+    held = await watch.channel.get("q")
+    assert held is not None
+    await watch.publish(a_message(b"ready"))
+    assert (await the_dead_letter(watch)).body == b"ready"
+    watch.channel.ack(held.delivery_tag)
+    assert await watch.depth("dead") == 0
+
+
+async def test_message_with_no_time_to_live_that_nobody_waits_for_dies_at_once(
+    watch: Watch,
+) -> None:
+    await dead_letter_queue(watch)
+    await a_queue(watch, dead_letter_exchange="dlx")
+    await watch.publish(a_message(expiration="0"))
+    await the_dead_letter(watch)
+
+
+@pytest.mark.parametrize("expiration", ["soon", "-1", "1.5"])
+async def test_expiration_that_is_no_number_closes_the_channel(
+    expiration: str, watch: Watch
+) -> None:
+    await a_queue(watch)
+    await watch.channel.publish([a_message(expiration=expiration)])
+    assert await watch.closed_with() == 406
+
+
+# --------------------------------------------------------------------------- lengths
+
+
+async def test_full_queue_drops_its_oldest(watch: Watch) -> None:
+    await dead_letter_queue(watch)
+    await a_queue(watch, max_length=2, dead_letter_exchange="dlx")
+    assert await watch.publish(*numbered(1, 4)) == [True] * 4
+    assert bodies(await watch.drain("q")) == [b"3", b"4"]
+    await watch.has("dead", 2)
+    dead = await watch.drain("dead")
+    assert bodies(dead) == [b"1", b"2"]
+    assert [deaths(letter)[0]["reason"] for letter in dead] == ["maxlen", "maxlen"]
+
+
+async def test_length_in_bytes_drops_the_oldest(watch: Watch) -> None:
+    await a_queue(watch, max_length_bytes=10)
+    await watch.publish(a_message(b"a" * 6), a_message(b"b" * 6), a_message(b"c" * 4))
+    assert bodies(await watch.drain("q")) == [b"b" * 6, b"c" * 4]
+
+
+async def test_length_counts_ready_messages_only(watch: Watch) -> None:
+    await a_queue(watch, max_length=1)
+    await watch.publish(a_message(b"held"))
+    held = await watch.channel.get("q")
+    assert held is not None
+    await watch.publish(a_message(b"ready"))
+    assert await watch.depth("q") == 1
+    watch.channel.ack(held.delivery_tag)
+
+
+async def test_full_queue_that_rejects_publishes_nacks_them(watch: Watch) -> None:
+    await a_queue(watch, max_length=2, overflow="reject-publish")
+    assert await watch.publish(*numbered(1, 2)) == [True, True]
+    assert await watch.publish(a_message(b"3")) == [False]
+    assert bodies(await watch.drain("q")) == [b"1", b"2"]
+    assert await watch.publish(a_message(b"4")) == [True]
+
+
+async def test_publish_that_one_of_two_queues_rejects_is_nacked(watch: Watch) -> None:
+    await a_queue(watch, max_length=1, overflow="reject-publish")
+    await watch.channel.declare_queue("roomy")
+    for queue in ("q", "roomy"):
+        await watch.channel.bind_queue(queue, "amq.fanout", "")
+    assert await watch.publish(a_message(exchange="amq.fanout")) == [True]
+    assert await watch.publish(a_message(exchange="amq.fanout")) == [False]
+    assert await watch.depth("q") == 1
+
+
+async def test_unknown_overflow_is_refused(watch: Watch) -> None:
+    with pytest.raises(Exception, match="406"):
+        await a_queue(watch, max_length=1, overflow="explode")
