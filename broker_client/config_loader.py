@@ -55,7 +55,9 @@ def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> 
     config = None
     if tree or not problems:
         config, found = _validated(tree)
-        problems = [*problems, *found]
+        # What was not read cannot be right: one complaint about it is enough.
+        unread = {problem.path for problem in problems}
+        problems = [*problems, *(problem for problem in found if problem.path not in unread)]
     if config is None or problems:
         raise ConfigError(_presentable(problems, file))
     return config

@@ -29,6 +29,7 @@ _EXPECTED = {
     "tuple_type": "must be a list",
     "list_type": "must be a list",
     "missing": "is missing",
+    "too_short": "must not be empty",
 }
 
 
@@ -96,8 +97,8 @@ def _message(detail: ErrorDetails, path: tuple[Key, ...], parent: object) -> str
         return str(context["error"])
     if kind in _EXPECTED:
         return _EXPECTED[kind]
-    text = detail["msg"]
-    return text[0].lower() + text[1:].replace("Input should be", "must be")
+    text = detail["msg"].replace("Input should", "must")
+    return text[0].lower() + text[1:]
 
 
 def keys_of(model: object) -> list[str]:

@@ -102,27 +102,31 @@ def _collection(name: str, entry: Schema, text: Schema) -> Schema:
     }
 
 
+def _about(schema: Schema) -> Schema:
+    return {"description": schema["description"]}
+
+
 def _short_forms(root: Schema, defs: Schema) -> None:
     text = {"type": "string"}
     vhost = defs["VhostConfig"]["properties"]
     for name, model in _COLLECTIONS.items():
         found = _collection(name, _ref(model), text)
-        for properties in (root["properties"], vhost):
-            about = properties.get(name, {}).get("description")
-            if name in properties or (properties is vhost and name in BrokerConfig.model_fields):
-                properties[name] = {"description": about, **found} if about else found
-    vhost.pop("vhosts", None)
+        if name in root["properties"]:
+            root["properties"][name] = {**_about(root["properties"][name]), **found}
+        if name in root["properties"] and name != "vhosts":
+            vhost[name] = {"description": f"{name.capitalize()} of this vhost by name.", **found}
+        elif name in vhost:
+            vhost[name] = {**_about(vhost[name]), **found}
     short = {"type": "string", "pattern": _BINDING_PATTERN}
-    about = vhost["bindings"]["description"]
     vhost["bindings"] = {
-        "description": about,
+        **_about(vhost["bindings"]),
         **_collection("bindings", _ref("BindingConfig"), short),
     }
     one = {"anyOf": [text, _ref("ConnectionConfig")]}
-    about = vhost["connections"]["description"]
+    about = _about(vhost["connections"])
     for key in ("connection", "connections"):
         several = {"type": "array", "items": one}
-        vhost[key] = {"description": about, "anyOf": [*one["anyOf"], several]}
+        vhost[key] = {**about, "anyOf": [*one["anyOf"], several]}
     binding = defs["BindingConfig"]
     keys = {"anyOf": [{"type": "array", "items": text, "minItems": 1}, text]}
     binding["properties"]["binding_keys"] |= keys
@@ -130,10 +134,9 @@ def _short_forms(root: Schema, defs: Schema) -> None:
     binding.pop("required")  # a key or name in short form holds source and destination
     for model in ("ConnectionConfig", "SubscriptionConfig"):
         retry = defs[model]["properties"]["retry"]
-        about = retry["description"]
         boolean = {"type": "boolean"}
         defs[model]["properties"]["retry"] = {
-            "description": about,
+            **_about(retry),
             "anyOf": [boolean, _ref("RetryConfig"), _ref("Variable")],
         }
     for model in _STRATEGIES:
@@ -142,8 +145,8 @@ def _short_forms(root: Schema, defs: Schema) -> None:
     chain = {"anyOf": [strategy, {"type": "array", "items": strategy}]}
     root["properties"]["recovery"] |= {"type": "object", "additionalProperties": chain}
     subscription = defs["SubscriptionConfig"]["properties"]
-    about = subscription["recovery"]["description"]
-    subscription["recovery"] = {"description": about, "anyOf": [text, *chain["anyOf"]]}
+    recovery = _about(subscription["recovery"])
+    subscription["recovery"] = {**recovery, "anyOf": [text, *chain["anyOf"]]}
 
 
 def _defaults_sections(root: Schema, defs: Schema) -> None:

@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from broker_client.config_problems import hint
 from broker_client.config_values import Count, Duration, Settings
 
 Arguments = dict[str, Any]
+
+_TYPES = ("direct", "fanout", "topic", "headers")
+
+
+def _known_type(value: str) -> str:
+    if value in _TYPES or (value.startswith("x-") and len(value) > 2):
+        return value
+    raise ValueError(f"unknown exchange type {value!r}" + hint(value, (*_TYPES, "x-...")))
+
+
+ExchangeType = Annotated[
+    str,
+    AfterValidator(_known_type),
+    Field(json_schema_extra={"pattern": rf"^({'|'.join(_TYPES)}|x-.+)$"}),
+]
 
 
 class ExchangeOptions(Settings):
@@ -37,7 +53,7 @@ class ExchangeConfig(Settings):
 
     name: str
     """Key of the exchange."""
-    type: Annotated[str, Field(pattern=r"^(direct|fanout|topic|headers|x-.+)$")] = "topic"
+    type: ExchangeType = "topic"
     """`direct`, `fanout`, `topic`, `headers`, or a type of a plug-in (`x-...`)."""
     assert_: bool = Field(default=True, validation_alias="assert")
     """Declare it."""

@@ -143,8 +143,9 @@ class Reader:
 
     def from_yaml(self, text: str) -> Section:
         """The tree of a YAML (or JSON) document; an empty one has no keys."""
-        loader = yaml.SafeLoader(text)
+        loader: yaml.SafeLoader | None = None
         try:
+            loader = yaml.SafeLoader(text)
             node = loader.get_single_node()
             if node is None:
                 return Section()
@@ -155,11 +156,15 @@ class Reader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else None
-            self.problems.append(Problem("", f"not valid YAML: {error.problem}", line=line))
+            message = f"not valid YAML: {error.problem}"
+            if mark and "${" in "".join(text.splitlines()[mark.line : mark.line + 1]):
+                message += "; between { } or [ ], put ${NAME} in quotes"
+            self.problems.append(Problem("", message, line=line))
         except yaml.YAMLError:
             self.problems.append(Problem("", "not valid YAML: a character is not allowed"))
         finally:
-            loader.dispose()
+            if loader is not None:
+                loader.dispose()
         return Section()
 
     def from_mapping(self, value: Mapping[str, Any]) -> Section:

@@ -1,0 +1,358 @@
+"""Broken configurations, and the exact lines a user reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_client.config_loader import load_config
+from broker_client.errors import ConfigError
+
+ROOT_KEYS = "allowed: defaults, profile, publications, recovery, subscriptions, vhosts"
+
+BROKEN: dict[str, tuple[str, list[str]]] = {
+    "vhost instead of vhosts": (
+        """
+        vhost:
+          /: {}
+        """,
+        [
+            "app.yaml: vhosts: No vhosts specified",
+            f"app.yaml:1: vhost: unknown key (did you mean 'vhosts'?; {ROOT_KEYS})",
+        ],
+    ),
+    "empty file": ("", ["app.yaml: vhosts: No vhosts specified"]),
+    "not a mapping": ("[1, 2]", ["app.yaml:1: must be a mapping with the key 'vhosts'"]),
+    "not yaml": (
+        """
+        vhosts:
+          /: {queues: [a
+        """,
+        ["app.yaml:3: not valid YAML: expected ',' or ']', but got '<stream end>'"],
+    ),
+    "variable in braces without quotes": (
+        """
+        vhosts:
+          /: {connection: ${URL}}
+        """,
+        [
+            "app.yaml:2: not valid YAML: expected ',' or '}', but got '{'; "
+            "between { } or [ ], put ${NAME} in quotes",
+        ],
+    ),
+    "camel case from rascal": (
+        """
+        vhosts:
+          /:
+            queues:
+              q:
+                options: {messageTtl: 10s}
+        """,
+        [
+            "app.yaml:5: vhosts./.queues.q.options.messageTtl: unknown key (did you mean "
+            "'message_ttl'?; allowed: arguments, auto_delete, dead_letter_exchange, "
+            "dead_letter_routing_key, durable, exclusive, expires, max_length, max_priority, "
+            "message_ttl)",
+        ],
+    ),
+    "bare duration": (
+        """
+        vhosts:
+          /:
+            exchanges: [e]
+            publications:
+              p: {exchange: e, timeout: 10}
+            connection:
+              url: amqp://h
+              retry: {min: 100, max: soon}
+        """,
+        [
+            "app.yaml:5: vhosts./.publications.p.timeout: 10 has no unit: write 10s or 10ms",
+            "app.yaml:8: vhosts./.connection.retry.min: 100 has no unit: write 100s or 100ms",
+            "app.yaml:8: vhosts./.connection.retry.max: 'soon' is not a duration; "
+            "write 250ms, 10s, 2m or 1h",
+        ],
+    ),
+    "unknown references": (
+        """
+        vhosts:
+          /:
+            exchanges: [orders]
+            queues: [fulfil]
+            bindings:
+              - order -> fulfil
+              - {source: orders, destination: fulfill}
+            publications:
+              p: {exchange: order}
+              q: {queue: audit}
+            subscriptions:
+              s:
+                queue: fulfill
+                recovery: pateint
+        recovery:
+          patient:
+            - strategy: forward
+              publication: pp
+        """,
+        [
+            "app.yaml:6: vhosts./.bindings[0]: unknown exchange 'order' "
+            "(did you mean 'orders'?; allowed: orders)",
+            "app.yaml:7: vhosts./.bindings[1].destination: unknown queue 'fulfill' "
+            "(did you mean 'fulfil'?; allowed: fulfil)",
+            "app.yaml:9: vhosts./.publications.p.exchange: unknown exchange 'order' "
+            "(did you mean 'orders'?; allowed: '', orders)",
+            "app.yaml:10: vhosts./.publications.q.queue: unknown queue 'audit' (allowed: fulfil)",
+            "app.yaml:13: vhosts./.subscriptions.s.queue: unknown queue 'fulfill' "
+            "(did you mean 'fulfil'?; allowed: fulfil)",
+            "app.yaml:14: vhosts./.subscriptions.s.recovery: unknown recovery 'pateint' "
+            "(did you mean 'patient'?; allowed: patient)",
+            "app.yaml:18: recovery.patient[0].publication: unknown publication 'pp' "
+            "(did you mean 'p'?; allowed: p, q)",
+        ],
+    ),
+    "unknown vhost": (
+        """
+        vhosts: {v1: {queues: [q]}}
+        publications:
+          p: {vhost: v2, queue: q}
+        subscriptions:
+          s: {queue: q}
+        """,
+        [
+            "app.yaml:3: publications.p.vhost: unknown vhost 'v2' (allowed: v1)",
+            "app.yaml:5: subscriptions.s.vhost: unknown vhost '/' (allowed: v1)",
+        ],
+    ),
+    "unknown strategy": (
+        """
+        vhosts: {/: {}}
+        recovery:
+          a: [{strategy: republsh}, {strategy: nack, requeue: perhaps}]
+          b: {strategy: republish, atempts: 3}
+          c: [nack]
+        """,
+        [
+            "app.yaml:3: recovery.a[0]: unknown strategy 'republsh' "
+            "(did you mean 'republish'?; allowed: ack, forward, nack, republish)",
+            "app.yaml:3: recovery.a[1].requeue: must be true or false",
+            "app.yaml:4: recovery.b.atempts: unknown key (did you mean 'attempts'?; "
+            "allowed: attempts, defer, restore_routing_headers, strategy)",
+            "app.yaml:5: recovery.c[0]: must be a mapping",
+        ],
+    ),
+    "duplicate keys": (
+        """
+        vhosts:
+          /:
+            queues:
+              q: {purge: true}
+              r: {}
+              q: {}
+        """,
+        ["app.yaml:6: vhosts./.queues.q: duplicate key, first on line 4"],
+    ),
+    "duplicate entries of a list": (
+        """
+        vhosts:
+          /:
+            queues: [q, {name: q}]
+        """,
+        ["app.yaml:3: vhosts./.queues.q: is declared twice"],
+    ),
+    "publication hoisted twice": (
+        """
+        vhosts:
+          v1: {queues: [q], publications: {p: {queue: q}}}
+          v2: {queues: [q], publications: {p: {queue: q}}}
+        """,
+        [
+            "app.yaml:3: vhosts.v2.publications.p: duplicate publication 'p', "
+            "declared in another place already",
+        ],
+    ),
+    "publication of both and of none": (
+        """
+        vhosts:
+          /:
+            exchanges: [e]
+            queues: [q]
+            publications:
+              both: {exchange: e, queue: q}
+              none: {confirm: false}
+        """,
+        [
+            "app.yaml:6: vhosts./.publications.both: name either an exchange or a queue",
+            "app.yaml:7: vhosts./.publications.none: name either an exchange or a queue",
+        ],
+    ),
+    "wrong types": (
+        """
+        vhosts:
+          /:
+            concurrency: many
+            exchanges: {e: {type: topics}, f: {type: on}}
+            queues: {q: [], r: {purge: maybe}}
+            bindings: 3
+            subscriptions: {s: {queue: q, prefetch: 70000}}
+            publish_queue: {policy: block, max_queued_bytes: lots}
+        """,
+        [
+            "app.yaml:3: vhosts./.concurrency: must be a whole number",
+            "app.yaml:4: vhosts./.exchanges.e.type: unknown exchange type 'topics' "
+            "(did you mean 'topic'?; allowed: direct, fanout, headers, topic, x-...)",
+            "app.yaml:4: vhosts./.exchanges.f.type: must be text; put it in quotes",
+            "app.yaml:5: vhosts./.queues.q: must be a mapping",
+            "app.yaml:5: vhosts./.queues.r.purge: must be true or false",
+            "app.yaml:6: vhosts./.bindings: must be a list or a mapping by name",
+            "app.yaml:7: vhosts./.subscriptions.s.queue: unknown queue 'q' (allowed: r)",
+            "app.yaml:7: vhosts./.subscriptions.s.prefetch: must be less than or equal to 65535",
+            "app.yaml:8: vhosts./.publish_queue.max_queued_bytes: must be a number of bytes, "
+            "or a size such as 64MiB or 10MB",
+            "app.yaml:8: vhosts./.publish_queue.policy: unknown value 'block' "
+            "(allowed: drop_oldest, reject, wait)",
+        ],
+    ),
+    "bindings that are none": (
+        """
+        vhosts:
+          /:
+            exchanges: [e]
+            queues: [q, r]
+            bindings:
+              - e -> q, r
+              - e[] -> q
+              - 5
+        """,
+        [
+            "app.yaml:6: vhosts./.bindings[0]: 'e -> q, r' is no binding; write "
+            "'source -> destination' or 'source[key1, key2] -> destination', with one "
+            "destination and without spaces or brackets in the names",
+            "app.yaml:7: vhosts./.bindings[1]: 'e[] -> q' has empty brackets; "
+            "name a key or leave the brackets out",
+            "app.yaml:8: vhosts./.bindings[2]: must be a name or a mapping",
+        ],
+    ),
+    "names": (
+        """
+        vhosts:
+          /:
+            queues: [{purge: true}, 5, {name: 7}]
+            exchanges: {e: {name: f}}
+        """,
+        [
+            "app.yaml:3: vhosts./.queues[0]: needs a name: add 'name', as text",
+            "app.yaml:3: vhosts./.queues[1]: must be a name or a mapping",
+            "app.yaml:3: vhosts./.queues[2]: needs a name: add 'name', as text",
+            "app.yaml:4: vhosts./.exchanges.e: its name 'f' contradicts its key; "
+            "leave the name out",
+        ],
+    ),
+    "variables": (
+        """
+        vhosts:
+          /:
+            connection: ${NOT_SET}
+            queues: {"q": {options: {arguments: {x: "${ALSO NOT}"}}}}
+        """,
+        [
+            "app.yaml:3: vhosts./.connection: environment variable NOT_SET is not set; "
+            "set it or write ${NOT_SET:-default}",
+            "app.yaml:4: vhosts./.queues.q.options.arguments.x: '${' begins no variable; "
+            "write ${NAME}, ${NAME:-default} or $${",
+        ],
+    ),
+    "defaults": (
+        """
+        vhosts:
+          /:
+            defaults: {queues: {prge: true}, vhosts: {}}
+            queues: [a, b]
+        defaults:
+          queus: {}
+          subscriptions: {prefetch: lots}
+          publications: 3
+          vhosts: {connection: {heartbeat: 1500ms}}
+        profile: tests
+        """,
+        [
+            "app.yaml:3: vhosts./.defaults.vhosts: unknown key (allowed: bindings, connection, "
+            "exchanges, publications, queues, subscriptions)",
+            "app.yaml:3: vhosts./.defaults.queues.prge: unknown key (did you mean 'purge'?; "
+            "allowed: assert, check, options, purge)",
+            "app.yaml:6: defaults.queus: unknown key (did you mean 'queues'?; allowed: bindings, "
+            "exchanges, publications, queues, subscriptions, vhosts)",
+            "app.yaml:7: defaults.subscriptions.prefetch: must be a whole number",
+            "app.yaml:8: defaults.publications: must be a mapping",
+            "app.yaml:9: defaults.vhosts.connection.heartbeat: must be whole seconds",
+            "app.yaml:10: profile: unknown profile 'tests' "
+            "(did you mean 'test'?; allowed: default, test)",
+        ],
+    ),
+    "alias within itself": (
+        """
+        vhosts: &all
+          /: *all
+        """,
+        ["app.yaml:1: vhosts./: an alias contains itself"],
+    ),
+    "key without a value": (
+        """
+        vhosts:
+          /:
+            conection:
+        """,
+        [
+            "app.yaml:3: vhosts./.conection: unknown key (did you mean 'connection'?; allowed: "
+            "bindings, concurrency, connection, connections, defaults, exchanges, node, "
+            "publication_channel_pools, publications, publish_queue, queues, subscriptions)",
+        ],
+    ),
+}
+
+
+def dedent(text: str) -> str:
+    lines = text.split("\n")[1:] if text.startswith("\n") else text.split("\n")
+    return "\n".join(line.removeprefix("        ") for line in lines)
+
+
+@pytest.mark.parametrize(("text", "lines"), BROKEN.values(), ids=list(BROKEN))
+def test_broken_configuration_gives_these_lines(
+    text: str, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("app.yaml").write_text(dedent(text))
+
+    with pytest.raises(ConfigError) as caught:
+        load_config("app.yaml", environ={})
+
+    assert str(caught.value).split("\n") == lines
+
+
+def test_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
+    file = tmp_path / "none.yaml"
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert str(caught.value) == f"{file}: cannot be read: No such file or directory"
+
+
+def test_file_that_is_not_text_is_a_configuration_error(tmp_path: Path) -> None:
+    file = tmp_path / "app.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        load_config(file)
+
+
+def test_control_character_is_a_configuration_error(tmp_path: Path) -> None:
+    file = tmp_path / "app.yaml"
+    file.write_bytes(b"vhosts: \x07")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        load_config(file)
+
+
+def test_mapping_has_paths_and_no_lines() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"vhosts": {"/": {"queues": {"q": {"purge": "maybe"}}}}})
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.file, problem.line) == ("vhosts./.queues.q.purge", None, None)
+    assert str(problem) == "configuration: vhosts./.queues.q.purge: must be true or false"
