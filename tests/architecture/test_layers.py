@@ -19,7 +19,8 @@ ROWS: list[tuple[str, ...]] = [
     ("config", "config_*"),
     ("retry",),
     # broker
-    ("core", "amqp", "store"),
+    ("core", "amqp"),
+    ("store",),  # keeps what the core appends, so it knows the core's records
     ("node",),
     ("server",),
     # client
@@ -37,9 +38,7 @@ ROWS: list[tuple[str, ...]] = [
 ]
 
 NEIGHBOURS = {
-    ("publication", "publish_queue"),  # a publication is an entry of the queue, and can leave it
-    ("publication", "content"),
-    ("vhost", "subscription"),  # a vhost holds its subscriptions
+    ("publish_queue", "publication"),  # what the queue holds
 }
 """(importer, imported) pairs allowed within one row; everything else there goes by a Protocol."""
 
@@ -58,7 +57,8 @@ OWNERS = {
     "pamqp": ("transport.network*", "amqp.codec*"),
     "tenacity": ("retry",),
     "yaml": ("config_loader*", "config_tree"),
-    "pydantic": ("config", "config_*"),
+    "pydantic": ("config", "config_*", "content"),  # content writes an application's models
+    "pydantic_core": ("config", "config_*", "content"),
     "typer": ("cli*",),
     "rich": ("cli*",),
     "sqlite3": ("store*",),

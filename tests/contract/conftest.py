@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker_client.transport.base import Channel, Connector, Link
+from broker_client.transport.embedded import EmbeddedNodes
 from broker_client.transport.network import NetworkConnector
 from tests.contract.observers import Watch
 from tests.support.rabbitmq import RabbitMQ
@@ -43,8 +43,7 @@ class Place:
 @pytest.fixture(params=TRANSPORTS)
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     if request.param == "embedded":
-        embedded: Any = importlib.import_module("broker_client.transport.embedded")
-        nodes = embedded.EmbeddedNodes()
+        nodes = EmbeddedNodes()
         yield Place("embedded", nodes.connector("embedded://", "/"), nodes.close)
         await nodes.close()
         return
