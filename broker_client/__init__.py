@@ -1,1 +1,46 @@
-"""Declarative asyncio AMQP client with a built-in broker."""
+"""Declarative asyncio AMQP client with a built-in broker.
+
+Bottom up, and a test holds that imports go down only:
+
+* ground: errors, clock, message, emitter, tasks, deadlines, stats
+* settings: config, config_loader, retry
+* broker side: core and amqp (pure), store, node (core, store and clock, running)
+* client side: transport (network, embedded); connection, pool; publish_queue, publication,
+  topology, content, ackornack; subscription, vhost; broker
+* command: cli
+"""
+
+from broker_client.ackornack import AckOrNack
+from broker_client.broker import Broker
+from broker_client.config import Ack, BrokerConfig, Forward, Nack, Republish
+from broker_client.config_loader import load_config
+from broker_client.errors import (
+    BrokerClientError,
+    ConfigError,
+    MessageReturnedError,
+    PublishError,
+    PublishNackedError,
+)
+from broker_client.message import Message
+from broker_client.publication import Outcome, Publication
+from broker_client.subscription import Subscription
+
+__all__ = [
+    "Ack",
+    "AckOrNack",
+    "Broker",
+    "BrokerClientError",
+    "BrokerConfig",
+    "ConfigError",
+    "Forward",
+    "Message",
+    "MessageReturnedError",
+    "Nack",
+    "Outcome",
+    "Publication",
+    "PublishError",
+    "PublishNackedError",
+    "Republish",
+    "Subscription",
+    "load_config",
+]

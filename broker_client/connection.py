@@ -73,6 +73,7 @@ class Connection:
         self._current = 0  # index of the connector that worked last
         self._link: Link | None = None
         self._up: asyncio.Event | None = None
+        self._down: asyncio.Event | None = None
         self._lost: asyncio.Future[TransportError] | None = None
         self._restless = False  # lost before, and not up for long enough since
         self._closed = False
@@ -106,7 +107,7 @@ class Connection:
             TransportError: no address answered; the last failure.
             TopologyError: the broker is there but cannot be made as declared.
         """
-        self._up = asyncio.Event()
+        self._up, self._down = asyncio.Event(), asyncio.Event()
         link = await self._connect_round()
         self._rise(link)
         self._tasks.spawn(self._keep(), "keep")
@@ -117,11 +118,14 @@ class Connection:
         Raises:
             BrokerClosedError: it was closed, or given up (``retry: false``).
         """
-        while self._link is None:
-            if self._closed or self._up is None:
+        while True:
+            link = self._link
+            if link is not None and link.is_open:
+                return link
+            if self._closed or self._up is None or self._down is None:
                 raise BrokerClosedError(f"connection {self._name!r}") from self._failed
-            await self._up.wait()
-        return self._link
+            # A link that is not open any more is about to be reported as lost.
+            await (self._up.wait() if link is None else self._down.wait())
 
     async def close(self) -> None:
         """Close the link in order and stay closed. Harmless twice."""
@@ -130,8 +134,7 @@ class Connection:
         self._closed = True
         await self._tasks.cancel()
         link, self._link = self._link, None
-        if self._up is not None:
-            self._up.set()  # wake who waits, to see that it is closed
+        self._wake()
         if link is not None:
             await link.close()
 
@@ -172,8 +175,7 @@ class Connection:
             # Not retryable, or retrying is off: say so once and stay down.
             log.error("%s: given up: %s", self._name, error)
             self._failed, self._closed = error, True
-            if self._up is not None:
-                self._up.set()
+            self._wake()
         return None
 
     async def _connect_round(self) -> Link:
@@ -229,8 +231,15 @@ class Connection:
         link.on_unblocked = lambda: self._owner.unblocked(link)
         log.info("%s: connected to %s", self._name, link.url)
         self._owner.link_up(link)
-        if self._up is not None:
+        if self._up is not None and self._down is not None:
+            self._down.clear()
             self._up.set()
+
+    def _wake(self) -> None:
+        """Have those who wait see that it is closed."""
+        if self._up is not None and self._down is not None:
+            self._up.set()
+            self._down.set()
 
     def _report_loss(self, link: Link, error: TransportError) -> None:
         if self._link is link and self._lost is not None and not self._lost.done():
@@ -238,8 +247,9 @@ class Connection:
 
     def _fall(self, link: Link, error: TransportError) -> None:
         self._link = None
-        if self._up is not None:
+        if self._up is not None and self._down is not None:
             self._up.clear()
+            self._down.set()
         log.warning("%s: %s", self._name, error)
         link.abort()
         self._owner.link_down(link, error)

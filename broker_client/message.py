@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,6 +12,11 @@ Headers = Mapping[str, Any]
 TRANSIENT = 1
 PERSISTENT = 2
 """Values of `delivery_mode` (AMQP 0-9-1 §1.8, basic class)."""
+
+
+RASCAL = "rascal"
+"""Header table in which recovery keeps a message's history; rascal's, so that both can share
+queues (rascal's lib/amqp/SubscriberError.js)."""
 
 
 class Properties(NamedTuple):
@@ -70,3 +76,105 @@ class Delivery(NamedTuple):
     properties: Properties
     attempts: int | None = None
     """Deliveries so far, this one included; None where the broker does not count."""
+
+
+class Message:
+    """A delivered message as handlers see it.
+
+    `exchange` and `routing_key` are those it was first published with, also after it was
+    republished or forwarded (rascal's ``restoreRoutingHeaders``). `headers` is this handler's own
+    copy: changing it changes nothing else.
+    """
+
+    __slots__ = ("_headers", "_touch", "delivery", "exchange", "queue", "routing_key", "vhost")
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        *,
+        queue: str,
+        vhost: str,
+        touch: Callable[[int], float],
+    ) -> None:
+        self.delivery = delivery
+        self.queue = queue
+        self.vhost = vhost
+        self.exchange = delivery.exchange
+        self.routing_key = delivery.routing_key
+        self._touch = touch
+        self._headers: dict[str, Any] | None = None
+        if delivery.properties.headers:
+            history = delivery.properties.headers.get(RASCAL)
+            if isinstance(history, Mapping) and history.get("restoreRoutingHeaders"):
+                self.exchange = str(history.get("originalExchange", self.exchange))
+                self.routing_key = str(history.get("originalRoutingKey", self.routing_key))
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_id} from {self.queue!r}, attempt {self.attempts or '?'}>"
+
+    @property
+    def body(self) -> bytes:
+        """The body as it came."""
+        return self.delivery.body
+
+    @property
+    def properties(self) -> Properties:
+        """The properties as they came."""
+        return self.delivery.properties
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers, to read and to scribble on."""
+        if self._headers is None:
+            self._headers = copy.deepcopy(dict(self.delivery.properties.headers or {}))
+        return self._headers
+
+    @property
+    def message_id(self) -> str | None:
+        """The publisher's id."""
+        return self.delivery.properties.message_id
+
+    @property
+    def content_type(self) -> str | None:
+        """The content type."""
+        return self.delivery.properties.content_type
+
+    @property
+    def redelivered(self) -> bool:
+        """True when it was handed out before."""
+        return self.delivery.redelivered
+
+    @property
+    def attempts(self) -> int | None:
+        """Deliveries of this copy so far, this one included; None where the broker cannot say."""
+        if self.delivery.attempts is not None:
+            return self.delivery.attempts
+        count = (self.delivery.properties.headers or {}).get("x-delivery-count")
+        if isinstance(count, int):  # RabbitMQ: quorum queues count returns
+            return count + 1
+        return None if self.redelivered else 1
+
+    @property
+    def republished(self) -> int:
+        """Times the `republish` strategy has sent it round to this queue."""
+        return self._recovery("republished")
+
+    @property
+    def forwarded(self) -> int:
+        """Times the `forward` strategy has sent it on from this queue."""
+        return self._recovery("forwarded")
+
+    def _recovery(self, counter: str) -> int:
+        node: Any = self.delivery.properties.headers
+        for key in (RASCAL, "recovery", self.queue, counter):
+            node = node.get(key) if isinstance(node, Mapping) else None
+        return node if isinstance(node, int) else 0
+
+    def touch(self) -> float:
+        """Ask for more time to handle it; returns the seconds left.
+
+        Raises:
+            UnsupportedError: this broker has no message time-out that could be extended.
+            StaleDeliveryError: it has timed out, or was settled.
+        """
+        return self._touch(self.delivery.delivery_tag)

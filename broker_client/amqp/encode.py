@@ -57,6 +57,13 @@ def publish_frames(channel: int, message: Outgoing, frame_max: int) -> bytes:
     return b"".join(parts)
 
 
+def check_publish(message: Outgoing) -> None:
+    """Raise InvalidMessageError if `publish_frames` would."""
+    short_string(message.exchange, "exchange")
+    short_string(message.routing_key, "routing key")
+    _header_frame(0, 0, message.properties)
+
+
 @lru_cache(maxsize=8192)
 def _method_frame(channel: int, exchange: str, routing_key: str, mandatory: bool) -> bytes:
     payload = b"".join(
