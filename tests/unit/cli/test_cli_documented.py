@@ -1,0 +1,27 @@
+"""docs/cli.md has a section for every command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer.main
+
+from broker_client.cli.main import app
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def test_every_command_has_a_section() -> None:
+    group = typer.main.get_group(app)
+    sections = set(re.findall(r"^## ([\w-]+)$", DOCUMENT, flags=re.MULTILINE))
+    assert group.commands
+    assert group.commands.keys() <= sections
+
+
+def test_every_option_of_a_command_is_named() -> None:
+    for name, command in typer.main.get_group(app).commands.items():
+        section = DOCUMENT.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        for parameter in command.params:
+            for option in parameter.opts if parameter.param_type_name == "option" else ():
+                assert option in section, f"{name}: {option} is not in docs/cli.md"
