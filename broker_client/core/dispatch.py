@@ -130,6 +130,7 @@ class Dispatcher:
     ) -> Delivery | None:
         """Hand the head to `channel` without a consumer (basic.get), or None."""
         queue.last_used = now
+        self._watch_timeout(channel, queue)
         self.pump(queue, now)
         if not queue.ready:
             return None
@@ -331,6 +332,7 @@ class Dispatcher:
         """Let a consumer take part."""
         queue = consumer.queue
         queue.consumers[consumer] = None
+        self._watch_timeout(consumer.channel, queue)
         consumer.channel.consumers[consumer.tag] = consumer
         self._rank(queue)
         waits = queue.settings.single_active and len(queue.consumers) > 1
@@ -429,8 +431,19 @@ class Dispatcher:
         self._trim(queue)
         self.pump(queue, now)
 
-    def time_out(self, channel: ChannelState, now: float) -> bool:
-        """Give back what was in flight too long; True when the channel must close for it."""
+    def must_close(self, channel: ChannelState, now: float) -> CloseChannel | None:
+        """Why the channel must close, where x-consumer-timeout is over for one of its deliveries.
+
+        RabbitMQ's way with a slow consumer; without that argument it is `time_out`.
+        """
+        if channel.closes_on_timeout:
+            for entry in channel.ledger.overdue(now):
+                if entry.queue.settings.consumer_timeout is not None and not entry.queue.deleted:
+                    return _consumer_timed_out(channel, entry.queue)
+        return None
+
+    def time_out(self, channel: ChannelState, now: float) -> None:
+        """Give back, to the tail, what was in flight too long, and tell its consumer (X-02)."""
         queues: dict[Queue, None] = {}
         for tag, entry in channel.ledger.expire(now):
             queue = entry.queue
@@ -441,14 +454,15 @@ class Dispatcher:
             queues[queue] = None
             if not self._over_delivery_limit(entry):
                 queue.push(entry)
-            if queue.settings.consumer_timeout is not None:
-                self.effects.append(_consumer_timed_out(channel, queue))
-            elif entry.consumer is not None:
+            if entry.consumer is not None:
                 self.effects.append(MessageTimedOut(channel.id, entry.consumer.tag, tag))
         for queue in queues:
             self._trim(queue)
             self.pump(queue, now)
-        return any(queue.settings.consumer_timeout is not None for queue in queues)
+
+    def _watch_timeout(self, channel: ChannelState, queue: Queue) -> None:
+        if queue.settings.consumer_timeout is not None:
+            channel.closes_on_timeout = True
 
     def _note_due(self, owner: Queue | ChannelState, at: float) -> None:
         if at < owner.due_at:

@@ -87,9 +87,12 @@ class Engine:
         dispatch = self._dispatch
         for owner in dispatch.pop_due(now):
             if isinstance(owner, ChannelState):
-                if dispatch.time_out(owner, now):
+                closing = dispatch.must_close(owner, now)
+                if closing is not None:
+                    self._effects.append(closing)
                     self.close_channel(owner.id, now)
                 else:
+                    dispatch.time_out(owner, now)
                     dispatch.reindex(owner)
                 continue
             expires = owner.settings.expires

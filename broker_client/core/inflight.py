@@ -102,6 +102,15 @@ class InFlightLedger(Generic[E]):
             self._forgotten = max(self._forgotten, oldest)
         return [(tag, self._entries.pop(tag)) for tag in due]
 
+    def overdue(self, now: float) -> list[E]:
+        """Every delivery that is due back, left in flight. Looks at each one there is."""
+        deadlines = self._deadlines
+        return [
+            entry
+            for tag, entry in self._entries.items()
+            if (at := deadlines.get(tag)) is not None and at <= now
+        ]
+
     def forgives(self, tag: int) -> bool:
         """Take note of a late settlement: True when `tag` had timed out (parity X-02).
 

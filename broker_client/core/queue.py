@@ -88,6 +88,7 @@ class ChannelState:
     """One channel, and what it has in flight."""
 
     __slots__ = (
+        "closes_on_timeout",
         "confirms",
         "connection",
         "consumers",
@@ -106,6 +107,8 @@ class ChannelState:
         self.prefetch = 0
         self.confirms = False
         self.publish_seq = 0
+        self.closes_on_timeout = False
+        """True once it has used a queue with x-consumer-timeout."""
         self.due_at = NEVER
 
     def next_due(self) -> float | None:

@@ -1,0 +1,188 @@
+"""Any sequence of commands: no queue loses or doubles a message, and none waits in vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker_client.core.effects import CloseChannel, Deliver
+from broker_client.errors import ReplyError, StaleDeliveryError
+from tests.support.builders import Desk, a_message
+
+QUEUES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "short": {"max_length": 3, "dead_letter_exchange": "", "dead_letter_routing_key": "dead"},
+    "strict": {"max_length": 2, "overflow": "reject-publish"},
+    "timed": {"message_ttl": 5000, "dead_letter_exchange": "amq.topic"},
+    "ranked": {"max_priority": 3, "max_length_bytes": 40},
+    "limited": {"delivery_limit": 2, "message_timeout": 3000},
+    "closing": {"consumer_timeout": 4000},
+    "dead": {"dead_letter_exchange": "", "dead_letter_routing_key": "plain"},
+}
+NAMES = st.sampled_from(sorted(QUEUES))
+CHANNELS = st.integers(0, 2)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.desk = Desk(message_timeout=10.0, max_message_timeout=25.0)
+        self.channels = [self.desk.another_channel(confirm=True) for _ in range(3)]
+
+    @initialize()
+    def declare(self) -> None:
+        for name, arguments in QUEUES.items():
+            self.desk.queue(name, **arguments)
+        for name in ("plain", "timed"):
+            self.desk.engine.bind_queue(self.desk.channel, name, "amq.topic", "#", {})
+
+    def command(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """A refusal must change nothing that counts; the invariants look at that."""
+        try:
+            return getattr(self.desk.engine, name)(*arguments, **options)
+        except (ReplyError, StaleDeliveryError):
+            return None
+
+    @rule(
+        at=CHANNELS,
+        key=NAMES,
+        exchange=st.sampled_from(["", "amq.topic", "missing"]),
+        expiration=st.sampled_from([None, None, "0", "2000"]),
+        priority=st.integers(0, 4),
+        size=st.integers(0, 25),
+    )
+    def publish(
+        self,
+        at: int,
+        key: str,
+        exchange: str,
+        expiration: str | None,
+        priority: int,
+        size: int,
+    ) -> None:
+        message = a_message(
+            key, b"x" * size, exchange=exchange, expiration=expiration, priority=priority
+        )
+        self.command("publish", self.channels[at], message, self.desk.now)
+
+    @rule(at=CHANNELS, name=NAMES, prefetch=st.integers(0, 3), no_ack=st.booleans())
+    def consume(self, at: int, name: str, prefetch: int, no_ack: bool) -> None:
+        self.desk.engine.qos(self.channels[at], prefetch)
+        self.command("consume", self.channels[at], name, self.desk.now, no_ack=no_ack)
+
+    @rule(at=CHANNELS, data=st.data())
+    def cancel(self, at: int, data: st.DataObject) -> None:
+        tags = list(self.desk.engine._channels[self.channels[at]].consumers)
+        if tags:
+            tag = data.draw(st.sampled_from(tags))
+            self.desk.engine.cancel(self.channels[at], tag, self.desk.now)
+
+    @rule(at=CHANNELS, name=NAMES, no_ack=st.booleans())
+    def get(self, at: int, name: str, no_ack: bool) -> None:
+        self.command("get", self.channels[at], name, self.desk.now, no_ack=no_ack)
+
+    @rule(at=CHANNELS, tag=st.integers(0, 12), multiple=st.booleans())
+    def ack(self, at: int, tag: int, multiple: bool) -> None:
+        self.command("ack", self.channels[at], tag, self.desk.now, multiple=multiple)
+
+    @rule(
+        at=CHANNELS,
+        tag=st.integers(0, 12),
+        multiple=st.booleans(),
+        requeue=st.booleans(),
+        delay=st.sampled_from([None, 0.0, 3.0]),
+    )
+    def nack(self, at: int, tag: int, multiple: bool, requeue: bool, delay: float | None) -> None:
+        self.command(
+            "nack",
+            self.channels[at],
+            tag,
+            self.desk.now,
+            multiple=multiple,
+            requeue=requeue,
+            delay=delay,
+        )
+
+    @rule(at=CHANNELS, tag=st.integers(0, 12))
+    def touch(self, at: int, tag: int) -> None:
+        left = self.command("touch", self.channels[at], tag, self.desk.now)
+        assert left is None or 0 <= left <= 25.0
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 6.0]))
+    def advance(self, seconds: float) -> None:
+        self.desk.advance(seconds)
+
+    @rule(at=CHANNELS)
+    def recover(self, at: int) -> None:
+        self.desk.engine.recover(self.channels[at], self.desk.now)
+
+    @rule(at=CHANNELS)
+    def replace_channel(self, at: int) -> None:
+        self.desk.engine.close_channel(self.channels[at], self.desk.now)
+        self.channels[at] = self.desk.another_channel(confirm=True)
+
+    @rule(name=NAMES, redeclare=st.booleans())
+    def empty(self, name: str, redeclare: bool) -> None:
+        if not redeclare:
+            self.desk.engine.purge_queue(self.desk.channel, name)
+            return
+        self.desk.engine.delete_queue(self.desk.channel, name)
+        self.desk.queue(name, **QUEUES[name])
+
+    @invariant()
+    def effects_belong_to_open_or_closed_channels(self) -> None:
+        for effect in self.desk.take():
+            if isinstance(effect, CloseChannel) and effect.channel in self.channels:
+                at = self.channels.index(effect.channel)
+                self.channels[at] = self.desk.another_channel(confirm=True)
+            elif isinstance(effect, Deliver):
+                assert effect.delivery.delivery_tag > 0
+
+    @invariant()
+    def every_message_is_somewhere_or_counted_as_gone(self) -> None:
+        self.desk.engine.check_conservation()
+
+    @invariant()
+    def in_flight_of_the_queues_is_in_flight_of_the_channels(self) -> None:
+        engine = self.desk.engine
+        by_channel = sum(
+            1
+            for channel in engine._channels.values()
+            for entry in channel.ledger._entries.values()
+            if not entry.queue.deleted
+        )
+        assert sum(stats.in_flight for stats in engine.stats()) == by_channel
+
+    @invariant()
+    def no_message_waits_beside_a_consumer_that_would_take_it(self) -> None:
+        for queue in self.desk.engine.vhosts["/"].queues.values():
+            assert not (queue.able and queue.ready), queue
+
+    @invariant()
+    def prefetch_and_limits_hold(self) -> None:
+        for queue in self.desk.engine.vhosts["/"].queues.values():
+            for consumer in queue.consumers:
+                assert not consumer.prefetch or consumer.in_flight <= consumer.prefetch
+                full = bool(consumer.prefetch) and consumer.in_flight >= consumer.prefetch
+                assert consumer.able is not full
+            most = queue.settings.max_length
+            if most is not None and not queue.settings.rejects_publish:
+                assert len(queue.ready) <= most
+            if queue.settings.max_length_bytes is not None:
+                assert queue.ready_bytes == sum(len(e.message.body) for e in queue.ready)
+
+    @invariant()
+    def nothing_is_overdue_that_nobody_would_wake_for(self) -> None:
+        engine, now = self.desk.engine, self.desk.now
+        due = engine.next_deadline()
+        owners = [*engine._channels.values(), *engine.vhosts["/"].queues.values()]
+        times = [at for owner in owners if (at := owner.next_due()) is not None]
+        assert due == min(times, default=None)
+        engine.tick(now)  # what is due exactly now may be done by now
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

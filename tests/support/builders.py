@@ -1,0 +1,96 @@
+"""Short ways to make what tests need: a message, an engine with two connections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_client.core.dispatch import EngineSettings
+from broker_client.core.effects import Confirm, Deliver, Effect, Return
+from broker_client.core.engine import Engine
+from broker_client.core.queue import QueueStats
+from broker_client.message import Delivery, Outgoing, Properties
+
+
+def a_message(
+    routing_key: str = "q",
+    body: bytes = b"hello",
+    *,
+    exchange: str = "",
+    mandatory: bool = False,
+    **properties: Any,
+) -> Outgoing:
+    """A message to the default exchange, so by default for queue ``q``."""
+    return Outgoing(exchange, routing_key, body, Properties(**properties), mandatory)
+
+
+class Desk:
+    """An engine, one connection and channel to it, and a time that the test moves.
+
+    `channel` has confirms; `take` sorts the effects so that a test can look at one kind.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.engine = Engine(EngineSettings(**settings))
+        self.now = 1_000.0
+        self.connection = self.engine.open_connection("/")
+        self.channel = self.engine.open_channel(self.connection, confirm=True)
+
+    def queue(self, name: str = "q", *, channel: int | None = None, **options: Any) -> str:
+        arguments = options.pop("arguments", None) or {
+            f"x-{key.replace('_', '-')}": options.pop(key)
+            for key in list(options)
+            if key not in ("durable", "exclusive", "auto_delete")
+        }
+        return self.engine.declare_queue(
+            channel or self.channel, name, self.now, arguments=arguments, **options
+        ).name
+
+    def publish(self, *messages: Outgoing, channel: int | None = None) -> None:
+        for message in messages:
+            self.engine.publish(channel or self.channel, message, self.now)
+
+    def consume(self, queue: str = "q", *, channel: int | None = None, **options: Any) -> str:
+        return self.engine.consume(channel or self.channel, queue, self.now, **options)
+
+    def get(self, queue: str = "q", **options: Any) -> Delivery | None:
+        got = self.engine.get(self.channel, queue, self.now, **options)
+        return got[0] if got else None
+
+    def ack(self, tag: int, **options: Any) -> None:
+        self.engine.ack(self.channel, tag, self.now, **options)
+
+    def nack(self, tag: int, **options: Any) -> None:
+        self.engine.nack(self.channel, tag, self.now, **options)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and do what is due."""
+        self.now += seconds
+        self.engine.tick(self.now)
+
+    def another_channel(self, **options: Any) -> int:
+        return self.engine.open_channel(self.connection, **options)
+
+    def take(self) -> list[Effect]:
+        return self.engine.take_effects()
+
+    def deliveries(self) -> list[Delivery]:
+        return [effect.delivery for effect in self.take() if isinstance(effect, Deliver)]
+
+    def bodies(self) -> list[bytes]:
+        return [delivery.body for delivery in self.deliveries()]
+
+    def confirms(self) -> list[tuple[int, int, bool]]:
+        return [(e.first, e.last, e.acked) for e in self.take() if isinstance(e, Confirm)]
+
+    def returns(self) -> list[Return]:
+        return [effect for effect in self.take() if isinstance(effect, Return)]
+
+    def drain(self, queue: str = "q") -> list[bytes]:
+        """Get everything ready, for good."""
+        bodies = []
+        while (delivery := self.get(queue, no_ack=True)) is not None:
+            bodies.append(delivery.body)
+        return bodies
+
+    def stats(self, queue: str = "q") -> QueueStats:
+        return next(stats for stats in self.engine.stats() if stats.name == queue)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from broker_client.deadlines import Deadlines
+
+
+def test_keys_are_due_exactly_at_their_time_and_earliest_first() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for key, at in (("c", 3.0), ("a", 1.0), ("b", 2.0)):
+        deadlines.set(key, at)
+    assert deadlines.pop_due(0.999) == []
+    assert deadlines.pop_due(2.0) == ["a", "b"]
+    assert deadlines.first() == (3.0, "c")
+
+
+def test_equal_times_keep_the_order_of_arrival_and_never_compare_keys() -> None:
+    deadlines: Deadlines[object] = Deadlines()
+    keys = [object(), object(), object()]
+    for key in keys:
+        deadlines.set(key, 1.0)
+    assert deadlines.pop_due(1.0) == keys
+
+
+def test_a_moved_key_is_due_only_at_its_new_time() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    deadlines.set("a", 1.0)
+    deadlines.set("a", 5.0)
+    assert (deadlines.next_at(), deadlines.pop_due(4.9), len(deadlines)) == (5.0, [], 1)
+    assert deadlines.pop_due(5.0) == ["a"]
+
+
+def test_a_discarded_key_is_never_due() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    deadlines.set("a", 1.0)
+    deadlines.discard("a")
+    deadlines.discard("unknown")
+    assert (deadlines.next_at(), deadlines.first(), deadlines.get("a")) == (None, None, None)
+    assert "a" not in deadlines
+
+
+def test_many_moves_do_not_grow_the_heap() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for n in range(10_000):
+        deadlines.set("a", float(n))
+    assert len(deadlines._heap) < 200
+
+
+def test_clear_returns_the_keys_by_time() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    deadlines.set("late", 2.0)
+    deadlines.set("early", 1.0)
+    assert deadlines.clear() == ["early", "late"]
+    assert len(deadlines) == 0
