@@ -6,10 +6,10 @@ directly, with durations in float seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from broker_client.config_connection import BackoffConfig, ConnectionConfig, RetryConfig
 from broker_client.config_recovery import (
@@ -297,6 +297,10 @@ class BrokerConfig(Settings):
     recovery: dict[str, tuple[Strategy, ...]] = Field(default_factory=dict)
     """Recovery chains by name."""
 
+    _implied: dict[str, tuple[PublicationConfig, SubscriptionConfig]] = PrivateAttr(
+        default_factory=dict
+    )
+
     @field_validator("vhosts")
     @classmethod
     def _some_vhost(cls, value: dict[str, VhostConfig]) -> dict[str, VhostConfig]:
@@ -313,23 +317,34 @@ class BrokerConfig(Settings):
         """
         if name in self.publications:
             return self.publications[name]
-        for vhost, entity in self._implied(name):
+        for vhost, entity in self._named(name):
+            known = self._implied.get(vhost.name)
+            like = known[0] if known else PublicationConfig(name=name, exchange="")
+            place: dict[str, str | None] = {"name": name, "vhost": vhost.name}
             if entity in vhost.queues:
-                return PublicationConfig(name=name, vhost=vhost.name, queue=entity)
+                return like.model_copy(update={**place, "queue": entity, "exchange": None})
             if entity in vhost.exchanges:
-                return PublicationConfig(name=name, vhost=vhost.name, exchange=entity)
+                return like.model_copy(update={**place, "exchange": entity, "queue": None})
         return None
 
     def find_subscription(self, name: str) -> SubscriptionConfig | None:
         """The subscription called `name`; every queue has one, see `find_publication`."""
         if name in self.subscriptions:
             return self.subscriptions[name]
-        for vhost, entity in self._implied(name):
+        for vhost, entity in self._named(name):
             if entity in vhost.queues:
-                return SubscriptionConfig(name=name, vhost=vhost.name, queue=entity)
+                known = self._implied.get(vhost.name)
+                like = known[1] if known else SubscriptionConfig(name=name, queue=entity)
+                return like.model_copy(update={"name": name, "vhost": vhost.name, "queue": entity})
         return None
 
-    def _implied(self, name: str) -> Iterator[tuple[VhostConfig, str]]:
+    def set_implied(
+        self, templates: Mapping[str, tuple[PublicationConfig, SubscriptionConfig]]
+    ) -> None:
+        """What the layers say of entries that nobody declared, by vhost; for the loader."""
+        self._implied = dict(templates)
+
+    def _named(self, name: str) -> Iterator[tuple[VhostConfig, str]]:
         for key, vhost in self.vhosts.items():
             prefix = "/" if key == "/" else f"{key}/"
             if name.startswith(prefix):

@@ -7,7 +7,7 @@ and subscriptions of vhosts move to the root, names of recovery chains become th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker_client.config_problems import hint
 from broker_client.config_shorthand import binding_section, collection
@@ -34,9 +34,18 @@ PROFILES: dict[str, dict[str, Any]] = {
 _ADDRESS = ("url", "scheme", "hostname", "port", "user", "password", "vhost")
 
 
-def expand(tree: Section, problems: list[Problem]) -> Section:
-    """The long form of `tree`, ready for `BrokerConfig`; what is wrong is added to `problems`."""
-    return _Expansion(tree, problems).root()
+class Expanded(NamedTuple):
+    """The long form of a configuration."""
+
+    root: Section
+    """Ready for `BrokerConfig`."""
+    implied: dict[str, tuple[Section, Section]]
+    """Of each vhost, what the layers say of a publication and a subscription without settings."""
+
+
+def expand(tree: Section, problems: list[Problem]) -> Expanded:
+    """The long form of `tree`; what is wrong is added to `problems`."""
+    return _Expansion(tree, problems).expanded()
 
 
 class _Layer:
@@ -129,7 +138,7 @@ class _Expansion:
         self._problems = problems
         self._layers = self._root_layers()
 
-    def root(self) -> Section:
+    def expanded(self) -> Expanded:
         result = _without(self._tree, "defaults", "profile")
         vhosts = collection(self._tree, "vhosts", "", self._problems)
         recovery = self._recovery(result)
@@ -149,7 +158,19 @@ class _Expansion:
             result.put(kind, filled, self._tree.spot(kind))
         for name, entry in result["subscriptions"].items():
             self._resolve_recovery(name, entry, recovery, result["subscriptions"].spot(name))
-        return result
+        implied = {
+            name: self._implied(name, layers, recovery) for name, layers in layers_of.items()
+        }
+        return Expanded(result, implied)
+
+    def _implied(
+        self, vhost: str, layers: list[_Layer], recovery: Section
+    ) -> tuple[Section, Section]:
+        bare = {"name": "", "vhost": vhost}
+        publication = _filled(layers, "publications", Section({**bare, "exchange": ""}))
+        subscription = _filled(layers, "subscriptions", Section({**bare, "queue": ""}))
+        self._resolve_recovery("", subscription, recovery, Spot())
+        return publication, subscription
 
     # ------------------------------------------------------------------ layers
 

@@ -75,14 +75,25 @@ def _text_of(file: str) -> str:
 
 def _validated(tree: Section) -> tuple[BrokerConfig | None, list[Problem]]:
     problems: list[Problem] = []
-    root = expand(tree, problems)
+    root, implied = expand(tree, problems)
     problems += unknown_names(root)
     problems += _wrong_defaults(tree)
     try:
-        return BrokerConfig.model_validate(root, context=YAML_CONTEXT), problems
+        config = BrokerConfig.model_validate(root, context=YAML_CONTEXT)
     except ValidationError as error:
         problems += _located(error, BrokerConfig, root)
         return None, problems
+    if not problems:
+        config.set_implied(
+            {
+                name: (
+                    PublicationConfig.model_validate(publication, context=YAML_CONTEXT),
+                    SubscriptionConfig.model_validate(subscription, context=YAML_CONTEXT),
+                )
+                for name, (publication, subscription) in implied.items()
+            }
+        )
+    return config, problems
 
 
 def _located(error: ValidationError, annotation: object, tree: Section) -> list[Problem]:

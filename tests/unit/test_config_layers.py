@@ -151,6 +151,40 @@ def test_recovery_by_name_can_be_a_default() -> None:
     assert config.subscriptions["s"].recovery == config.recovery["drop"]
 
 
+def test_implied_publication_and_subscription_take_the_defaults_of_their_vhost() -> None:
+    config = load_config(
+        {
+            "vhosts": {
+                "/": {"exchanges": ["e"], "queues": ["q"]},
+                "v": {"queues": ["q"], "defaults": {"publications": {"timeout": "3s"}}},
+            },
+            "defaults": {
+                "publications": {"exchange": "e", "confirm": False},
+                "subscriptions": {"prefetch": 7, "recovery": "drop"},
+            },
+            "recovery": {"drop": {"strategy": "ack"}},
+        }
+    )
+    root, nested = config.find_publication("/q"), config.find_publication("v/q")
+    subscription = config.find_subscription("v/q")
+
+    assert root is not None
+    assert (root.name, root.queue, root.exchange, root.confirm) == ("/q", "q", None, False)
+    assert nested is not None
+    assert (nested.vhost, nested.timeout) == ("v", 3.0)
+    assert subscription is not None
+    assert (subscription.vhost, subscription.queue, subscription.prefetch) == ("v", "q", 7)
+    assert subscription.recovery == config.recovery["drop"]
+
+
+def test_unknown_recovery_of_a_default_is_told_though_nothing_uses_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        a_config({}, defaults={"subscriptions": {"recovery": "patient"}})
+    (problem,) = caught.value.problems
+    assert problem.path == "defaults.subscriptions.recovery"
+    assert problem.message == "unknown recovery 'patient' (allowed: none is declared)"
+
+
 # --------------------------------------------------------------------------- profile
 
 EVERYTHING = {
