@@ -113,6 +113,10 @@ def collection(parent: Section, key: str, path: str, problems: list[Problem]) ->
                 problems.append(Problem(where, complaint, line=at.line))
                 continue
             name = str(entry["name"])
+            if name in result and isinstance(value, Section) and "name" not in value:
+                # Bindings of one pair may differ in their arguments alone.
+                name = f"{name} ({len(result) + 1})"
+                entry.put("name", name, at)
         elif isinstance(value, Section):
             entry = Section(value)
             entry.put("name", name, at)

@@ -96,6 +96,19 @@ def test_keys_of_all_spellings_are_joined_without_doubles() -> None:
     assert found.binding_keys == ("a", "b", "c")
 
 
+def test_bindings_of_one_pair_may_differ_in_keys_or_arguments_alone() -> None:
+    long = {"source": "e", "destination": "q"}
+    found = bindings(
+        ["e -> q", {**long, "binding_key": "k"}, {**long, "options": {"arguments": {"a": 1}}}]
+    )
+    assert [(each.binding_keys, each.options.arguments) for each in found] == [
+        (("#",), {}),
+        (("k",), {}),
+        (("#",), {"a": 1}),
+    ]
+    assert len({each.name for each in found}) == 3
+
+
 def test_attribute_wins_over_the_short_form() -> None:
     (found,) = bindings({"e -> q": {"destination": "f", "destination_type": "exchange"}})
     assert (found.destination, found.destination_type) == ("f", "exchange")
