@@ -303,10 +303,10 @@ class Node:
         self, held: list[Confirm | Callable[[], None]], error: StoreError | None
     ) -> None:
         self._commits -= 1
-        if error is None:
+        if error is None and self._failure is None:
             self._send(held)
             return
-        if self._failure is None:
+        if error is not None and self._failure is None:
             # Nobody may be told "safe" any more, nor go on in the belief that it works.
             self._failure = error
             log.critical("%r stops: %s", self, error)

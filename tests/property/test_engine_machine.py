@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker_client.core.effects import CloseChannel, Deliver
+from broker_client.core.queue import ChannelState, Queue
 from broker_client.errors import ReplyError, StaleDeliveryError
 from tests.support.builders import Desk, a_message
 
@@ -178,7 +179,10 @@ class EngineMachine(RuleBasedStateMachine):
     def nothing_is_overdue_that_nobody_would_wake_for(self) -> None:
         engine, now = self.desk.engine, self.desk.now
         due = engine.next_deadline()
-        owners = [*engine._channels.values(), *engine.vhosts["/"].queues.values()]
+        owners: list[ChannelState | Queue] = [
+            *engine._channels.values(),
+            *engine.vhosts["/"].queues.values(),
+        ]
         times = [at for owner in owners if (at := owner.next_due()) is not None]
         assert due == min(times, default=None)
         engine.tick(now)  # what is due exactly now may be done by now

@@ -1,0 +1,308 @@
+"""The embedded transport: addresses, shared nodes, and a link that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker_client.clock import ManualClock
+from broker_client.errors import (
+    ChannelClosedError,
+    ConnectFailedError,
+    ConnectionLostError,
+    StaleDeliveryError,
+    UnsupportedError,
+)
+from broker_client.message import Delivery
+from broker_client.transport.base import ConsumerCallbacks
+from broker_client.transport.embedded import EmbeddedLink, EmbeddedNodes
+from broker_client.transport.embedded_channel import EmbeddedChannel
+from tests.support.builders import a_message
+from tests.support.eventually import eventually
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def nodes(clock: ManualClock) -> AsyncIterator[EmbeddedNodes]:
+    nodes = EmbeddedNodes(clock=clock)
+    yield nodes
+    await nodes.close()
+
+
+async def linked(nodes: EmbeddedNodes, url: str = "embedded://", vhost: str = "/") -> EmbeddedLink:
+    return await nodes.connector(url, vhost).connect(timeout=1.0)
+
+
+class Heard:
+    """What a consumer and its channel hear, in order."""
+
+    def __init__(self, channel: EmbeddedChannel) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.deliveries: list[Delivery] = []
+        channel.on_confirm = lambda first, last, acked: self.add("confirm", first, last, acked)
+        channel.on_close = lambda error: self.add("closed", error)
+        self.callbacks = ConsumerCallbacks(
+            self.deliveries.append,
+            lambda tag: self.add("cancelled", tag),
+            lambda tag: self.add("timed out", tag),
+        )
+
+    def add(self, *event: Any) -> None:
+        self.events.append(event)
+
+
+# --------------------------------------------------------------------- addresses
+
+
+@pytest.mark.parametrize("url", ["embedded:///x.db", "embedded:///", "embedded://name/x.db"])
+def test_a_durable_address_is_refused_with_what_to_write_instead(url: str) -> None:
+    with pytest.raises(UnsupportedError, match="use embedded://") as refusal:
+        EmbeddedNodes().connector(url, "/")
+    assert refusal.value.what == url
+
+
+@pytest.mark.parametrize("url", ["amqp://localhost", "embedded://?x=1", "embedded://me@name"])
+def test_another_address_is_refused(url: str) -> None:
+    with pytest.raises(UnsupportedError):
+        EmbeddedNodes().connector(url, "/")
+
+
+async def test_links_of_one_owner_share_the_private_node_as_two_connections(
+    nodes: EmbeddedNodes,
+) -> None:
+    first, second = await linked(nodes), await linked(nodes)
+    channel = await first.open_channel()
+    await channel.declare_queue("q", exclusive=True)
+    with pytest.raises(ChannelClosedError, match="RESOURCE_LOCKED"):
+        await (await second.open_channel()).check_queue("q")
+    assert nodes.node().stats().connections == 2
+
+
+async def test_the_private_node_outlives_its_links(nodes: EmbeddedNodes) -> None:
+    link = await linked(nodes)
+    await (await link.open_channel()).declare_queue("q")
+    await link.close()
+    assert (await (await (await linked(nodes)).open_channel()).check_queue("q")).name == "q"
+
+
+async def test_private_nodes_of_two_owners_are_two(nodes: EmbeddedNodes) -> None:
+    others = EmbeddedNodes()
+    await (await (await linked(nodes)).open_channel()).declare_queue("q")
+    with pytest.raises(ChannelClosedError, match="404"):
+        await (await (await linked(others)).open_channel()).check_queue("q")
+    await others.close()
+
+
+async def test_a_named_node_is_shared_and_ends_with_its_last_holder() -> None:
+    one, two = EmbeddedNodes(), EmbeddedNodes()
+    first = await linked(one, "embedded://Name")
+    await (await first.open_channel()).declare_queue("q")
+    link = await linked(two, "embedded://Name")
+    await (await link.open_channel()).check_queue("q")
+    await first.close()
+    await one.close()
+    await (await link.open_channel()).check_queue("q")
+    await two.close()
+    assert link.is_open  # an open link holds the node, too
+    await link.close()
+    three = EmbeddedNodes()
+    with pytest.raises(ChannelClosedError, match="404"):
+        await (await (await linked(three, "embedded://Name")).open_channel()).check_queue("q")
+    await three.close()
+
+
+async def test_vhosts_come_into_being_with_their_first_link(nodes: EmbeddedNodes) -> None:
+    await (await (await linked(nodes, vhost="a")).open_channel()).declare_queue("q")
+    with pytest.raises(ChannelClosedError, match="no queue 'q' in vhost 'b'"):
+        await (await (await linked(nodes, vhost="b")).open_channel()).check_queue("q")
+
+
+async def test_connecting_after_close_fails(nodes: EmbeddedNodes) -> None:
+    await nodes.close()
+    with pytest.raises(ConnectFailedError, match="closed"):
+        await linked(nodes)
+
+
+async def test_it_can_touch_and_defer(nodes: EmbeddedNodes) -> None:
+    link = await linked(nodes)
+    assert (link.capabilities.touch, link.capabilities.deferred_requeue) == (True, True)
+    assert "embedded://" in repr(link)
+
+
+# --------------------------------------------------------------------- endings
+
+
+async def test_fail_ends_channels_then_link_and_requeues_at_once(nodes: EmbeddedNodes) -> None:
+    link, other = await linked(nodes), await linked(nodes)
+    channel = await link.open_channel(confirm=True)
+    await channel.declare_queue("q")
+    heard = Heard(channel)
+    link.on_close = lambda error: heard.add("link closed", error)
+    await channel.consume("q", heard.callbacks)
+    await channel.publish([a_message(), a_message()])
+    await eventually(lambda: len(heard.deliveries) == 2)
+    heard.events.clear()
+    link.fail("the test cut it")
+    assert (link.is_open, channel.is_usable, heard.events) == (False, False, [])
+    back = await (await other.open_channel()).get("q")
+    assert back is not None
+    assert back.redelivered
+    await eventually(lambda: len(heard.events) == 2)
+    (first, channel_error), (second, link_error) = heard.events
+    assert (first, second) == ("closed", "link closed")
+    assert isinstance(channel_error, ConnectionLostError)
+    assert str(link_error) == "connection to embedded:// lost: the test cut it"
+    with pytest.raises(ChannelClosedError):
+        channel.ack(1)
+    with pytest.raises(ConnectionLostError):
+        await link.open_channel()
+    link.fail("again")
+    await asyncio.sleep(0)
+    assert len(heard.events) == 2
+
+
+@pytest.mark.parametrize("end", ["abort", "close"])
+async def test_an_owner_that_ends_its_link_hears_no_on_close(
+    nodes: EmbeddedNodes, end: str
+) -> None:
+    link = await linked(nodes)
+    channel = await link.open_channel()
+    await channel.declare_queue("q")
+    heard = Heard(channel)
+    link.on_close = lambda error: heard.add("link closed", error)
+    for _ in range(2):
+        if (ending := getattr(link, end)()) is not None:
+            await ending
+    await nodes.node().settled()
+    assert (heard.events, channel.is_usable) == ([], False)
+
+
+async def test_aborting_a_channel_requeues_at_once(nodes: EmbeddedNodes) -> None:
+    link = await linked(nodes)
+    channel, other = await link.open_channel(), await link.open_channel()
+    await channel.declare_queue("q")
+    await channel.publish([a_message()])
+    await channel.get("q")
+    channel.abort()
+    channel.abort()
+    assert await other.get("q") is not None
+
+
+async def test_closing_the_nodes_ends_open_links_as_lost(nodes: EmbeddedNodes) -> None:
+    link = await linked(nodes)
+    heard = Heard(await link.open_channel())
+    link.on_close = lambda error: heard.add("link closed", error)
+    await nodes.close()
+    await eventually(lambda: len(heard.events) == 2)
+    assert "CONNECTION_FORCED" in str(heard.events[1][1])
+
+
+async def test_a_refused_publish_closes_the_channel_after_the_confirms_before_it(
+    nodes: EmbeddedNodes,
+) -> None:
+    link = await linked(nodes)
+    channel = await link.open_channel(confirm=True)
+    await channel.declare_queue("q")
+    heard = Heard(channel)
+    await channel.publish([a_message(), a_message(exchange="missing"), a_message()])
+    await eventually(lambda: len(heard.events) == 2)
+    assert heard.events[0] == ("confirm", 1, 1, True)
+    error = heard.events[1][1]
+    assert isinstance(error, ChannelClosedError)
+    assert (error.reply_code, error.reply_text) == (
+        404,
+        "NOT_FOUND - no exchange 'missing' in vhost '/'",
+    )
+    assert link.is_open
+
+
+async def test_a_consumer_tag_in_use_ends_the_link(nodes: EmbeddedNodes) -> None:
+    link = await linked(nodes)
+    channel = await link.open_channel()
+    await channel.declare_queue("q")
+    heard = Heard(channel)
+    await channel.consume("q", heard.callbacks, consumer_tag="c")
+    with pytest.raises(ChannelClosedError, match="530"):
+        await channel.consume("q", heard.callbacks, consumer_tag="c")
+    await eventually(lambda: heard.events)
+    assert not link.is_open
+
+
+# --------------------------------------------------------------------- time in flight
+
+
+async def test_time_outs_reach_the_consumer_and_a_late_ack_is_harmless(
+    nodes: EmbeddedNodes, clock: ManualClock
+) -> None:
+    channel = await (await linked(nodes)).open_channel()
+    await channel.declare_queue("q")
+    heard = Heard(channel)
+    await channel.consume("q", heard.callbacks)
+    await channel.publish([a_message()])
+    await eventually(lambda: heard.deliveries)
+    clock.advance(60.0)
+    nodes.node().tick()
+    await eventually(lambda: len(heard.deliveries) == 2)
+    assert heard.events == [("timed out", 1)]
+    channel.ack(1)
+    assert channel.is_usable
+    assert heard.deliveries[1].attempts == 2
+    assert nodes.node().stats().late_settles == 1
+
+
+async def test_touch_gives_the_seconds_left(nodes: EmbeddedNodes, clock: ManualClock) -> None:
+    channel = await (await linked(nodes)).open_channel()
+    await channel.declare_queue("q")
+    await channel.publish([a_message()])
+    await channel.get("q")
+    clock.advance(50.0)
+    assert channel.touch(1) == 60.0
+    channel.ack(1)
+    with pytest.raises(StaleDeliveryError):
+        channel.touch(1)
+
+
+async def test_requeue_later_comes_back_at_its_time(
+    nodes: EmbeddedNodes, clock: ManualClock
+) -> None:
+    channel = await (await linked(nodes)).open_channel()
+    await channel.declare_queue("q")
+    await channel.publish([a_message()])
+    await channel.get("q")
+    channel.requeue_later(1, 5.0)
+    assert await channel.get("q") is None
+    clock.advance(5.0)
+    nodes.node().tick()
+    back = await channel.get("q")
+    assert back is not None
+    assert (back.redelivered, back.attempts) == (True, 2)
+
+
+async def test_a_loop_that_only_publishes_lets_its_consumer_run(nodes: EmbeddedNodes) -> None:
+    channel = await (await linked(nodes)).open_channel()
+    await channel.declare_queue("q")
+    heard = Heard(channel)
+    await channel.consume("q", heard.callbacks, no_ack=True)
+    for _ in range(1_000):
+        await channel.publish([a_message()])
+    assert len(heard.deliveries) >= 500
+
+
+async def test_no_delivery_comes_after_cancel_has_returned(nodes: EmbeddedNodes) -> None:
+    channel = await (await linked(nodes)).open_channel()
+    await channel.declare_queue("q")
+    heard = Heard(channel)
+    tag = await channel.consume("q", heard.callbacks)
+    await channel.publish([a_message()])
+    await channel.cancel(tag)
+    assert len(heard.deliveries) == 1
+    await channel.publish([a_message()])
+    await nodes.node().settled()
+    assert len(heard.deliveries) == 1
