@@ -28,14 +28,12 @@ BY_TYPE: dict[str, Any] = {"str": "text", "str | None": "text", "int": 312, "flo
 
 def an_error(kind: type[BrokerClientError]) -> BrokerClientError:
     """One of `kind`, with a value for each field of its constructor."""
-    if kind.__init__ is Exception.__init__:
-        return kind("text")
     values = [
         BY_NAME.get(name, BY_TYPE.get(str(parameter.annotation), "text"))
-        for name, parameter in list(inspect.signature(kind.__init__).parameters.items())[1:]
+        for name, parameter in inspect.signature(kind).parameters.items()
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]
-    return kind(*values)
+    return kind(*(values or ["text"]))
 
 
 def drawn_tree() -> dict[str, str | None]:
