@@ -14,6 +14,25 @@ DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
+QUEUE_ARGUMENTS = (
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-delivery-limit",
+    "x-message-timeout",
+    "x-consumer-timeout",
+)
+"""What a redeclaration is compared in; RabbitMQ: arguments it does not know make no difference."""
+EXCHANGE_ARGUMENTS = ("alternate-exchange",)
+
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
@@ -109,8 +128,17 @@ def _shown(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return f"the value '{str(value).lower()}' of type 'bool'"
-    kind = {int: "long", str: "longstr", float: "double"}.get(type(value), type(value).__name__)
-    return f"the value '{value}' of type '{kind}'"
+    return f"the value '{value}' of type '{_wire_type(value)}'"
+
+
+def _wire_type(value: Any) -> str:
+    """RabbitMQ's name for the field type in which clients send `value`."""
+    if isinstance(value, int):
+        bits = value.bit_length()
+        return (
+            "byte" if bits < 8 else "short" if bits < 16 else "signedint" if bits < 32 else "long"
+        )
+    return {str: "longstr", float: "double"}.get(type(value), type(value).__name__)
 
 
 def check_flag(kind: str, name: str, vhost: str, flag: str, received: Any, current: Any) -> None:
@@ -128,17 +156,19 @@ def check_flag(kind: str, name: str, vhost: str, flag: str, received: Any, curre
 
 
 def check_arguments(
-    kind: str, name: str, vhost: str, received: Arguments, current: Arguments
+    where: str, compared: tuple[str, ...], received: Arguments, current: Arguments
 ) -> None:
-    """Refuse a redeclaration whose arguments differ; numbers compare by value.
+    """Refuse a redeclaration whose `compared` arguments differ; numbers compare by value.
 
     Raises:
         ReplyError: 406 naming the first argument that differs.
     """
-    for key in sorted({*received, *current}):
+    for key in compared:
         new, old = received.get(key), current.get(key)
-        if new != old:
-            raise precondition_failed(
-                f"inequivalent arg '{key}' for {kind} '{name}' in vhost '{vhost}': "
-                f"received {_shown(new)} but current is {_shown(old)}"
-            )
+        if new == old:
+            continue
+        if new is None or old is None:
+            difference = f"received {_shown(new)} but current is {_shown(old)}"
+        else:
+            difference = f"received '{new}' but current is '{old}'"
+        raise precondition_failed(f"inequivalent arg '{key}' for {where}: {difference}")

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from broker_client.core.arguments import Arguments, check_arguments, check_flag
+from broker_client.core.arguments import (
+    EXCHANGE_ARGUMENTS,
+    QUEUE_ARGUMENTS,
+    Arguments,
+    check_arguments,
+    check_flag,
+)
 from broker_client.core.exchange import TYPES, Binding, Destination, Exchange, freeze
 from broker_client.core.queue import Queue
 from broker_client.core.replies import (
@@ -129,7 +135,8 @@ class VHost:
             for flag in ("type", "durable", "auto_delete", "internal"):
                 received, is_now = getattr(wanted, flag), getattr(current, flag)
                 check_flag("exchange", name, self.name, flag, received, is_now)
-            check_arguments("exchange", name, self.name, wanted.arguments, current.arguments)
+            where = f"exchange '{name}' in vhost '{self.name}'"
+            check_arguments(where, EXCHANGE_ARGUMENTS, wanted.arguments, current.arguments)
             return
         _check_name("exchange", name)
         if wanted.type not in TYPES:
@@ -148,7 +155,9 @@ class VHost:
         if exchange is None:
             return
         if name in _PREDECLARED:
-            raise access_refused(f"operation not permitted on exchange '{name}'")
+            raise access_refused(
+                f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed"
+            )
         if if_unused and exchange.bindings:
             raise precondition_failed(f"exchange '{name}' in vhost '{self.name}' in use")
         self._drop_exchange(exchange)
@@ -193,7 +202,8 @@ class VHost:
             raise resource_locked(queue.name, self.name)
         check_flag("queue", queue.name, self.name, "durable", durable, queue.durable)
         check_flag("queue", queue.name, self.name, "auto_delete", auto_delete, queue.auto_delete)
-        check_arguments("queue", queue.name, self.name, arguments, queue.arguments)
+        where = f"queue '{queue.name}' in vhost '{self.name}'"
+        check_arguments(where, QUEUE_ARGUMENTS, arguments, queue.arguments)
 
     def add_queue(self, queue: Queue, *, server_named: bool = False) -> None:
         """Add a queue that is not here yet.

@@ -32,10 +32,25 @@ def test_declaring_with_another_durability_is_refused_in_rabbitmqs_words(desk: D
     assert refusal.value.scope == "channel"
 
 
-def test_declaring_with_other_arguments_is_refused(desk: Desk) -> None:
-    desk.queue(message_ttl=1000)
-    with refused(406, "inequivalent arg 'x-message-ttl'.*received none but current is the value"):
-        desk.queue()
+@pytest.mark.parametrize(
+    ("first", "second", "difference"),
+    [
+        (1000, None, "received none but current is the value '1000' of type 'short'"),
+        (None, 5, "received the value '5' of type 'byte' but current is none"),
+        (1000, 2000, "received '2000' but current is '1000'"),
+    ],
+)
+def test_declaring_with_another_argument_is_refused_in_rabbitmqs_words(
+    desk: Desk, first: int | None, second: int | None, difference: str
+) -> None:
+    desk.queue(message_ttl=first)
+    with refused(406, f"inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': {difference}"):
+        desk.queue(message_ttl=second)
+
+
+def test_arguments_the_broker_does_not_know_make_no_difference(desk: Desk) -> None:
+    desk.queue(mine=1)
+    assert desk.queue(mine=2) == "q"
 
 
 @pytest.mark.parametrize(
