@@ -30,7 +30,7 @@ def an_error(kind: type[BrokerClientError]) -> BrokerClientError:
     """One of `kind`, with a value for each field of its constructor."""
     values = [
         BY_NAME.get(name, BY_TYPE.get(str(parameter.annotation), "text"))
-        for name, parameter in inspect.signature(kind).parameters.items()
+        for name, parameter in list(inspect.signature(kind.__init__).parameters.items())[1:]
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]
     return kind(*(values or ["text"]))
