@@ -1,0 +1,31 @@
+import asyncio
+from typing import Any
+
+from broker_client import AckOrNack, Broker, Message
+
+VHOST = {
+    "connection": "embedded://",
+    "exchanges": ["orders"],
+    "queues": ["kitchen"],
+    "bindings": ["orders[order.*] -> kitchen"],
+    "publications": {"orders": {"exchange": "orders"}},
+    "subscriptions": {"kitchen": {"queue": "kitchen"}},
+}
+
+
+async def main() -> None:
+    cooked = asyncio.Event()
+
+    async def cook(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        print(message.routing_key, content)
+        await ack_or_nack()
+        cooked.set()
+
+    async with Broker.create({"vhosts": {"/": VHOST}}) as broker:
+        await broker.subscribe("kitchen", cook)
+        publication = await broker.publish("orders", {"pizza": 2}, "order.new")
+        await publication  # the broker has it
+        await cooked.wait()
+
+
+asyncio.run(main())
