@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from broker_client.core import deadletter
 from broker_client.core.arguments import REJECT_PUBLISH_DLX
@@ -22,23 +21,10 @@ from broker_client.core.effects import (
     Settled,
 )
 from broker_client.core.queue import NEVER, ChannelState, Consumer, Entry, Queue
+from broker_client.core.schedule import Schedule
+from broker_client.core.settings import EngineSettings
 from broker_client.core.vhost import NO_HEADERS, VHost
-from broker_client.deadlines import Deadlines
 from broker_client.message import PERSISTENT, Delivery, Outgoing
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """Limits of an engine; times in seconds."""
-
-    message_timeout: float = 60.0
-    """How long a delivery may be in flight, unless its queue says otherwise; 0 is for ever."""
-    max_message_timeout: float = 900.0
-    """How long `touch` may keep it there, counted from delivery."""
-    max_requeue_timeout: float = 3600.0
-    """Longest delay of a deferred requeue; a longer one is cut to this."""
-    keep_records: bool = False
-    """Make Append and Settled effects; only a store that keeps something needs them."""
 
 
 class Dispatcher:
@@ -50,7 +36,7 @@ class Dispatcher:
         self.late_settles = 0
         """Settlements that came after their delivery had timed out."""
         self._vhosts = vhosts
-        self._index: Deadlines[Queue | ChannelState] = Deadlines()
+        self.schedule = Schedule()
         self._dead: deque[tuple[Entry, str]] = deque()
         self._routing_dead = False
         self._record_id = 0
@@ -68,7 +54,7 @@ class Dispatcher:
         if self.settings.keep_records and queue.durable:
             self._record(entry)
         if queue.able and not queue.ready:
-            self._deliver(entry, self._next_consumer(queue), now)
+            self._deliver(entry, queue.next_consumer(), now)
         else:
             queue.ready.push(entry)
         return True
@@ -91,7 +77,7 @@ class Dispatcher:
             self._record(entry)
         if queue.able and not queue.ready:
             # No look at the TTL: one of 0 means now or never (S-09-01).
-            self._deliver(entry, self._next_consumer(queue), now)
+            self._deliver(entry, queue.next_consumer(), now)
             return True
         queue.push(entry)
         self._trim(queue)
@@ -117,13 +103,13 @@ class Dispatcher:
         if queue.expiring:
             self._expire(queue, now)
         while queue.able and queue.ready:
-            self._deliver(queue.pop(), self._next_consumer(queue), now)
+            self._deliver(queue.pop(), queue.next_consumer(), now)
             if queue.expiring:
                 self._expire(queue, now)
         if self._dead:
             self.route_dead(now)
         if queue.expiring:
-            self.reindex(queue)
+            self.schedule.look_again(queue)
 
     def take(
         self, queue: Queue, channel: ChannelState, no_ack: bool, now: float
@@ -165,8 +151,7 @@ class Dispatcher:
             deadline = now + timeout if timeout else None
             tag = channel.ledger.start(entry, deadline)
             if deadline is not None and deadline < channel.due_at:
-                channel.due_at = deadline
-                self._index.set(channel, deadline)
+                self.schedule.note(channel, deadline)
             queue.in_flight += 1
         message = entry.message
         return Delivery(
@@ -179,25 +164,6 @@ class Dispatcher:
             message.properties,
             entry.attempts,
         )
-
-    def _next_consumer(self, queue: Queue) -> Consumer:
-        """The consumer whose turn it is (S-06-03); takes it out of `able` if that fills it."""
-        able = queue.able
-        consumer = able[0]
-        if consumer.priority_matters:
-            consumer = max(able, key=lambda each: each.priority)  # the first of equals
-            able.remove(consumer)
-        else:
-            able.popleft()
-        if consumer.no_ack:
-            able.append(consumer)
-            return consumer
-        consumer.in_flight += 1
-        if consumer.prefetch and consumer.in_flight >= consumer.prefetch:
-            consumer.able = False
-        else:
-            able.append(consumer)
-        return consumer
 
     def _timeout_of(self, queue: Queue) -> float:
         settings = queue.settings
@@ -227,7 +193,7 @@ class Dispatcher:
             queue.requeued += 1
             delay = min(max(delay, 0.0), self.settings.max_requeue_timeout)
             queue.deferred.set(entry, now + delay)
-            self._note_due(queue, now + delay)
+            self.schedule.note(queue, now + delay)
         self._release(entry, now)
 
     def give_back(self, entries: Iterable[Entry], now: float) -> None:
@@ -330,49 +296,20 @@ class Dispatcher:
 
     def add_consumer(self, consumer: Consumer, now: float) -> None:
         """Let a consumer take part."""
-        queue = consumer.queue
-        queue.consumers[consumer] = None
-        self._watch_timeout(consumer.channel, queue)
+        self._watch_timeout(consumer.channel, consumer.queue)
         consumer.channel.consumers[consumer.tag] = consumer
-        self._rank(queue)
-        waits = queue.settings.single_active and len(queue.consumers) > 1
-        if not waits:
-            self._activate(consumer)
-        self.pump(queue, now)
+        consumer.queue.join(consumer)
+        self.pump(consumer.queue, now)
 
-    def remove_consumer(self, consumer: Consumer) -> bool:
-        """Take it out, its deliveries staying in flight; True when it was the queue's last."""
-        queue = consumer.queue
-        del queue.consumers[consumer]
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Take it out, its deliveries staying in flight."""
         del consumer.channel.consumers[consumer.tag]
-        consumer.active = False
-        if consumer.able:
-            consumer.able = False
-            queue.able.remove(consumer)
-        self._rank(queue)
-        return not queue.consumers
-
-    def wake_single_active(self, queue: Queue, now: float) -> None:
-        """Let the next in line take over where x-single-active-consumer allows one (S-06-17)."""
-        if queue.settings.single_active and queue.consumers:
-            heir = max(queue.consumers, key=lambda each: each.priority)
-            if not any(each.active for each in queue.consumers):
-                self._activate(heir)
-                self.pump(queue, now)
-
-    def _activate(self, consumer: Consumer) -> None:
-        consumer.active = consumer.able = True
-        consumer.queue.able.append(consumer)
-
-    def _rank(self, queue: Queue) -> None:
-        ranked = len({consumer.priority for consumer in queue.consumers}) > 1
-        for consumer in queue.consumers:
-            consumer.priority_matters = ranked
+        consumer.queue.leave(consumer)
 
     def retire_queue(self, queue: Queue) -> None:
         """Empty a queue that is being deleted, and tell its consumers."""
         queue.deleted = True
-        self._index.discard(queue)
+        self.schedule.forget(queue)
         for consumer in list(queue.consumers):
             self.remove_consumer(consumer)
             self.effects.append(CancelConsumer(consumer.channel.id, consumer.tag))
@@ -391,37 +328,6 @@ class Dispatcher:
         at = min(now + timeout, latest)
         channel.ledger.move(tag, at)
         return max(0.0, at - now)
-
-    def next_deadline(self) -> float | None:
-        """When `tick` has something to do, or None."""
-        while (first := self._index.first()) is not None:
-            at, owner = first
-            if owner.next_due() == at:
-                return at
-            self.reindex(owner)  # what was due then has gone
-        return None
-
-    def pop_due(self, now: float) -> list[Queue | ChannelState]:
-        """Take out the queues and channels with something due; `reindex` each when done."""
-        owners = self._index.pop_due(now)
-        for owner in owners:
-            owner.due_at = NEVER
-        return owners
-
-    def reindex(self, owner: Queue | ChannelState) -> None:
-        """Note when `owner` is due next."""
-        at = owner.next_due()
-        if at is None:
-            owner.due_at = NEVER
-            self._index.discard(owner)
-        elif at != owner.due_at:
-            owner.due_at = at
-            self._index.set(owner, at)
-
-    def forget(self, owner: Queue | ChannelState) -> None:
-        """No more deadlines of `owner`."""
-        owner.due_at = NEVER
-        self._index.discard(owner)
 
     def release_deferred(self, queue: Queue, now: float) -> None:
         """Put deferred messages whose time has come at the tail."""
@@ -463,11 +369,6 @@ class Dispatcher:
     def _watch_timeout(self, channel: ChannelState, queue: Queue) -> None:
         if queue.settings.consumer_timeout is not None:
             channel.closes_on_timeout = True
-
-    def _note_due(self, owner: Queue | ChannelState, at: float) -> None:
-        if at < owner.due_at:
-            owner.due_at = at
-            self._index.set(owner, at)
 
 
 def _consumer_timed_out(channel: ChannelState, queue: Queue) -> CloseChannel:

@@ -8,13 +8,10 @@ refuses raises `ReplyError` and changes nothing; closing the channel is up to th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from broker_client.core.arguments import Arguments, queue_settings
-from broker_client.core.dispatch import Dispatcher, EngineSettings
+from broker_client.core.arguments import Arguments
 from broker_client.core.effects import Confirm, Effect, Return
-from broker_client.core.exchange import Destination, Exchange
 from broker_client.core.queue import ChannelState, Consumer, Queue, QueueStats
 from broker_client.core.replies import (
     access_refused,
@@ -22,19 +19,10 @@ from broker_client.core.replies import (
     precondition_failed,
     unknown_delivery_tag,
 )
+from broker_client.core.settings import EngineSettings
+from broker_client.core.topology import NOTHING, TopologyCommands
 from broker_client.core.vhost import VHost
 from broker_client.message import Delivery, Outgoing, Returned
-
-NOTHING: Mapping[str, Any] = {}
-
-
-class Declared(NamedTuple):
-    """What a queue declaration answers."""
-
-    name: str
-    message_count: int
-    """Ready messages only (S-05-01)."""
-    consumer_count: int
 
 
 class Connection:
@@ -47,17 +35,13 @@ class Connection:
         self.channels: dict[int, ChannelState] = {}
 
 
-class Engine:
+class Engine(TopologyCommands):
     """Decides; does nothing itself."""
 
     def __init__(self, settings: EngineSettings | None = None) -> None:
-        self.settings = settings or EngineSettings()
-        self.vhosts: dict[str, VHost] = {}
-        self._dispatch = Dispatcher(self.settings, self.vhosts)
+        super().__init__(settings or EngineSettings())
         self._effects = self._dispatch.effects
         self._connections: dict[int, Connection] = {}
-        self._channels: dict[int, ChannelState] = {}
-        self._last_id = 0
 
     def __repr__(self) -> str:
         queues = sum(len(vhost.queues) for vhost in self.vhosts.values())
@@ -80,12 +64,12 @@ class Engine:
 
     def next_deadline(self) -> float | None:
         """When to call `tick`, or None."""
-        return self._dispatch.next_deadline()
+        return self._dispatch.schedule.next_deadline()
 
     def tick(self, now: float) -> None:
         """Do what is due: message time-outs, deferred messages, TTLs, unused queues."""
         dispatch = self._dispatch
-        for owner in dispatch.pop_due(now):
+        for owner in dispatch.schedule.pop_due(now):
             if isinstance(owner, ChannelState):
                 closing = dispatch.must_close(owner, now)
                 if closing is not None:
@@ -93,7 +77,7 @@ class Engine:
                     self.close_channel(owner.id, now)
                 else:
                     dispatch.time_out(owner, now)
-                    dispatch.reindex(owner)
+                    dispatch.schedule.look_again(owner)
                 continue
             expires = owner.settings.expires
             if owner.deleted:
@@ -102,7 +86,7 @@ class Engine:
                 self._delete_queue(owner)
                 continue
             dispatch.release_deferred(owner, now)
-            dispatch.reindex(owner)
+            dispatch.schedule.look_again(owner)
 
     def stats(self) -> tuple[QueueStats, ...]:
         """A snapshot of every queue, by vhost and name."""
@@ -179,7 +163,7 @@ class Engine:
         for consumer in list(state.consumers.values()):
             self._dispatch.remove_consumer(consumer)
         self._dispatch.give_back(state.ledger.settle_all(), now)
-        self._dispatch.forget(state)
+        self._dispatch.schedule.forget(state)
         for queue in left:
             self._consumer_left(queue, now)
 
@@ -226,170 +210,6 @@ class Engine:
                 effects[-1] = Confirm(state.id, last.first, seq, acked)
                 return
         effects.append(Confirm(state.id, seq, seq, acked))
-
-    # ---------------------------------------------------------------- exchanges
-
-    def declare_exchange(
-        self,
-        channel: int,
-        name: str,
-        type: str,
-        *,
-        durable: bool = True,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: Arguments | None = None,
-    ) -> None:
-        """Raises:
-        ReplyError: 403 for a reserved name, 406 for an unknown type or a difference.
-        """
-        wanted = Exchange(
-            name,
-            type,
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            arguments=arguments,
-        )
-        self._vhost(channel).declare_exchange(wanted)
-
-    def check_exchange(self, channel: int, name: str) -> None:
-        """Raises:
-        ReplyError: 404 when there is none.
-        """
-        self._vhost(channel).exchange(name)
-
-    def delete_exchange(self, channel: int, name: str, *, if_unused: bool = False) -> None:
-        """Raises:
-        ReplyError: 403 for a predeclared one, 406 when in use and `if_unused`.
-        """
-        self._vhost(channel).delete_exchange(name, if_unused=if_unused)
-
-    # ---------------------------------------------------------------- queues
-
-    def declare_queue(
-        self,
-        channel: int,
-        name: str,
-        now: float,
-        *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        arguments: Arguments | None = None,
-    ) -> Declared:
-        """Add the queue, named by the engine if `name` is empty, or check that it is the same.
-
-        Raises:
-            ReplyError: 403 for a reserved name, 405 for another's exclusive queue, 406 for bad
-                arguments or a difference, 540 for a stream.
-        """
-        state = self._channels[channel]
-        vhost = self.vhosts[state.vhost]
-        arguments = arguments or NOTHING
-        if name in vhost.queues:
-            queue = vhost.queue(name, state.connection)
-            vhost.check_same_queue(
-                queue,
-                durable=durable,
-                exclusive=exclusive,
-                auto_delete=auto_delete,
-                arguments=arguments,
-            )
-            self._used(queue, now)
-            return _declared(queue)
-        queue = Queue(
-            name or f"amq.gen-{self._next_id()}",
-            vhost.name,
-            durable=durable,
-            owner=state.connection if exclusive else None,
-            auto_delete=auto_delete,
-            arguments=arguments,
-            settings=queue_settings(arguments, name, vhost.name),
-            now=now,
-        )
-        vhost.add_queue(queue, server_named=not name)
-        self._used(queue, now)
-        return _declared(queue)
-
-    def check_queue(self, channel: int, name: str, now: float) -> Declared:
-        """Raises:
-        ReplyError: 404 when there is none, 405 for another connection's exclusive queue.
-        """
-        queue = self._queue(channel, name)
-        self._used(queue, now)
-        return _declared(queue)
-
-    def delete_queue(
-        self, channel: int, name: str, *, if_unused: bool = False, if_empty: bool = False
-    ) -> int:
-        """Delete; returns the ready messages that went with it, 0 when there was no queue.
-
-        Raises:
-            ReplyError: 405 for another's exclusive queue, 406 for an unmet condition.
-        """
-        state = self._channels[channel]
-        vhost = self.vhosts[state.vhost]
-        if name not in vhost.queues:
-            return 0
-        queue = vhost.queue(name, state.connection)
-        where = f"queue '{name}' in vhost '{vhost.name}'"
-        if if_unused and queue.consumers:
-            raise precondition_failed(f"{where} in use")
-        if if_empty and queue.ready:
-            raise precondition_failed(f"{where} not empty")
-        count = len(queue.ready)
-        self._delete_queue(queue)
-        return count
-
-    def purge_queue(self, channel: int, name: str) -> int:
-        """Drop what is ready; returns the number.
-
-        Raises:
-            ReplyError: 404 when there is none, 405 for another's exclusive queue.
-        """
-        return self._dispatch.drop_all(self._queue(channel, name).clear())
-
-    # ---------------------------------------------------------------- bindings
-
-    def bind_queue(
-        self, channel: int, queue: str, exchange: str, binding_key: str, arguments: Arguments
-    ) -> None:
-        """Raises:
-        ReplyError: 404 for a missing end, 403 for the default exchange, 405, 406.
-        """
-        self._queue(channel, queue)
-        target = Destination("queue", queue)
-        self._vhost(channel).bind(target, exchange, binding_key, arguments)
-
-    def unbind_queue(
-        self, channel: int, queue: str, exchange: str, binding_key: str, arguments: Arguments
-    ) -> None:
-        """Raises:
-        ReplyError: 403 for the default exchange, 405 for another's exclusive queue.
-        """
-        vhost = self._vhost(channel)
-        if queue in vhost.queues:
-            self._queue(channel, queue)
-        vhost.unbind(Destination("queue", queue), exchange, binding_key, arguments)
-
-    def bind_exchange(
-        self, channel: int, destination: str, source: str, binding_key: str, arguments: Arguments
-    ) -> None:
-        """Raises:
-        ReplyError: 404 for a missing end, 403 for the default exchange, 406.
-        """
-        target = Destination("exchange", destination)
-        self._vhost(channel).bind(target, source, binding_key, arguments)
-
-    def unbind_exchange(
-        self, channel: int, destination: str, source: str, binding_key: str, arguments: Arguments
-    ) -> None:
-        """Raises:
-        ReplyError: 403 for the default exchange.
-        """
-        target = Destination("exchange", destination)
-        self._vhost(channel).unbind(target, source, binding_key, arguments)
 
     # ---------------------------------------------------------------- consuming
 
@@ -519,35 +339,11 @@ class Engine:
 
     def _consumer_left(self, queue: Queue, now: float) -> None:
         if queue.deleted or queue.consumers:
-            self._dispatch.wake_single_active(queue, now)
+            self._dispatch.pump(queue, now)  # another may have become active
         elif queue.auto_delete:
             self._delete_queue(queue)  # S-05-05: with its last consumer
         else:
             self._used(queue, now)
-
-    def _delete_queue(self, queue: Queue) -> None:
-        self.vhosts[queue.vhost].remove_queue(queue)
-        self._dispatch.retire_queue(queue)
-
-    def _used(self, queue: Queue, now: float) -> None:
-        queue.last_used = now
-        if queue.settings.expires is not None:
-            self._dispatch.reindex(queue)
-
-    def _vhost(self, channel: int) -> VHost:
-        return self.vhosts[self._channels[channel].vhost]
-
-    def _queue(self, channel: int, name: str) -> Queue:
-        state = self._channels[channel]
-        return self.vhosts[state.vhost].queue(name, state.connection)
-
-    def _next_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
-
-
-def _declared(queue: Queue) -> Declared:
-    return Declared(queue.name, len(queue.ready), len(queue.consumers))
 
 
 def _check_expiration(expiration: str) -> None:

@@ -271,6 +271,60 @@ class Queue:
         self.ready_bytes = 0
         return self.ready.clear()
 
+    # ---------------------------------------------------------------- consumers
+
+    def join(self, consumer: Consumer) -> None:
+        """Add a consumer; with x-single-active-consumer it waits while another is active."""
+        self.consumers[consumer] = None
+        self._rank()
+        if not self.settings.single_active or len(self.consumers) == 1:
+            self._activate(consumer)
+
+    def leave(self, consumer: Consumer) -> None:
+        """Take a consumer out; a single active one is followed by the next in line (S-06-17)."""
+        del self.consumers[consumer]
+        self._rank()
+        was_active, consumer.active = consumer.active, False
+        if consumer.able:
+            consumer.able = False
+            self.able.remove(consumer)
+        if self.settings.single_active and was_active and self.consumers:
+            self._activate(max(self.consumers, key=lambda each: each.priority))
+
+    def next_consumer(self) -> Consumer:
+        """The consumer whose turn it is (S-06-03); out of `able` if one more fills it.
+
+        Raises:
+            IndexError: none is able.
+        """
+        able = self.able
+        consumer = able[0]
+        if consumer.priority_matters:
+            consumer = max(able, key=lambda each: each.priority)  # the first of equals
+            able.remove(consumer)
+        else:
+            able.popleft()
+        if consumer.no_ack:
+            able.append(consumer)
+            return consumer
+        consumer.in_flight += 1
+        if consumer.prefetch and consumer.in_flight >= consumer.prefetch:
+            consumer.able = False
+        else:
+            able.append(consumer)
+        return consumer
+
+    def _activate(self, consumer: Consumer) -> None:
+        consumer.active = consumer.able = True
+        self.able.append(consumer)
+
+    def _rank(self) -> None:
+        ranked = len({consumer.priority for consumer in self.consumers}) > 1
+        for consumer in self.consumers:
+            consumer.priority_matters = ranked
+
+    # ---------------------------------------------------------------- accounts
+
     def check_conservation(self) -> None:
         """What came in is either gone, for a counted reason, or here (parity N-153)."""
         gone = self.acked + self.dropped + self.dead_lettered + self.purged

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Protocol
 
 from broker_client.clock import Clock, SystemClock
-from broker_client.core.dispatch import EngineSettings
 from broker_client.core.effects import (
     Append,
     CancelConsumer,
@@ -32,6 +31,7 @@ from broker_client.core.effects import (
 )
 from broker_client.core.engine import Engine
 from broker_client.core.queue import QueueStats
+from broker_client.core.settings import EngineSettings
 from broker_client.errors import BrokerClosedError, StoreError
 from broker_client.message import Delivery, Returned
 from broker_client.store.base import Store

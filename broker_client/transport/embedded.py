@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from broker_client.clock import Clock
-from broker_client.core.dispatch import EngineSettings
+from broker_client.core.settings import EngineSettings
 from broker_client.errors import (
     BrokerClosedError,
     ConnectFailedError,

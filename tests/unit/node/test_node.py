@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker_client.clock import ManualClock
-from broker_client.core.dispatch import EngineSettings
 from broker_client.core.effects import Append, Record, Settled
+from broker_client.core.settings import EngineSettings
 from broker_client.errors import BrokerClosedError, StoreError
 from broker_client.message import PERSISTENT, Delivery, Returned
 from broker_client.node.node import Node

@@ -1,0 +1,19 @@
+"""Limits of an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Limits of an engine; times in seconds."""
+
+    message_timeout: float = 60.0
+    """How long a delivery may be in flight, unless its queue says otherwise; 0 is for ever."""
+    max_message_timeout: float = 900.0
+    """How long `touch` may keep it there, counted from delivery."""
+    max_requeue_timeout: float = 3600.0
+    """Longest delay of a deferred requeue; a longer one is cut to this."""
+    keep_records: bool = False
+    """Make Append and Settled effects; only a store that keeps something needs them."""
