@@ -6,30 +6,54 @@ directly, with durations in float seconds.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
+from broker_client.config_access import ManagementConfig, TlsConfig
 from broker_client.config_connection import BackoffConfig, ConnectionConfig, RetryConfig
+from broker_client.config_consuming import (
+    BUILT_IN_COUNTERS,
+    ConsumeOptions,
+    CounterConfig,
+    CountersConfig,
+    DeduplicateConfig,
+    RedeliveriesConfig,
+    ShovelConfig,
+    SubscriptionConfig,
+)
+from broker_client.config_encryption import EncryptionConfig
+from broker_client.config_node import EventLogConfig, NodeConfig, ScanConfig
+from broker_client.config_publishing import (
+    ChannelPoolsConfig,
+    PoolConfig,
+    PublicationConfig,
+    PublicationOptions,
+    PublishQueueConfig,
+)
 from broker_client.config_recovery import (
     Ack,
     Forward,
+    ForwardOptions,
     Nack,
     Republish,
     Strategy,
     strategies_from,
 )
 from broker_client.config_topology import (
-    Arguments,
     BindingConfig,
     BindingOptions,
     ExchangeConfig,
     ExchangeOptions,
+    MadeUp,
     QueueConfig,
     QueueOptions,
+    qualified,
 )
-from broker_client.config_values import ByteSize, Count, Duration, Positive, Settings
+from broker_client.config_values import Duration, Positive, Settings
+from broker_client.errors import Problem
 
 __all__ = [
     "Ack",
@@ -40,10 +64,17 @@ __all__ = [
     "ChannelPoolsConfig",
     "ConnectionConfig",
     "ConsumeOptions",
+    "CounterConfig",
+    "CountersConfig",
+    "DeduplicateConfig",
     "Duration",
+    "EncryptionConfig",
+    "EventLogConfig",
     "ExchangeConfig",
     "ExchangeOptions",
     "Forward",
+    "ForwardOptions",
+    "ManagementConfig",
     "Nack",
     "NodeConfig",
     "PoolConfig",
@@ -52,72 +83,17 @@ __all__ = [
     "PublishQueueConfig",
     "QueueConfig",
     "QueueOptions",
+    "RedeliveriesConfig",
     "Republish",
     "RetryConfig",
+    "ScanConfig",
+    "ShovelConfig",
     "Strategy",
     "SubscriptionConfig",
+    "TlsConfig",
     "VhostConfig",
     "strategies_from",
 ]
-
-
-# --------------------------------------------------------------------------- vhosts
-
-
-class PoolConfig(Settings):
-    """A pool of channels."""
-
-    min: Count = 0
-    """Channels kept open without need."""
-    max: Positive = 5
-    """Most channels at a time."""
-    acquire_timeout: Duration = 15.0
-    """Longest wait for a free channel."""
-    idle_timeout: Duration = 60.0
-    """A channel unused for so long is closed."""
-    close_timeout: Duration = 1.0
-    """Longest wait for the broker to close a channel."""
-
-    @model_validator(mode="after")
-    def _max_is_not_below_min(self) -> Self:
-        if self.max < self.min:
-            raise ValueError(f"max ({self.max}) is below min ({self.min})")
-        return self
-
-
-class ChannelPoolsConfig(Settings):
-    """The two pools that publications take their channels from."""
-
-    regular: PoolConfig = PoolConfig()
-    """Channels without publisher confirms."""
-    confirm: PoolConfig = PoolConfig()
-    """Channels with publisher confirms."""
-
-
-class PublishQueueConfig(Settings):
-    """Where publishes wait until they are sent and confirmed, also while the link is down."""
-
-    max_queued: Positive = 100_000
-    """Most messages waiting."""
-    max_queued_bytes: ByteSize = 256 * 1024 * 1024
-    """Most bytes of bodies waiting; a number, or text such as 64MiB."""
-    policy: Literal["wait", "reject", "drop_oldest"] = "wait"
-    """What a publish to a full queue does."""
-    max_in_flight: Positive = 1000
-    """Most unconfirmed publishes a channel."""
-    batch: Positive = 200
-    """Most publishes written at once."""
-
-
-class NodeConfig(Settings):
-    """Settings of the built-in broker; without effect on other brokers."""
-
-    message_timeout: Duration = 60.0
-    """Time a delivery may stay unsettled before its queue takes it back."""
-    max_message_timeout: Duration = 900.0
-    """Longest time a delivery may be kept by touching it."""
-    max_requeue_timeout: Duration = 3600.0
-    """Longest delay of a deferred requeue."""
 
 
 class VhostConfig(Settings):
@@ -133,8 +109,25 @@ class VhostConfig(Settings):
     name: str
     """Key of the vhost."""
     connections: Annotated[tuple[ConnectionConfig, ...], Field(validate_default=True)] = ()
-    """Brokers to try, in order, written `connection` or `connections`: a URL, a mapping, or a
-    list of these; the built-in broker, `embedded://`, when left out."""
+    """Brokers to try, written `connection` or `connections`: a URL, a mapping, or a list of
+    these; the built-in broker, `embedded://`, when left out."""
+    connection_strategy: Literal["random", "fixed"] = "random"
+    """`fixed` tries the brokers in the order given; `random` in one that is drawn at each start,
+    the same for every vhost."""
+    separate_connections: bool = True
+    """Publish and consume on connections of their own, so that a broker that holds up publishers
+    does not hold up consumers."""
+    startup: Literal["fail", "retry"] = "fail"
+    """What happens when no broker answers at the start: `fail` at once, or `retry`."""
+    startup_timeout: Duration | None = None
+    """Longest time for `retry`; for ever when left out."""
+    assert_: bool = Field(default=False, validation_alias="assert")
+    """Make the vhost, by the management API."""
+    check: bool = False
+    """Fail unless the vhost is there already, by the management API."""
+    namespace: MadeUp = None
+    """Put this in front of the names of exchanges and queues on the broker: a text, or true for a
+    fresh UUID at each start."""
     concurrency: Positive = 1
     """Channels used to declare what is below."""
     exchanges: Annotated[dict[str, ExchangeConfig], Field(validate_default=True)] = Field(
@@ -149,8 +142,8 @@ class VhostConfig(Settings):
     """Channels for publishing."""
     publish_queue: PublishQueueConfig = PublishQueueConfig()
     """Waiting publishes."""
-    node: NodeConfig = NodeConfig()
-    """Settings of the built-in broker."""
+    redeliveries: CountersConfig = CountersConfig()
+    """Counters of redeliveries for subscriptions of this vhost."""
 
     @field_validator("connections")
     @classmethod
@@ -162,125 +155,43 @@ class VhostConfig(Settings):
 
     @field_validator("exchanges")
     @classmethod
-    def _default_exchange_is_there(
-        cls, value: dict[str, ExchangeConfig]
+    def _exchanges_know_their_namespace(
+        cls, value: dict[str, ExchangeConfig], info: ValidationInfo
     ) -> dict[str, ExchangeConfig]:
         # AMQP 0-9-1 §3.1.3.1: every vhost has a direct exchange without a name.
-        return {"": ExchangeConfig(name="", type="direct"), **value}
+        every = {"": ExchangeConfig(name="", type="direct"), **value}
+        return {key: each.within(info.data.get("namespace")) for key, each in every.items()}
 
+    @field_validator("queues")
+    @classmethod
+    def _queues_know_their_namespace(
+        cls, value: dict[str, QueueConfig], info: ValidationInfo
+    ) -> dict[str, QueueConfig]:
+        return {key: each.within(info.data.get("namespace")) for key, each in value.items()}
 
-# --------------------------------------------------------------------------- publications
+    @field_validator("bindings")
+    @classmethod
+    def _bindings_know_their_ends(
+        cls, value: tuple[BindingConfig, ...], info: ValidationInfo
+    ) -> tuple[BindingConfig, ...]:
+        queues: dict[str, QueueConfig] = info.data.get("queues", {})
+        resolved = []
+        for binding in value:
+            queue = queues.get(binding.destination)
+            to_queue = queue is not None and binding.destination_type == "queue"
+            known = queue.qualified_name if queue is not None and to_queue else None
+            resolved.append(binding.within(info.data.get("namespace")).towards(known))
+        return tuple(resolved)
 
+    def queue_name(self, name: str) -> str:
+        """The name on the broker of the queue called `name` in this vhost."""
+        if name in self.queues:
+            return self.queues[name].qualified_name
+        return qualified(self.namespace, name)
 
-class PublicationOptions(Settings):
-    """Properties of the messages (AMQP 0-9-1 §1.8) and how they are published."""
-
-    persistent: bool = True
-    """A durable queue keeps the message over a restart of the broker."""
-    mandatory: bool = True
-    """A message that no queue takes comes back, and the publication ends as `return`."""
-    content_type: str | None = None
-    """Content type; found from the content when left out."""
-    content_encoding: str | None = None
-    """Content encoding."""
-    headers: dict[str, Any] = Field(default_factory=dict)
-    """Headers."""
-    priority: Annotated[int, Field(ge=0, le=255)] | None = None
-    """Priority, 0 to 255."""
-    expiration: Duration | None = None
-    """Time the message may wait in a queue."""
-    correlation_id: str | None = None
-    """Correlation id."""
-    reply_to: str | None = None
-    """Queue for answers."""
-    type: str | None = None
-    """Type of the message."""
-    user_id: str | None = None
-    """User; the broker refuses one that is not the connection's."""
-    app_id: str | None = None
-    """Name of the application."""
-
-
-class PublicationConfig(Settings):
-    """Where messages are published to: an exchange, or a queue by the default exchange."""
-
-    name: str
-    """Key of the publication."""
-    vhost: str = "/"
-    """Vhost of the exchange or queue."""
-    exchange: str | None = None
-    """Exchange; '' is the default exchange. Either this or `queue`."""
-    queue: str | None = None
-    """Queue. Either this or `exchange`."""
-    routing_key: str = ""
-    """Routing key, unless the call names one."""
-    confirm: bool = True
-    """Wait for the broker's publisher confirm."""
-    timeout: Duration = 10.0
-    """Time for the whole publish: queueing, sending and confirm."""
-    options: PublicationOptions = PublicationOptions()
-    """Properties of the messages."""
-    retry_nacked: Count = 0
-    """Times a message that the broker nacked is sent again."""
-
-    @model_validator(mode="after")
-    def _exchange_or_queue(self) -> Self:
-        if (self.exchange is None) == (self.queue is None):
-            raise ValueError("name either an exchange or a queue")
-        return self
-
-
-# --------------------------------------------------------------------------- subscriptions
-
-
-class ConsumeOptions(Settings):
-    """What the broker is told when the consumer starts."""
-
-    no_ack: bool = False
-    """Messages count as settled when sent; they are lost with the connection."""
-    exclusive: bool = False
-    """No other consumer may use the queue."""
-    consumer_tag: str = ""
-    """Name of the consumer; made up when empty."""
-    priority: int | None = None
-    """Consumers with a higher priority are served first (`x-priority`)."""
-    arguments: Arguments = Field(default_factory=dict)
-    """Further arguments, as the broker knows them; they win over the options above."""
-
-    @property
-    def all_arguments(self) -> Arguments:
-        """The arguments to consume with."""
-        friendly = {} if self.priority is None else {"x-priority": self.priority}
-        return friendly | self.arguments
-
-
-class SubscriptionConfig(Settings):
-    """A consumer of a queue."""
-
-    name: str
-    """Key of the subscription."""
-    vhost: str = "/"
-    """Vhost of the queue."""
-    queue: str
-    """Queue."""
-    prefetch: Annotated[int, Field(ge=0, le=65535)] = 10
-    """Unsettled messages at a time; 0 is no limit."""
-    content_type: str | None = None
-    """Read bodies as this content type, whatever the message says."""
-    options: ConsumeOptions = ConsumeOptions()
-    """Options of the consumer."""
-    retry: RetryConfig = RetryConfig()
-    """Waits between attempts to subscribe again."""
-    recovery: tuple[Strategy, ...] | None = None
-    """What happens when the handler fails: a name of the `recovery` section, a strategy or a
-    list of them. Left out, the message is requeued after a growing `requeue_defer`."""
-    requeue_defer: BackoffConfig = BackoffConfig()
-    """Delays of the built-in recovery."""
-    close_timeout: Duration = 10.0
-    """Longest wait for unsettled messages when the subscription ends."""
-
-
-# --------------------------------------------------------------------------- all of it
+    def exchange_name(self, name: str) -> str:
+        """The name on the broker of the exchange called `name` in this vhost."""
+        return qualified(self.namespace, name)
 
 
 class BrokerConfig(Settings):
@@ -294,12 +205,22 @@ class BrokerConfig(Settings):
     """Publications by name, those of the vhosts included."""
     subscriptions: dict[str, SubscriptionConfig] = Field(default_factory=dict)
     """Subscriptions by name, those of the vhosts included."""
+    shovels: dict[str, ShovelConfig] = Field(default_factory=dict)
+    """Shovels by name."""
     recovery: dict[str, tuple[Strategy, ...]] = Field(default_factory=dict)
     """Recovery chains by name."""
+    encryption: dict[str, EncryptionConfig] = Field(default_factory=dict)
+    """Encryption profiles by name."""
+    redeliveries: CountersConfig = CountersConfig()
+    """Counters of redeliveries."""
+    node: NodeConfig = NodeConfig()
+    """Settings of the built-in broker; there is one in each Broker."""
 
     _implied: dict[str, tuple[PublicationConfig, SubscriptionConfig]] = PrivateAttr(
         default_factory=dict
     )
+    _ranks: dict[str, float] = PrivateAttr(default_factory=dict)
+    _warnings: tuple[Problem, ...] | None = PrivateAttr(default=None)
 
     @field_validator("vhosts")
     @classmethod
@@ -307,6 +228,8 @@ class BrokerConfig(Settings):
         if not value:
             raise ValueError("No vhosts specified")
         return value
+
+    # ------------------------------------------------------------------ publications
 
     def find_publication(self, name: str) -> PublicationConfig | None:
         """The publication called `name`.
@@ -338,6 +261,16 @@ class BrokerConfig(Settings):
                 return like.model_copy(update={"name": name, "vhost": vhost.name, "queue": entity})
         return None
 
+    def implied_subscriptions(self) -> Iterator[SubscriptionConfig]:
+        """One for each queue, as `find_subscription` makes them; declared ones are not among
+        them."""
+        for key, vhost in self.vhosts.items():
+            for queue in vhost.queues:
+                name = _implied_name(key, queue)
+                found = self.find_subscription(name)
+                if found is not None and name not in self.subscriptions:
+                    yield found
+
     def set_implied(
         self, templates: Mapping[str, tuple[PublicationConfig, SubscriptionConfig]]
     ) -> None:
@@ -346,6 +279,87 @@ class BrokerConfig(Settings):
 
     def _named(self, name: str) -> Iterator[tuple[VhostConfig, str]]:
         for key, vhost in self.vhosts.items():
-            prefix = "/" if key == "/" else f"{key}/"
+            prefix = _implied_name(key, "")
             if name.startswith(prefix):
                 yield vhost, name.removeprefix(prefix)
+
+    # ------------------------------------------------------------------ names on the broker
+
+    def qualify(self, vhost: str, name: str) -> str:
+        """The name on the broker of the queue or exchange called `name` in `vhost` (R-220).
+
+        Where both are called so, it is the queue's; they differ only when it has a `reply_to`.
+
+        Raises:
+            KeyError: no such vhost.
+        """
+        return self.vhosts[vhost].queue_name(name)
+
+    def target_of(self, publication: PublicationConfig) -> tuple[str, str]:
+        """Exchange and routing key of a publication, by their names on the broker."""
+        vhost = self.vhosts[publication.vhost]
+        if publication.queue is not None:
+            # AMQP 0-9-1 §3.1.3.1: the default exchange routes to the queue of that name.
+            return "", vhost.queue_name(publication.queue)
+        return vhost.exchange_name(publication.exchange or ""), publication.routing_key
+
+    def reply_queue_of(self, publication: PublicationConfig) -> str | None:
+        """What a publication's messages name as queue for answers (rascal R-068)."""
+        if publication.options.reply_to is not None or publication.reply_to is None:
+            return publication.options.reply_to
+        return self.vhosts[publication.vhost].queue_name(publication.reply_to)
+
+    def source_of(self, subscription: SubscriptionConfig) -> str:
+        """The queue of a subscription, by its name on the broker."""
+        return self.vhosts[subscription.vhost].queue_name(subscription.queue)
+
+    # ------------------------------------------------------------------ what is chosen by name
+
+    def connections_of(self, vhost: str) -> tuple[ConnectionConfig, ...]:
+        """The brokers of `vhost` in the order to try them.
+
+        `random` draws one place in the order for each ``host:port``, kept as long as this
+        configuration, so that all vhosts of a Broker go to one node first (rascal R-014).
+        """
+        config = self.vhosts[vhost]
+        if config.connection_strategy == "fixed" or len(config.connections) == 1:
+            return config.connections
+
+        def rank(connection: ConnectionConfig) -> float:
+            return self._ranks.setdefault(connection.place, random.random())  # noqa: S311 - no secret
+
+        return tuple(sorted(config.connections, key=rank))
+
+    def counter_of(self, subscription: SubscriptionConfig) -> CounterConfig:
+        """The counter of a subscription: the vhost's, the file's or a built-in one.
+
+        Raises:
+            KeyError: there is none of that name; the loader refuses that.
+        """
+        vhost = self.vhosts[subscription.vhost]
+        known = BUILT_IN_COUNTERS | self.redeliveries.counters | vhost.redeliveries.counters
+        return known[subscription.redeliveries.counter]
+
+    def profiles_of(self, subscription: SubscriptionConfig) -> Mapping[str, EncryptionConfig]:
+        """The profiles a subscription decrypts with, by name."""
+        return self.encryption if subscription.encryption is None else subscription.encryption
+
+    # ------------------------------------------------------------------ warnings
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """What is allowed, but most likely not meant; found by `load_config`."""
+        return self._warnings or ()
+
+    @property
+    def is_checked(self) -> bool:
+        """True once `load_config` has looked for warnings."""
+        return self._warnings is not None
+
+    def set_warnings(self, warnings: tuple[Problem, ...]) -> None:
+        """For the loader."""
+        self._warnings = warnings
+
+
+def _implied_name(vhost: str, entity: str) -> str:
+    return f"/{entity}" if vhost == "/" else f"{vhost}/{entity}"

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from broker_client.config_values import (
-    DEFAULT_PORTS,
-    Duration,
-    Settings,
-    UrlParts,
-    WholeSeconds,
-    build_url,
-    parse_url,
-)
+from broker_client.config_access import ManagementConfig, TlsConfig
+from broker_client.config_url import DEFAULT_PORTS, UrlParts, build_url, parse_url
+from broker_client.config_values import ByteSize, Duration, Settings, WholeSeconds
 
 
 class BackoffConfig(Settings):
@@ -55,8 +49,9 @@ class ConnectionConfig(Settings):
     """Where a broker is: a `url`, or its parts. After loading, both are set and agree."""
 
     url: SecretStr = SecretStr("embedded://")
-    """`embedded://`, `embedded:///path/to/file.db`, `amqp://user:password@host:port/vhost` or
-    `amqps://...`, its parts percent-encoded. Leave it out to give the parts below."""
+    """`embedded://`, `embedded://NAME`, `embedded:///path/to/file.db`,
+    `amqp://user:password@host:port/vhost` or `amqps://...`, its parts percent-encoded. Leave it
+    out to give the parts below."""
     scheme: Literal["embedded", "amqp", "amqps"] = "amqp"
     """First part of the URL."""
     hostname: str = "localhost"
@@ -75,6 +70,49 @@ class ConnectionConfig(Settings):
     """Whole seconds between heartbeats; 0s turns them off."""
     retry: RetryConfig = RetryConfig()
     """Waits between attempts to connect."""
+    tls: Annotated[TlsConfig | None, Field(validate_default=True)] = None
+    """Trust and certificates of an `amqps` address, and of no other."""
+    name: str | None = None
+    """Name of the connection, shown by the broker's management."""
+    client_properties: dict[str, Any] = Field(default_factory=dict)
+    """Further properties the broker is told of this client."""
+    channel_max: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Most channels of the connection; 0 is no limit, left out is what the broker proposes."""
+    frame_max: Annotated[ByteSize, Field(le=2**32 - 1)] | None = None
+    """Largest frame, at least 4096 bytes; 0 is no limit, left out is what the broker proposes."""
+    management: Annotated[ManagementConfig, Field(validate_default=True)] = ManagementConfig()
+    """The broker's HTTP API: a URL or a mapping. Host, user and password are the connection's
+    when left out."""
+
+    @field_validator("frame_max")
+    @classmethod
+    def _frame_is_not_too_small(cls, value: int | None) -> int | None:
+        # AMQP 0-9-1 §1.4.2.5: frame-min-size is 4096.
+        if value is not None and 0 < value < 4096:
+            raise ValueError("must be 0 or at least 4096 bytes")
+        return value
+
+    @field_validator("management")
+    @classmethod
+    def _management_is_where_the_broker_is(
+        cls, value: ManagementConfig, info: ValidationInfo
+    ) -> ManagementConfig:
+        known = info.data
+        if not known.keys() >= {"scheme", *_LOGIN} or known["scheme"] == "embedded":
+            return value
+        return value.completed(known["hostname"], known["user"], known["password"])
+
+    @field_validator("tls")
+    @classmethod
+    def _tls_goes_with_amqps(
+        cls, value: TlsConfig | None, info: ValidationInfo
+    ) -> TlsConfig | None:
+        scheme = info.data.get("scheme", "amqps")
+        if scheme == "amqps":
+            return value or TlsConfig()
+        if value is not None:
+            raise ValueError(f"needs an amqps:// address; this one is {scheme}://")
+        return None
 
     @model_validator(mode="before")
     @classmethod
@@ -84,6 +122,8 @@ class ConnectionConfig(Settings):
         if not isinstance(value, Mapping):
             return value
         given = {key: each for key, each in value.items() if each is not None or key not in _KEYS}
+        if isinstance(given.get("management"), str):
+            given["management"] = {"url": given["management"]}
         url = _revealed(given.get("url"))
         if url is None:
             return _with_url(given)
@@ -117,13 +157,24 @@ class ConnectionConfig(Settings):
         """File of the built-in broker; None keeps everything in memory."""
         return parse_url(self.url.get_secret_value()).path or None
 
+    @property
+    def node_name(self) -> str:
+        """Name of the node in this process, when it is shared; "" for a private one or a file."""
+        return parse_url(self.url.get_secret_value()).hostname if self.is_embedded else ""
+
+    @property
+    def place(self) -> str:
+        """``host:port``, or the address of the built-in broker: what is tried as one."""
+        return self.masked_url if self.is_embedded else f"{self.hostname}:{self.port}"
+
     def __repr_args__(self) -> Any:
         yield "url", self.masked_url
-        hidden = {"url", "scheme", "hostname", "port", "user", "password"}
+        hidden = {"url", "scheme", "hostname", "port", "user", "password", "management"}
         yield from ((key, value) for key, value in super().__repr_args__() if key not in hidden)
 
 
 _KEYS = frozenset(ConnectionConfig.model_fields)
+_LOGIN = ("hostname", "user", "password")
 _PARTS = ("scheme", "hostname", "port", "user", "password")
 
 
@@ -135,11 +186,16 @@ def _with_url(given: dict[str, Any]) -> dict[str, Any]:
     """`given` without `url`: built from the parts, or the built-in broker when none is there."""
     parts = {key: _revealed(given[key]) for key in (*_PARTS, "vhost") if key in given}
     if not parts.keys() - {"vhost"}:
-        return {**given, "url": "embedded://", "scheme": "embedded", "hostname": "", "user": ""}
+        nobody = {"hostname": "", "user": "", "password": ""}
+        return {**given, **nobody, "url": "embedded://", "scheme": "embedded"}
     scheme = parts.get("scheme", "amqp")
-    if scheme not in DEFAULT_PORTS or not all(
-        isinstance(value, str) for key, value in parts.items() if key != "port"
-    ):
+    if not all(isinstance(value, str) for key, value in parts.items() if key != "port"):
+        return given
+    if scheme == "embedded":
+        name = parts.get("hostname", "")
+        nobody = {"hostname": name, "user": "", "password": ""}
+        return {**given, **nobody, "url": build_url(UrlParts(scheme, name))}
+    if scheme not in DEFAULT_PORTS:
         return given
     port = parts.get("port", DEFAULT_PORTS[scheme])
     if not str(port).isdecimal():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -42,6 +42,34 @@ class Republish(Settings):
     """Times a message is republished before the next strategy is used; None is for ever."""
     restore_routing_headers: bool = True
     """True shows handlers the original exchange and routing key, not those of the copy."""
+    immediate_nack: bool = False
+    """Refuse the copy as soon as it arrives: the message reaches the dead-letter exchange with
+    the error in its headers. One that comes back from there is handled again."""
+
+
+class ForwardOptions(Settings):
+    """What a forwarded copy has otherwise than its message; headers are merged."""
+
+    persistent: bool | None = None
+    """A durable queue keeps the copy over a restart of the broker."""
+    content_type: str | None = None
+    """Content type."""
+    content_encoding: str | None = None
+    """Content encoding."""
+    headers: dict[str, Any] = Field(default_factory=dict)
+    """Further headers."""
+    priority: Annotated[int, Field(ge=0, le=255)] | None = None
+    """Priority, 0 to 255."""
+    expiration: Duration | None = None
+    """Time the copy may wait in a queue."""
+    correlation_id: str | None = None
+    """Correlation id."""
+    reply_to: str | None = None
+    """Queue for answers."""
+    type: str | None = None
+    """Type of the message."""
+    app_id: str | None = None
+    """Name of the application."""
 
 
 class Forward(Settings):
@@ -59,6 +87,10 @@ class Forward(Settings):
     """Routing key of the copy; None uses the publication's, or else the message's own."""
     restore_routing_headers: bool = True
     """True shows handlers the original exchange and routing key, not those of the copy."""
+    x_death_fix: bool = False
+    """Leave out the `x-death` header, by which RabbitMQ drops a message that goes in a circle."""
+    options: ForwardOptions = ForwardOptions()
+    """Properties of the copy."""
 
 
 Strategy = Annotated[Ack | Nack | Republish | Forward, Field(discriminator="strategy")]

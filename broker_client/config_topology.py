@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
+from uuid import uuid4
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from broker_client.config_problems import hint
 from broker_client.config_values import Count, Duration, Settings
@@ -28,6 +29,39 @@ ExchangeType = Annotated[
 ]
 
 
+def _made_up(value: object) -> object:
+    """Rascal R-011, R-048: true stands for a name nobody else has."""
+    if value is True:
+        return str(uuid4())
+    return None if value is False or value == "" else value
+
+
+MadeUp = Annotated[
+    str | None,
+    BeforeValidator(_made_up),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string"}]}, mode="validation"),
+]
+"""A text; or true for a fresh UUID, false for nothing."""
+
+
+def qualified(namespace: str | None, name: str) -> str:
+    """`name` within `namespace`; the default exchange, "", is in none (rascal R-011)."""
+    return f"{namespace}:{name}" if namespace and name else name
+
+
+class Named(Settings):
+    """Base of what has one name in the file and, in a namespace, another on the broker."""
+
+    name: str
+    _namespace: str | None = PrivateAttr(default=None)
+
+    def within(self, namespace: str | None) -> Self:
+        """A copy that knows its namespace; for `VhostConfig`."""
+        copy = self.model_copy()
+        copy._namespace = namespace  # noqa: SLF001 - of its own class
+        return copy
+
+
 class ExchangeOptions(Settings):
     """What the broker is told when the exchange is declared."""
 
@@ -48,7 +82,7 @@ class ExchangeOptions(Settings):
         return _merged({"alternate-exchange": self.alternate_exchange}, self.arguments)
 
 
-class ExchangeConfig(Settings):
+class ExchangeConfig(Named):
     """An exchange."""
 
     name: str
@@ -61,6 +95,16 @@ class ExchangeConfig(Settings):
     """Fail unless it is there already."""
     options: ExchangeOptions = ExchangeOptions()
     """Options of the declaration."""
+
+    @property
+    def qualified_name(self) -> str:
+        """Its name on the broker."""
+        return qualified(self._namespace, self.name)
+
+    @property
+    def arguments(self) -> Arguments:
+        """The arguments to declare with; the alternate exchange by its name on the broker."""
+        return _within(self._namespace, self.options.all_arguments, "alternate-exchange")
 
 
 class QueueOptions(Settings):
@@ -101,7 +145,7 @@ class QueueOptions(Settings):
         return _merged(friendly, self.arguments)
 
 
-class QueueConfig(Settings):
+class QueueConfig(Named):
     """A queue."""
 
     name: str
@@ -112,8 +156,27 @@ class QueueConfig(Settings):
     """Fail unless it is there already."""
     purge: bool = False
     """Empty it when the broker starts (not at reconnects)."""
+    reply_to: MadeUp = None
+    """Put this behind the name on the broker, so that each process has a queue for answers of
+    its own: a text, or true for a fresh UUID. See `reply_to` of publications."""
     options: QueueOptions = QueueOptions()
     """Options of the declaration."""
+
+    @property
+    def qualified_name(self) -> str:
+        """Its name on the broker (rascal R-011, R-048)."""
+        name = qualified(self._namespace, self.name)
+        return f"{name}:{self.reply_to}" if self.reply_to else name
+
+    @property
+    def arguments(self) -> Arguments:
+        """The arguments to declare with; the dead-letter exchange by its name on the broker."""
+        return _within(self._namespace, self.options.all_arguments, "x-dead-letter-exchange")
+
+    @property
+    def kind(self) -> str:
+        """``classic``, ``quorum``, ``stream``, or what the broker makes of `x-queue-type`."""
+        return str(self.options.arguments.get("x-queue-type", "classic"))
 
 
 class BindingOptions(Settings):
@@ -123,7 +186,7 @@ class BindingOptions(Settings):
     """Arguments; a headers exchange matches on them."""
 
 
-class BindingConfig(Settings):
+class BindingConfig(Named):
     """A binding, or several that differ in their key. Short form: ``source[key] -> target``."""
 
     yaml_keys: ClassVar[tuple[str, ...]] = ("binding_key",)
@@ -138,12 +201,47 @@ class BindingConfig(Settings):
     """What `destination` names."""
     binding_keys: Annotated[tuple[str, ...], Field(min_length=1)] = ("#",)
     """One binding is made for each of these keys."""
+    qualify_binding_keys: bool = False
+    """Put the namespace in front of the keys too, but for a key that was left out."""
     options: BindingOptions = BindingOptions()
     """Options of the binding."""
+
+    _destination: str | None = PrivateAttr(default=None)
+
+    def towards(self, destination: str | None) -> Self:
+        """A copy that knows the name of its destination on the broker; for `VhostConfig`."""
+        copy = self.model_copy()
+        copy._destination = destination  # noqa: SLF001 - of its own class
+        return copy
+
+    @property
+    def qualified_source(self) -> str:
+        """Name of the source on the broker."""
+        return qualified(self._namespace, self.source)
+
+    @property
+    def qualified_destination(self) -> str:
+        """Name of the destination on the broker."""
+        if self._destination is not None:
+            return self._destination
+        return qualified(self._namespace, self.destination)
+
+    @property
+    def qualified_keys(self) -> tuple[str, ...]:
+        """The keys to bind with. A key left out stays ``#`` (rascal prefixes it, C-16)."""
+        if not self.qualify_binding_keys or "binding_keys" not in self.model_fields_set:
+            return self.binding_keys
+        return tuple(qualified(self._namespace, key) for key in self.binding_keys)
 
 
 def _milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
+
+
+def _within(namespace: str | None, arguments: Arguments, key: str) -> Arguments:
+    if key not in arguments:
+        return arguments
+    return arguments | {key: qualified(namespace, str(arguments[key]))}
 
 
 def _merged(friendly: Mapping[str, Any], arguments: Arguments) -> Arguments:

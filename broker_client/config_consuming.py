@@ -1,0 +1,225 @@
+"""Models of consuming: subscriptions, counters of redeliveries, stores of message ids, shovels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+
+from broker_client.config_connection import BackoffConfig, RetryConfig
+from broker_client.config_encryption import EncryptionConfig
+from broker_client.config_recovery import Strategy
+from broker_client.config_topology import Arguments
+from broker_client.config_values import Count, Duration, Positive, Settings
+
+# --------------------------------------------------------------------------- streams
+
+_OFFSETS = ("first", "last", "next")
+_SINCE = re.compile(r"\s*(\d+)\s*([smhdDMY])\s*")
+
+
+def _number_if_digits(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
+def _known_offset(value: int | datetime | str) -> int | datetime | str:
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, int) or value in _OFFSETS:
+        return value
+    match = _SINCE.fullmatch(value)
+    if match is None:
+        raise ValueError(
+            f"{value!r} is no offset; write first, last, next, a number, a time, or how far back "
+            "to go, such as 1h or 7d"
+        )
+    # RabbitMQ streams: an interval has the units Y, M, D, h, m and s.
+    return match[1] + {"d": "D"}.get(match[2], match[2])
+
+
+StreamOffset = Annotated[
+    Annotated[int, Field(ge=0)] | datetime | str,
+    BeforeValidator(_number_if_digits),
+    AfterValidator(_known_offset),
+]
+
+
+class ConsumeOptions(Settings):
+    """What the broker is told when the consumer starts."""
+
+    no_ack: bool = False
+    """Messages count as settled when sent; they are lost with the connection."""
+    exclusive: bool = False
+    """No other consumer may use the queue."""
+    consumer_tag: str = ""
+    """Name of the consumer; made up when empty."""
+    priority: int | None = None
+    """Consumers with a higher priority are served first (`x-priority`)."""
+    offset: StreamOffset | None = None
+    """Where to begin in a stream (`x-stream-offset`): `first`, `last`, `next`, a number, a time,
+    or how far back, such as `1h`. A reconnect goes on behind what was settled last."""
+    arguments: Arguments = Field(default_factory=dict)
+    """Further arguments, as the broker knows them; they win over the options above."""
+
+    @property
+    def all_arguments(self) -> Arguments:
+        """The arguments to consume with."""
+        friendly = {"x-priority": self.priority, "x-stream-offset": self.offset}
+        given = {key: value for key, value in friendly.items() if value is not None}
+        return given | self.arguments
+
+
+# --------------------------------------------------------------------------- memory of messages
+
+
+def _place_fits(kind: str, path: str | None, url: SecretStr | None) -> None:
+    """Raises ValueError where a store in a file or on a server has no place, or another has one."""
+    for key, value, owner in (("path", path, "sqlite"), ("url", url, "redis")):
+        if kind == owner and value is None:
+            raise ValueError(f"{owner} needs a {key}")
+        if kind != owner and value is not None:
+            raise ValueError(f"{key} is for {owner}; this is {kind}")
+
+
+class CounterConfig(Settings):
+    """Counts how often each message was delivered again."""
+
+    name: str
+    """Key of the counter."""
+    type: Literal["stub", "memory", "sqlite", "redis", "custom"]
+    """`stub` always says 0, `memory` forgets at the end of the process, `sqlite` keeps a file,
+    `redis` is shared by processes, `custom` is given to `Broker.create`. The name when left out
+    and the counter is called so."""
+    size: Positive = 1000
+    """Most messages remembered; the oldest are forgotten."""
+    path: str | None = None
+    """File, for `sqlite`."""
+    url: SecretStr | None = None
+    """Address, for `redis`: redis://user:password@host:6379/0. Never printed."""
+    options: Arguments = Field(default_factory=dict)
+    """Whatever a `custom` counter wants to know."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _type_is_the_name(cls, value: object) -> object:
+        if isinstance(value, Mapping) and value.get("type") is None and value.get("name") in _TYPES:
+            return {**value, "type": value["name"]}
+        return value
+
+    @model_validator(mode="after")
+    def _has_its_place(self) -> Self:
+        if self.type != "custom":
+            _place_fits(self.type, self.path, self.url)
+            if self.options:
+                raise ValueError(f"options are for a custom counter; this is {self.type}")
+        return self
+
+
+_TYPES = ("stub", "memory", "sqlite", "redis", "custom")
+
+BUILT_IN_COUNTERS = {
+    "stub": CounterConfig(name="stub", type="stub"),
+    "memory": CounterConfig(name="memory", type="memory"),
+}
+"""Counters that are there without being declared."""
+
+
+class CountersConfig(Settings):
+    """Counters of redeliveries, by name. `stub` and `memory` need no declaration."""
+
+    counters: dict[str, CounterConfig] = Field(default_factory=dict)
+    """Counters by name; those of a vhost come before those of the file."""
+
+
+class RedeliveriesConfig(Settings):
+    """How often a message may come again. Counts only with another counter than `stub`."""
+
+    limit: Count = 100
+    """Most redeliveries; the next is `redeliveries_exceeded`."""
+    timeout: Duration = 1.0
+    """Longest wait for the counter."""
+    counter: str = "stub"
+    """Name of the counter."""
+
+
+class DeduplicateConfig(Settings):
+    """Remembers the ids of handled messages, and acks one that comes again unhandled."""
+
+    store: Literal["memory", "sqlite", "redis"] = "memory"
+    """Where ids are kept."""
+    window: Annotated[Duration, Field(gt=0)] = 600.0
+    """How long an id is remembered."""
+    size: Positive = 100_000
+    """Most ids remembered by `memory` and `sqlite`; the oldest are forgotten."""
+    path: str | None = None
+    """File, for `sqlite`."""
+    url: SecretStr | None = None
+    """Address, for `redis`. Never printed."""
+
+    @model_validator(mode="after")
+    def _has_its_place(self) -> Self:
+        _place_fits(self.store, self.path, self.url)
+        return self
+
+
+# --------------------------------------------------------------------------- subscriptions
+
+
+class SubscriptionConfig(Settings):
+    """A consumer of a queue."""
+
+    name: str
+    """Key of the subscription."""
+    vhost: str = "/"
+    """Vhost of the queue."""
+    queue: str
+    """Queue."""
+    prefetch: Annotated[int, Field(ge=0, le=65535)] = 10
+    """Unsettled messages at a time; 0 is no limit."""
+    channel_prefetch: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Unsettled messages of the whole channel; RabbitMQ 4.3 refuses it unless told otherwise."""
+    concurrency: Positive | None = None
+    """Handlers running at a time; no limit but `prefetch` when left out."""
+    content_type: str | None = None
+    """Read bodies as this content type, whatever the message says."""
+    options: ConsumeOptions = ConsumeOptions()
+    """Options of the consumer."""
+    retry: RetryConfig = RetryConfig()
+    """Waits between attempts to subscribe again."""
+    recovery: tuple[Strategy, ...] | None = None
+    """What happens when the handler fails: a name of the `recovery` section, a strategy or a
+    list of them. Left out, the message is requeued after a growing `requeue_defer`."""
+    requeue_defer: BackoffConfig = BackoffConfig()
+    """Delays of the built-in recovery."""
+    redeliveries: RedeliveriesConfig = RedeliveriesConfig()
+    """How often a message may come again."""
+    deduplicate: DeduplicateConfig | None = None
+    """Pass over messages that were handled already; off when left out."""
+    encryption: dict[str, EncryptionConfig] | None = None
+    """Profiles to decrypt with: names of the `encryption` section, or profiles by name. All of
+    the section when left out."""
+    loop_lag: Duration = 1.0
+    """Say so when handlers keep the event loop busy for longer than this; 0s never."""
+    close_timeout: Duration = 10.0
+    """Longest wait for unsettled messages when the subscription ends."""
+
+    @model_validator(mode="after")
+    def _recovery_has_something_to_settle(self) -> Self:
+        # Rascal R-182: with no_ack the broker has forgotten the message already.
+        if self.options.no_ack and self.recovery:
+            raise ValueError("no_ack leaves nothing to settle: take out no_ack or recovery")
+        return self
+
+
+class ShovelConfig(Settings):
+    """Moves what a subscription receives to a publication. Short form: ``sub -> pub``."""
+
+    name: str
+    """Key of the shovel."""
+    subscription: str
+    """Name of the subscription."""
+    publication: str
+    """Name of the publication."""

@@ -1,0 +1,63 @@
+"""Models of the built-in broker."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from broker_client.config_values import ByteSize, Count, Duration, Positive, Settings
+
+
+class ScanConfig(Settings):
+    """The loop that looks for what has become due, after nsq's queueScanLoop."""
+
+    interval: Annotated[Duration, Field(gt=0)] = 0.1
+    """Time between two looks at the queues that have something due."""
+    refresh_interval: Annotated[Duration, Field(gt=0)] = 5.0
+    """Time after which the number of workers is fitted to the number of queues."""
+    selection_count: Positive = 20
+    """Queues looked at at a time."""
+    dirty_percent: Annotated[float, Field(ge=0.0, le=1.0)] = 0.25
+    """Look again at once when more than this share of them had something due."""
+    worker_pool_max: Positive = 4
+    """Most workers."""
+
+
+class EventLogConfig(Settings):
+    """Where the built-in broker writes what happens to each message, for analysis."""
+
+    path: str | None = None
+    """Folder of the log; none is written when left out."""
+    max_bytes: ByteSize = 64 * 1024 * 1024
+    """A new file is begun after so many bytes."""
+    max_age: Duration = 60.0
+    """A new file is begun after this time."""
+    buffer: Count = 10_000
+    """Most events waiting to be written; later ones are dropped and counted."""
+
+
+class NodeConfig(Settings):
+    """Settings of the built-in broker; without effect on other brokers."""
+
+    message_timeout: Duration = 60.0
+    """Time a delivery may stay unsettled before its queue takes it back."""
+    max_message_timeout: Duration = 900.0
+    """Longest time a delivery may be kept by touching it."""
+    max_requeue_timeout: Duration = 3600.0
+    """Longest delay of a deferred requeue."""
+    memory_limit: ByteSize = 64 * 1024 * 1024
+    """Bytes of bodies kept in memory; a node with a file keeps the rest only there."""
+    scan: ScanConfig = ScanConfig()
+    """The loop that looks for what is due."""
+    event_log: EventLogConfig = EventLogConfig()
+    """The log of deliveries."""
+
+    @model_validator(mode="after")
+    def _touching_can_only_lengthen(self) -> Self:
+        if self.max_message_timeout < self.message_timeout:
+            raise ValueError(
+                f"max_message_timeout ({self.max_message_timeout:g}s) is below message_timeout "
+                f"({self.message_timeout:g}s)"
+            )
+        return self
