@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 from broker_client.errors import UnknownNameError
@@ -61,18 +62,17 @@ class Emitter:
     def once(self, event: str, listener: Listener) -> Self:
         """Call `listener` at the next `event` only."""
 
-        def only_once(*args: Any) -> Any:
-            self.off(event, only_once)
-            return listener(*args)
-
-        self._add(event, only_once)
+        self._add(event, _Once(self, event, listener))
         return self
 
     def off(self, event: str, listener: Listener) -> Self:
         """Stop calling `listener`; no error if it was not listening."""
         listeners = (self._listeners or {}).get(event)
-        if listeners and listener in listeners:
-            listeners.remove(listener)
+        for each in listeners or ():
+            if each == listener or (isinstance(each, _Once) and each.listener == listener):
+                assert listeners is not None
+                listeners.remove(each)
+                break
         return self
 
     def has_listener(self, event: str) -> bool:
@@ -88,14 +88,19 @@ class Emitter:
                 log.error("%r: %s (no 'error' listener)", self, error, exc_info=_traced(error))
             return False
         for listener in tuple(listeners):
-            try:
-                result = listener(*args)
-            except Exception as error:  # noqa: BLE001 - user code behind a fence
-                self._listener_failed(event, error)
-            else:
-                if inspect.isawaitable(result):
-                    self._tasks.spawn(self._finish(event, result), f"listener of {event!r}")
+            self._call(event, listener, args)
         return True
+
+    def _call(self, event: str, listener: Listener, args: tuple[Any, ...]) -> None:
+        try:
+            result = listener(*args)
+        except Exception as error:  # noqa: BLE001 - user code behind a fence
+            self._listener_failed(event, error)
+        else:
+            if inspect.isawaitable(result):
+                task = self._tasks.spawn(self._finish(event, result), f"listener of {event!r}")
+                if inspect.iscoroutine(result):
+                    task.add_done_callback(partial(close_unstarted, result))
 
     async def _finish(self, event: str, result: Awaitable[Any]) -> None:
         try:
@@ -114,6 +119,23 @@ class Emitter:
         if self._listeners is None:
             self._listeners = {}
         self._listeners.setdefault(event, []).append(listener)
+
+
+class _Once:
+    """A listener that leaves as it is called."""
+
+    def __init__(self, emitter: Emitter, event: str, listener: Listener) -> None:
+        self.listener = listener
+        self._emitter, self._event = emitter, event
+
+    def __call__(self, *args: Any) -> Any:
+        self._emitter.off(self._event, self)
+        return self.listener(*args)
+
+
+def close_unstarted(coroutine: Coroutine[Any, Any, Any], task: object) -> None:
+    """Close a coroutine whose task was cancelled before its first step; harmless after it."""
+    coroutine.close()
 
 
 def _traced(error: Any) -> BaseException | None:

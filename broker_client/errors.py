@@ -5,6 +5,7 @@ BrokerClientError
 ├── UsageError
 │   ├── UnknownNameError
 │   ├── InvalidMessageError
+│   ├── InvalidNameError
 │   ├── BrokerClosedError
 │   ├── WrongLoopError
 │   └── UnsupportedError
@@ -55,6 +56,10 @@ class BrokerClientError(Exception):
 
     retryable: ClassVar[bool] = False
     """True where the same call may succeed later, with nothing changed."""
+
+    def __init__(self, *fields: Any) -> None:
+        super().__init__(*fields)
+        self.args = fields  # OSError, which some are too, keeps two of them: it would not pickle
 
 
 # --------------------------------------------------------------------------- configuration
@@ -125,6 +130,18 @@ class InvalidMessageError(UsageError, ValueError):
 
     def __str__(self) -> str:
         return f"cannot publish: {self.what} {self.reason}"
+
+
+class InvalidNameError(UsageError, ValueError):
+    """An exchange, queue, routing key or consumer tag cannot be named so."""
+
+    def __init__(self, kind: str, name: str, reason: str) -> None:
+        super().__init__(kind, name, reason)
+        self.kind, self.name, self.reason = kind, name, reason
+
+    def __str__(self) -> str:
+        shown = self.name if len(self.name) <= 40 else self.name[:37] + "..."
+        return f"{self.kind} {shown!r} {self.reason}"
 
 
 class WrongLoopError(UsageError, RuntimeError):

@@ -29,6 +29,7 @@ BASIC_CANCEL = 60 << 16 | 30
 BASIC_RETURN = 60 << 16 | 50
 BASIC_DELIVER = 60 << 16 | 60
 BASIC_GET_OK = 60 << 16 | 71
+BASIC_GET_EMPTY = 60 << 16 | 72
 BASIC_ACK = 60 << 16 | 80
 BASIC_NACK = 60 << 16 | 120
 
@@ -54,6 +55,15 @@ class Deliver(NamedTuple):
     routing_key: str
 
 
+class GetOk(NamedTuple):
+    """basic.get-ok, without its count of remaining messages."""
+
+    delivery_tag: int
+    redelivered: bool
+    exchange: str
+    routing_key: str
+
+
 class Return(NamedTuple):
     """basic.return."""
 
@@ -71,6 +81,15 @@ def deliver(data: bytes, at: int) -> Deliver:
     exchange, at = short_string(data, at + 9)
     routing_key, at = short_string(data, at)
     return Deliver(tag, delivery_tag, redelivered, exchange, routing_key)
+
+
+def get_ok(data: bytes, at: int) -> GetOk:
+    """The arguments of a basic.get-ok that begin at `at`."""
+    (delivery_tag,) = _U64(data, at)
+    redelivered = data[at + 8] & 1 == 1
+    exchange, at = short_string(data, at + 9)
+    routing_key, at = short_string(data, at)
+    return GetOk(delivery_tag, redelivered, exchange, routing_key)
 
 
 def returned(data: bytes, at: int) -> Return:

@@ -57,6 +57,18 @@ def publish_frames(channel: int, message: Outgoing, frame_max: int) -> bytes:
     return b"".join(parts)
 
 
+def get_frame(channel: int, queue: str, no_ack: bool) -> bytes:
+    """basic.get."""
+    payload = b"".join(
+        (
+            _PUBLISH.pack(_BASIC, 70, 0),
+            short_string(queue, "queue"),
+            b"\x01" if no_ack else b"\x00",
+        )
+    )
+    return b"".join((_FRAME.pack(_METHOD, channel, len(payload)), payload, _END))
+
+
 def check_publish(message: Outgoing) -> None:
     """Raise InvalidMessageError if `publish_frames` would."""
     short_string(message.exchange, "exchange")

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aio_pika
 import aio_pika.abc
 import aiormq.abc
+import aiormq.channel
 from yarl import URL
 
 from broker_client.errors import (
@@ -35,6 +36,7 @@ log = logging.getLogger("broker_client.transport")
 
 _CLOSE_TIMEOUT = 3.0  # seconds for an orderly connection.close; then the socket is dropped
 _LOGIN_REFUSED = (403, 530)  # RabbitMQ: bad login; vhost unknown or not allowed
+_HEARTBEATS_MISSED = 2
 _REASON_GRACE = 0.25  # seconds between a lost socket and aiormq's word on why
 
 
@@ -79,6 +81,7 @@ class NetworkConnector:
             .with_query(heartbeat=str(int(heartbeat)))
         )
         self._masked = masked(url, vhost)
+        self._heartbeat = float(int(heartbeat))
         self._name = name
         self._operation_timeout = operation_timeout
         self._ssl_context = ssl_context
@@ -91,7 +94,7 @@ class NetworkConnector:
         return self._masked
 
     async def connect(self, *, timeout: float) -> NetworkLink:
-        link = NetworkLink(self._masked, self._operation_timeout)
+        link = NetworkLink(self._masked, self._operation_timeout, self._heartbeat)
         connection = _Connection(
             self._target,
             ssl_context=self._ssl_context,
@@ -143,7 +146,7 @@ def masked(url: str, vhost: str) -> str:
 class NetworkLink:
     """`transport.base.Link` on a RabbitMQ."""
 
-    def __init__(self, url: str, operation_timeout: float) -> None:
+    def __init__(self, url: str, operation_timeout: float, heartbeat: float) -> None:
         self.on_close: Callable[[TransportError], None] | None = None
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
@@ -161,6 +164,8 @@ class NetworkLink:
         self.refusal: tuple[int, str] | None = None
         """Reply code and text of a connection.close from the broker."""
         self._told = False
+        self._heartbeat = heartbeat
+        self._watch: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         state = "open" if self._open else "closed"
@@ -186,6 +191,8 @@ class NetworkLink:
             self.streams.reader.frame_max = self.frame_max
         underlay.closing.add_done_callback(self._underlay_closed)
         self._open = True
+        if self._heartbeat:
+            self._watch_silence()
 
     async def open_channel(self, *, confirm: bool = False) -> NetworkChannel:
         underlay, reader = self._underlay, self.streams.reader
@@ -205,6 +212,7 @@ class NetworkLink:
             ) from error
         except FOREIGN_ERRORS as error:
             raise (self._lost or translate(self.url, error)) from error
+        assert isinstance(raw, aiormq.channel.Channel), "aiormq makes channels of one kind"
         channel = NetworkChannel(self, raw, confirm=confirm)
         if not self._open:
             raise self._gone()
@@ -270,6 +278,24 @@ class NetworkLink:
                 self._lost = ConnectionLostError(self.url, reason or "closed")
             self._tell()
 
+    def _watch_silence(self) -> None:
+        """RabbitMQ: the peer is gone after two heartbeat intervals without a byte.
+
+        aiormq waits for three and a bit, and longer still where it writes meanwhile.
+        """
+        reader = self.streams.reader
+        if not self._open or reader is None:
+            return
+        loop = asyncio.get_running_loop()
+        limit = _HEARTBEATS_MISSED * self._heartbeat
+        silent = loop.time() - reader.heard_at
+        if silent >= limit:
+            self._end(ConnectionLostError(self.url, f"nothing heard for {silent:.0f} s"))
+            self._tell()
+            self.streams.abort()
+            return
+        self._watch = loop.call_later(limit - silent, self._watch_silence)
+
     def _end(self, error: TransportError) -> None:
         """Nothing may be written from now on."""
         self._open = False
@@ -318,6 +344,9 @@ class NetworkLink:
 
     def _end_channels(self, reason: str) -> None:
         """End them all; acks that wait for the end of this turn are written first."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         for channel in list(self._channels.values()):
             channel.flush()
             channel.fail(ChannelClosedError(0, reason))

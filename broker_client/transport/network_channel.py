@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import aiormq
 import aiormq.abc
+import aiormq.channel
 import aiormq.exceptions
 import pamqp.exceptions
 from pamqp import commands
+from pamqp.base import Frame
 from pamqp.frame import marshal
 
-from broker_client.amqp.encode import publish_frames
+from broker_client.amqp.encode import get_frame, publish_frames
 from broker_client.errors import (
     AuthenticationRefusedError,
     BrokerClientError,
     ChannelClosedError,
     ConnectionLostError,
+    InvalidNameError,
     OperationTimeoutError,
     TransportError,
     UnsupportedError,
 )
-from broker_client.message import Delivery, Outgoing, Properties, Returned
+from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Arguments, ConsumerCallbacks, QueueState
 
@@ -43,6 +47,46 @@ FOREIGN_ERRORS = (
 """What aiormq and the socket raise; nothing of it leaves `transport/`."""
 
 _CLOSE_TIMEOUT = 2.0  # seconds; a dead socket never answers channel.close
+
+
+_SURELY_SHORT = 63  # characters, four bytes at most each
+
+
+class _Unchecked:
+    """pamqp refuses names that RabbitMQ takes, such as ``orders/*`` or ``größe``."""
+
+    def validate(self) -> None:
+        """Leave it to the broker; our own limits are checked in `_check_names`."""
+
+
+class _ExchangeDeclare(_Unchecked, commands.Exchange.Declare): ...
+
+
+class _ExchangeDelete(_Unchecked, commands.Exchange.Delete): ...
+
+
+class _ExchangeBind(_Unchecked, commands.Exchange.Bind): ...
+
+
+class _ExchangeUnbind(_Unchecked, commands.Exchange.Unbind): ...
+
+
+class _QueueDeclare(_Unchecked, commands.Queue.Declare): ...
+
+
+class _QueueDelete(_Unchecked, commands.Queue.Delete): ...
+
+
+class _QueuePurge(_Unchecked, commands.Queue.Purge): ...
+
+
+class _QueueBind(_Unchecked, commands.Queue.Bind): ...
+
+
+class _QueueUnbind(_Unchecked, commands.Queue.Unbind): ...
+
+
+class _BasicConsume(_Unchecked, commands.Basic.Consume): ...
 
 
 class Owner(Protocol):
@@ -90,7 +134,7 @@ def translate(url: str, error: BaseException) -> TransportError:
 class NetworkChannel:
     """`transport.base.Channel` on a RabbitMQ."""
 
-    def __init__(self, owner: Owner, channel: aiormq.abc.AbstractChannel, *, confirm: bool) -> None:
+    def __init__(self, owner: Owner, channel: aiormq.channel.Channel, *, confirm: bool) -> None:
         self.on_confirm: Callable[[int, int, bool], None] | None = None
         self.on_return: Callable[[Returned], None] | None = None
         self.on_close: Callable[[TransportError], None] | None = None
@@ -106,6 +150,7 @@ class NetworkChannel:
         self._no_ack: set[str] = set()
         self._tags_made = 0
         self._outstanding: dict[int, None] = {}  # delivered and not settled, in order
+        self._gets: deque[asyncio.Future[Delivery | None]] = deque()
         self._acks: list[int] = []  # to be written at the end of this turn of the loop
 
     def __repr__(self) -> str:
@@ -182,23 +227,25 @@ class NetworkChannel:
         internal: bool = False,
         arguments: Arguments | None = None,
     ) -> None:
-        async with self._asking():
-            await self._channel.exchange_declare(
-                name,
+        _check_names(exchange=name, exchange_type=type)
+        await self._ask(
+            _ExchangeDeclare(
+                exchange=name,
                 exchange_type=type,
                 durable=durable,
                 auto_delete=auto_delete,
                 internal=internal,
                 arguments=_table(arguments),
             )
+        )
 
     async def check_exchange(self, name: str) -> None:
-        async with self._asking():
-            await self._channel.exchange_declare(name, passive=True)
+        _check_names(exchange=name)
+        await self._ask(_ExchangeDeclare(exchange=name, passive=True))
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        async with self._asking():
-            await self._channel.exchange_delete(name, if_unused=if_unused)
+        _check_names(exchange=name)
+        await self._ask(_ExchangeDelete(exchange=name, if_unused=if_unused))
 
     async def declare_queue(
         self,
@@ -209,63 +256,95 @@ class NetworkChannel:
         auto_delete: bool = False,
         arguments: Arguments | None = None,
     ) -> QueueState:
-        async with self._asking():
-            return _queue_state(
-                await self._channel.queue_declare(
-                    name,
-                    durable=durable,
-                    exclusive=exclusive,
-                    auto_delete=auto_delete,
-                    arguments=_table(arguments),
-                )
+        _check_names(queue=name)
+        return await self._ask_queue(
+            _QueueDeclare(
+                queue=name,
+                durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                arguments=_table(arguments),
             )
+        )
 
     async def check_queue(self, name: str) -> QueueState:
-        async with self._asking():
-            return _queue_state(await self._channel.queue_declare(name, passive=True))
+        _check_names(queue=name)
+        return await self._ask_queue(_QueueDeclare(queue=name, passive=True))
 
     async def delete_queue(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False
     ) -> int:
-        async with self._asking():
-            ok = await self._channel.queue_delete(name, if_unused=if_unused, if_empty=if_empty)
-            return ok.message_count or 0
+        _check_names(queue=name)
+        ok = await self._ask(_QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty))
+        return int(getattr(ok, "message_count", 0) or 0)
 
     async def purge_queue(self, name: str) -> int:
-        async with self._asking():
-            return (await self._channel.queue_purge(name)).message_count or 0
+        _check_names(queue=name)
+        ok = await self._ask(_QueuePurge(queue=name))
+        return int(getattr(ok, "message_count", 0) or 0)
 
     async def bind_queue(
         self, queue: str, exchange: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        async with self._asking():
-            await self._channel.queue_bind(
-                queue, exchange, binding_key, arguments=_table(arguments)
+        _check_names(queue=queue, exchange=exchange, binding_key=binding_key)
+        await self._ask(
+            _QueueBind(
+                queue=queue,
+                exchange=exchange,
+                routing_key=binding_key,
+                arguments=_table(arguments),
             )
+        )
 
     async def unbind_queue(
         self, queue: str, exchange: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        async with self._asking():
-            await self._channel.queue_unbind(
-                queue, exchange, binding_key, arguments=_table(arguments)
+        _check_names(queue=queue, exchange=exchange, binding_key=binding_key)
+        await self._ask(
+            _QueueUnbind(
+                queue=queue,
+                exchange=exchange,
+                routing_key=binding_key,
+                arguments=_table(arguments),
             )
+        )
 
     async def bind_exchange(
         self, destination: str, source: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        async with self._asking():
-            await self._channel.exchange_bind(
-                destination, source, binding_key, arguments=_table(arguments)
+        _check_names(exchange=destination, source=source, binding_key=binding_key)
+        await self._ask(
+            _ExchangeBind(
+                destination=destination,
+                source=source,
+                routing_key=binding_key,
+                arguments=_table(arguments),
             )
+        )
 
     async def unbind_exchange(
         self, destination: str, source: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        async with self._asking():
-            await self._channel.exchange_unbind(
-                destination, source, binding_key, arguments=_table(arguments)
+        _check_names(exchange=destination, source=source, binding_key=binding_key)
+        await self._ask(
+            _ExchangeUnbind(
+                destination=destination,
+                source=source,
+                routing_key=binding_key,
+                arguments=_table(arguments),
             )
+        )
+
+    async def _ask(self, frame: Frame) -> object:
+        """Send `frame` and give back the broker's answer."""
+        async with self._asking():
+            return await self._channel.rpc(frame)
+
+    async def _ask_queue(self, frame: Frame) -> QueueState:
+        ok = await self._ask(frame)
+        if not isinstance(ok, commands.Queue.DeclareOk):
+            raise ChannelClosedError(0, f"unexpected answer {ok!r}")
+        return QueueState(str(ok.queue or ""), ok.message_count or 0, ok.consumer_count or 0)
 
     # ------------------------------------------------------------------ consuming
 
@@ -283,6 +362,7 @@ class NetworkChannel:
         exclusive: bool = False,
         arguments: Arguments | None = None,
     ) -> str:
+        _check_names(queue=queue, consumer_tag=consumer_tag)
         if not consumer_tag:
             # Known before the broker answers, since deliveries may come with its answer.
             self._tags_made += 1
@@ -291,14 +371,18 @@ class NetworkChannel:
             self._consumers[consumer_tag] = callbacks
             if no_ack:
                 self._no_ack.add(consumer_tag)
+            # aiormq must know the tag too: it answers the broker's own basic.cancel
+            # (RabbitMQ 4.3) for consumers that it knows.
+            self._channel.consumers[consumer_tag] = _never_called
             try:
-                await self._channel.basic_consume(
-                    queue,
-                    _never_called,
-                    no_ack=no_ack,
-                    exclusive=exclusive,
-                    arguments=_table(arguments),
-                    consumer_tag=consumer_tag,
+                await self._channel.rpc(
+                    _BasicConsume(
+                        queue=queue,
+                        consumer_tag=consumer_tag,
+                        no_ack=no_ack,
+                        exclusive=exclusive,
+                        arguments=_table(arguments),
+                    )
                 )
             except BaseException:
                 self._consumers.pop(consumer_tag, None)
@@ -311,23 +395,21 @@ class NetworkChannel:
         self._consumers.pop(consumer_tag, None)
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
+        _check_names(queue=queue)
         async with self._asking():
-            message = await self._channel.basic_get(queue, no_ack=no_ack)
-        method = message.delivery
-        if not isinstance(method, commands.Basic.GetOk):
-            return None
-        tag = method.delivery_tag or 0
-        if not no_ack:
-            self._outstanding[tag] = None
-        return Delivery(
-            "",
-            tag,
-            bool(method.redelivered),
-            method.exchange or "",
-            method.routing_key or "",
-            message.body,
-            _properties(message.header.properties),
-        )
+            waiter: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
+            self._gets.append(waiter)  # answers come in the order of the questions
+            self._owner.write(get_frame(self.number, queue, no_ack))
+            delivery = await waiter
+        if delivery is not None and not no_ack:
+            self._outstanding[delivery.delivery_tag] = None
+        return delivery
+
+    def got(self, delivery: Delivery | None) -> None:
+        """The answer to the oldest basic.get."""
+        waiter = self._gets.popleft()
+        if not waiter.done():
+            waiter.set_result(delivery)
 
     def delivered(self, delivery: Delivery) -> None:
         callbacks = self._consumers.get(delivery.consumer_tag)
@@ -444,6 +526,10 @@ class NetworkChannel:
         self._consumers.clear()
         self._outstanding.clear()
         self._acks.clear()
+        for waiter in self._gets:
+            if not waiter.done():
+                waiter.set_exception(self._why_closed())
+        self._gets.clear()
 
     # ------------------------------------------------------------------ errors
 
@@ -518,11 +604,10 @@ def _table(arguments: Arguments | None) -> dict[str, Any] | None:
     }
 
 
-def _queue_state(ok: commands.Queue.DeclareOk) -> QueueState:
-    return QueueState(str(ok.queue or ""), ok.message_count or 0, ok.consumer_count or 0)
-
-
-def _properties(given: commands.Basic.Properties) -> Properties:
-    return Properties(
-        *(getattr(given, "message_type" if name == "type" else name) for name in Properties._fields)
-    )
+def _check_names(**names: str) -> None:
+    """Refuse what no AMQP short string can hold, before anything is sent."""
+    for kind, name in names.items():
+        if len(name) > _SURELY_SHORT and len(name.encode()) > 255:
+            raise InvalidNameError(
+                kind.replace("_", " "), name, "is longer than the 255 bytes AMQP allows"
+            )

@@ -2,9 +2,10 @@
 
 aiormq awaits three reads, a lock and two queues for each frame and makes a task for each
 delivery. This reader splits the bytes once, as they arrive: deliveries, returns and confirms go
-straight to their channel, and never reach aiormq; notices (blocked, close, cancel) are seen and
-passed on; all other frames, the answers aiormq waits for, are passed on untouched. It hooks on
-through aiormq's public `transport_factory` alone, so it touches nothing private of it.
+straight to their channel, and so do the answers to basic.get: aiormq never sees them. Notices
+(blocked, close, cancel) are seen and passed on; all other frames, the answers aiormq waits for,
+are passed on untouched. It hooks on through aiormq's public `transport_factory` alone, so it
+touches nothing private of it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class ChannelReceiver(Protocol):
     """What a channel gets to see of its own frames."""
 
     def delivered(self, delivery: Delivery) -> None: ...
+    def got(self, delivery: Delivery | None) -> None: ...
     def message_returned(self, message: Returned) -> None: ...
     def confirmed(self, seq: int, multiple: bool, acked: bool) -> None: ...
     def consumer_cancelled(self, consumer_tag: str) -> None: ...
@@ -54,7 +56,7 @@ class _Content:
     __slots__ = ("body", "method", "missing", "parts", "properties")
 
     def __init__(self) -> None:
-        self.method: decode.Deliver | decode.Return | None = None
+        self.method: decode.Deliver | decode.GetOk | decode.Return | None = None
         self.properties: Properties | None = None
         self.missing = 0
         self.parts: list[bytes] = []
@@ -72,6 +74,8 @@ class FrameReader(asyncio.StreamReader):
         self._seen_at = 0.0
         self._clock = asyncio.get_running_loop().time
         self._broken = False
+        self.heard_at = self._clock()
+        """Loop time of the last bytes from the broker."""
         self.frame_max = _UNTUNED_FRAME_MAX
         """Largest frame in bytes, as negotiated; 0 for no limit."""
 
@@ -85,6 +89,7 @@ class FrameReader(asyncio.StreamReader):
             del self._channels[number]
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        self.heard_at = self._clock()
         buffer = self._rest + bytes(data) if self._rest else bytes(data)
         if self._broken:
             super().feed_data(buffer)
@@ -130,9 +135,8 @@ class FrameReader(asyncio.StreamReader):
 
     def _tell_alive(self) -> None:
         """RabbitMQ: no heartbeat is sent while other frames are, so aiormq must hear of those."""
-        now = self._clock()
-        if now - self._seen_at > 1.0:
-            self._seen_at = now
+        if self.heard_at - self._seen_at > 1.0:
+            self._seen_at = self.heard_at
             super().feed_data(_HEARTBEAT_FRAME)
 
     def _take(self, kind: int, number: int, buffer: bytes, at: int, stop: int) -> bool:
@@ -169,8 +173,13 @@ class FrameReader(asyncio.StreamReader):
             self._begin(number, decode.returned(buffer, arguments))
             return True
         if method == decode.BASIC_GET_OK:
-            self._contents.pop(number, None)  # its content belongs to aiormq
-        elif method == decode.BASIC_CANCEL:
+            self._begin(number, decode.get_ok(buffer, arguments))
+            return True
+        if method == decode.BASIC_GET_EMPTY:
+            if channel is not None:
+                self._guard(channel.got, None)
+            return True
+        if method == decode.BASIC_CANCEL:
             if channel is not None:
                 self._guard(channel.consumer_cancelled, decode.short_string(buffer, arguments)[0])
         elif method == decode.CHANNEL_CLOSE:
@@ -187,7 +196,7 @@ class FrameReader(asyncio.StreamReader):
             self._guard(self._link.closing_by_broker, *decode.close_reason(buffer, arguments))
         return False
 
-    def _begin(self, number: int, method: decode.Deliver | decode.Return) -> None:
+    def _begin(self, number: int, method: decode.Deliver | decode.GetOk | decode.Return) -> None:
         content = self._contents.get(number)
         if content is None:
             content = self._contents[number] = _Content()
@@ -204,6 +213,8 @@ class FrameReader(asyncio.StreamReader):
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         if isinstance(method, decode.Deliver):
             self._guard(channel.delivered, Delivery(*method, body, properties))
+        elif isinstance(method, decode.GetOk):
+            self._guard(channel.got, Delivery("", *method, body, properties))
         elif method is not None:
             self._guard(channel.message_returned, Returned(*method, body, properties))
 
