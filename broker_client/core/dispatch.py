@@ -24,6 +24,7 @@ from broker_client.core.queue import NEVER, ChannelState, Consumer, Entry, Queue
 from broker_client.core.schedule import Schedule
 from broker_client.core.settings import EngineSettings
 from broker_client.core.vhost import NO_HEADERS, VHost
+from broker_client.errors import StaleDeliveryError
 from broker_client.message import PERSISTENT, Delivery, Outgoing
 
 
@@ -319,13 +320,18 @@ class Dispatcher:
     # ---------------------------------------------------------------- time
 
     def touch(self, channel: ChannelState, tag: int, now: float) -> float:
-        """Extend a delivery's time; returns the seconds it has left (N-050)."""
+        """Extend a delivery's time; returns the seconds it has left (N-050).
+
+        Raises:
+            StaleDeliveryError: it is not in flight.
+        """
         entry = channel.ledger.get(tag)
-        timeout = self._timeout_of(entry.queue) if entry is not None else 1.0
+        if entry is None:
+            raise StaleDeliveryError(tag, "")
+        timeout = self._timeout_of(entry.queue)
         if not timeout:
             return NEVER
-        latest = NEVER if entry is None else entry.delivered_at + self.settings.max_message_timeout
-        at = min(now + timeout, latest)
+        at = min(now + timeout, entry.delivered_at + self.settings.max_message_timeout)
         channel.ledger.move(tag, at)
         return max(0.0, at - now)
 

@@ -67,8 +67,10 @@ class EmbeddedLink:
     async def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            await self._node.settled()
-            self._drop("link closed by its owner")
+            try:
+                await self._node.settled()
+            finally:
+                self._drop("link closed by its owner")
 
     def abort(self) -> None:
         self._is_open = False
@@ -229,7 +231,12 @@ class EmbeddedConnector:
         """Open a link, at once; any vhost name comes into being with its first link."""
         try:
             node = self._nodes.node(self._name)
-            return EmbeddedLink(self._url, node, self._vhost, self._nodes.hold(self._name))
+            release = self._nodes.hold(self._name)
+            try:
+                return EmbeddedLink(self._url, node, self._vhost, release)
+            except BaseException:
+                release()
+                raise
         except (BrokerClosedError, StoreError) as error:
             raise ConnectFailedError(self._url, str(error)) from error
 

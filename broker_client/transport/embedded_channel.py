@@ -266,9 +266,11 @@ class EmbeddedChannel:
         if self._reason is not None:
             return
         self._reason = ChannelClosedError(0, "closed by its owner")
-        await self._node.settled()
-        self._node.close_channel(self._id)
-        self._link.forget(self)
+        try:
+            await self._node.settled()
+        finally:
+            self._node.close_channel(self._id)
+            self._link.forget(self)
 
     def abort(self) -> None:
         if self._reason is None:

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 
 _POLL_INTERVAL = 0.005
 
 
-async def eventually(condition: Callable[[], object], timeout: float = 5.0) -> None:
-    """Return once `condition()` is true.
+async def eventually(
+    condition: Callable[[], object] | Callable[[], Awaitable[object]],
+    timeout: float = 5.0,
+    message: str = "",
+) -> None:
+    """Return once `condition()`, which may be a coroutine function, is true.
+
+    Args:
+        condition: what to look at, again and again.
+        timeout: seconds to keep looking.
+        message: what was waited for, to say so when it does not come.
 
     Raises:
-        AssertionError: it was not true within `timeout` seconds.
+        AssertionError: it was not true within `timeout` seconds; tells the last value.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
-    while not condition():
-        assert loop.time() < deadline, f"not true within {timeout:g} s: {condition}"
+    while not (value := await _value(condition)):
+        assert loop.time() < deadline, (
+            f"not true within {timeout:g} s: {message or condition} (last value: {value!r})"
+        )
         await asyncio.sleep(_POLL_INTERVAL)
+
+
+async def _value(condition: Callable[[], object]) -> object:
+    value = condition()
+    return await value if inspect.isawaitable(value) else value
