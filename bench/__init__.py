@@ -1,0 +1,1 @@
+"""Measurements, side by side with other clients: ``python -m bench``."""

@@ -1,0 +1,154 @@
+"""Publish and consume through several clients and one RabbitMQ, in turns.
+
+    python -m bench                              # three rounds of 20,000 messages; some minutes
+    python -m bench --messages 5000 --rounds 1   # a quick look
+
+Every run is a process of its own with a durable queue of its own. A client that is not installed
+is left out with a line that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import machine, report
+from bench.contestants import Contestant, Run, RunFailedError, contestants
+from bench.peers.load import BODY, PREFETCH, QUEUE, WINDOW
+from broker_client import BrokerClientError
+from broker_client.transport.network import NetworkConnector
+from tests.support.rabbitmq import RabbitMQ, server_script
+
+ROOT = Path(__file__).parents[1]
+EMBEDDED = "embedded://"
+
+notes = Console(stderr=True, highlight=False)
+
+
+def say(text: str, style: str | None = None) -> None:
+    notes.print(text, style=style, markup=False, soft_wrap=True)
+
+
+async def take_queue_away(url: str) -> int:
+    """Delete the queue of a run; returns how many messages were still in it."""
+    vhost = url.rsplit("/", 1)[1].replace("%2F", "/")
+    link = await NetworkConnector(url, vhost=vhost).connect(timeout=10)
+    channel = await link.open_channel()
+    left = await channel.delete_queue(QUEUE)
+    await link.close()
+    return left
+
+
+def one_run(contestant: Contestant, url: str, messages: int) -> Run:
+    """Measure once, and see that everything was consumed and acked."""
+    if not contestant.needs_broker:
+        return contestant.run(EMBEDDED, messages)
+    run = contestant.run(url, messages)
+    left = asyncio.run(take_queue_away(url))
+    if left:
+        raise RunFailedError(f"{contestant.name}: {left} messages were not acked")
+    return run
+
+
+def all_rounds(
+    present: Sequence[Contestant], url: str, messages: int, rounds: int
+) -> dict[str, list[Run]]:
+    """Run them in turns, so that what else the machine does hits all alike."""
+    runs: dict[str, list[Run]] = {contestant.name: [] for contestant in present}
+    for number in range(1, rounds + 1):
+        for contestant in present:
+            try:
+                run = one_run(contestant, url, messages)
+            except RunFailedError as error:
+                say(str(error), "red")
+                continue
+            runs[contestant.name].append(run)
+            say(
+                f"round {number}: {contestant.name}: {run.publish:,.0f} published, "
+                f"{run.consume:,.0f} consumed a second"
+            )
+    return runs
+
+
+def broker_for(options: argparse.Namespace) -> AbstractContextManager[str]:
+    """The URL of the broker to measure on; a RabbitMQ of our own, unless one is named."""
+    if options.url:
+        return nullcontext(options.url)
+    return _OwnRabbitMQ()
+
+
+class _OwnRabbitMQ(AbstractContextManager[str]):
+    def __enter__(self) -> str:
+        say("starting a RabbitMQ")
+        self._server = RabbitMQ(stats_interval=60.0)
+        self._server.start()
+        return self._server.url()
+
+    def __exit__(self, *error: object) -> None:
+        self._server.close()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--messages", type=int, default=20_000, metavar="N", help="in each run")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N")
+    parser.add_argument("--url", help="a running broker and its vhost; the queue is deleted")
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.json", metavar="FILE")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    present = []
+    for contestant in contestants():
+        if contestant.missing is None:
+            present.append(contestant)
+        else:
+            say(f"left out: {contestant.name} ({contestant.missing})", "yellow")
+    if not options.url and server_script() is None:
+        say("RabbitMQ is not installed: measuring the built-in broker only", "yellow")
+        present = [contestant for contestant in present if not contestant.needs_broker]
+        options.url = EMBEDDED
+    facts = machine.facts()
+    try:
+        with broker_for(options) as url:
+            runs = all_rounds(present, url, options.messages, options.rounds)
+    except BrokerClientError as error:
+        say(f"bench: {error}", "red")
+        return 1
+    results = report.results_of(dict(runs))
+    title = (
+        f"{options.messages:,} persistent messages of {len(BODY)} bytes, "
+        f"{facts['cores']} cores, {datetime.now(UTC):%Y-%m-%d}"
+    )
+    embedded = [contestant.name for contestant in present if not contestant.needs_broker]
+    Console(highlight=False).print(report.table(results, title, apart=embedded))
+    document = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": facts,
+        "load": {
+            "messages": options.messages,
+            "body_bytes": len(BODY),
+            "unconfirmed": WINDOW,
+            "prefetch": PREFETCH,
+        },
+        "versions": {name: of[-1].versions for name, of in runs.items() if of},
+        "results": report.as_json(results),
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(document, indent=2) + "\n")
+    say(f"written to {options.json}")
+    return 0 if all(len(of) == options.rounds for of in runs.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Who is measured, how each is started, and whether it is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+_ROOT = _HERE.parent
+_RASCAL = _HERE / "peers" / "rascal.js"
+_TIMEOUT = 300.0  # seconds for one run
+
+BASE = "aio-pika"
+"""The client that the others are compared with."""
+
+
+class RunFailedError(Exception):
+    """A run ended without a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One client."""
+
+    name: str
+    command: tuple[str, ...]
+    missing: str | None = None
+    """Why it cannot be measured here, if so."""
+    needs_broker: bool = True
+
+    def run(self, url: str, messages: int) -> Run:
+        """Measure once, in a process of its own.
+
+        Raises:
+            RunFailedError: it failed, or took too long.
+        """
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+        try:
+            done = subprocess.run(
+                [*self.command, url, str(messages)],
+                cwd=_ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise RunFailedError(f"{self.name}: no result within {_TIMEOUT:g} s") from None
+        if done.returncode != 0:
+            raise RunFailedError(f"{self.name}: status {done.returncode}\n{done.stderr.strip()}")
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return Run(messages / result["publish"], messages / result["consume"], result["versions"])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run gave."""
+
+    publish: float
+    """Confirmed publishes a second."""
+    consume: float
+    """Deliveries handled and acked a second."""
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def contestants() -> list[Contestant]:
+    """All of them, in the order of a round."""
+    return [
+        _python(BASE, "aio_pika_plain"),
+        _python("broker_client", "ours"),
+        _python("its transport alone", "ours_transport"),
+        _python("FastStream", "faststream_rabbit", _unless_importable("faststream.rabbit")),
+        Contestant("rascal (node)", ("node", str(_RASCAL)), _unless_rascal()),
+        _python("broker_client, embedded", "ours", needs_broker=False),
+    ]
+
+
+def _python(
+    name: str, module: str, missing: str | None = None, *, needs_broker: bool = True
+) -> Contestant:
+    command = (sys.executable, "-m", f"bench.peers.{module}")
+    return Contestant(name, command, missing, needs_broker)
+
+
+def _unless_importable(module: str) -> str | None:
+    package = module.split(".")[0]
+    if importlib.util.find_spec(package) is not None and importlib.util.find_spec(module):
+        return None
+    return f"not installed: pip install '{package}[rabbit]'"
+
+
+def _unless_rascal() -> str | None:
+    if shutil.which("node") is None:
+        return "node is not installed"
+    found = subprocess.run(
+        ["node", "-e", "require.resolve('rascal')"],
+        cwd=_RASCAL.parent,
+        capture_output=True,
+        check=False,
+    )
+    return None if found.returncode == 0 else "not installed: npm install, in bench/peers"

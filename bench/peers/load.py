@@ -1,0 +1,78 @@
+"""What every peer written in Python has in common."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import version
+from typing import NamedTuple
+
+QUEUE = "bench"
+BODY = b"x" * 256
+WINDOW = 1000  # most publishes without a confirm
+PREFETCH = 200
+
+
+class Seconds(NamedTuple):
+    """How long the two halves took."""
+
+    publish: float
+    """From the first publish to the last confirm."""
+    consume: float
+    """From the subscription to the last ack."""
+
+
+class Countdown:
+    """Tells when the last of `count` messages has been acked."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._done = asyncio.Event()
+
+    def one(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._done.set()
+
+    async def wait(self) -> None:
+        async with asyncio.timeout(120):
+            await self._done.wait()
+
+
+async def timed(work: Awaitable[object]) -> float:
+    """The seconds that `work` takes."""
+    start = time.perf_counter()
+    await work
+    return time.perf_counter() - start
+
+
+async def in_window(publish: Callable[[], Awaitable[object]], count: int) -> None:
+    """Call `publish` `count` times, `WINDOW` at a time: for clients whose publish is one wait.
+
+    Tasks that take turns cost such a client less than a task for every message.
+    """
+    turns = iter(range(count))
+
+    async def worker() -> None:
+        for _ in turns:
+            await publish()
+
+    await asyncio.gather(*(worker() for _ in range(min(WINDOW, count))))
+
+
+def run(measure: Callable[[str, int], Awaitable[Seconds]], packages: Sequence[str]) -> None:
+    """The command line of a peer."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("messages", type=int)
+    options = parser.parse_args()
+
+    async def main() -> Seconds:
+        return await measure(options.url, options.messages)
+
+    seconds = asyncio.run(main())
+    versions = {name: version(name) for name in packages}
+    print(json.dumps({**seconds._asdict(), "versions": versions}))
