@@ -1,7 +1,9 @@
 """Channels lent for the length of a block, never a dead one.
 
 State changes in plain methods; coroutines only wait. A waiter is woken to look again, nothing is
-handed to it, so a cancellation cannot lose a channel. A channel is looked at when it is lent and
+handed to it, so a cancellation cannot lose a channel; but who comes later stands behind all who
+wait and all who have been woken, or a lane that is always busy would take back at once what it
+just gave up for another. A channel is looked at when it is lent and
 when it comes back: the race in which rascal lost messages, a channel closed between the two
 (rascal PR 81), ends in a retired channel here and another look.
 """
@@ -9,14 +11,24 @@ when it comes back: the race in which rascal lost messages, a channel closed bet
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count
+from typing import NamedTuple
 
 from broker_client.config import PoolConfig
 from broker_client.errors import PoolClosedError, PoolTimeoutError
 from broker_client.stats import PoolStats
 from broker_client.transport.base import Channel
+
+
+class _Waiter(NamedTuple):
+    """Somebody in the line. Tickets are unique, so futures are never compared."""
+
+    ticket: int
+    turn: asyncio.Future[None]
 
 
 class ChannelPool:
@@ -36,7 +48,9 @@ class ChannelPool:
         self._config = config
         self._size = 0  # idle, leased and being opened
         self._idle: deque[tuple[Channel, float]] = deque()  # with the time each came back
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._tickets = count()
+        self._waiters: list[_Waiter] = []  # in the order of their tickets
+        self._woken = 0  # waiters whose turn has come and who have not run yet
         self._paused = False
         self._closed = False
         self._evictor: asyncio.TimerHandle | None = None
@@ -84,6 +98,7 @@ class ChannelPool:
     def pause(self) -> None:
         """Lend nothing until `resume`, and drop what is idle: its link is gone."""
         self._paused = True
+        self._wake_all()  # to stop their clocks
         while self._idle:
             self._retire(self._idle.popleft()[0])
 
@@ -108,6 +123,8 @@ class ChannelPool:
         loop = asyncio.get_running_loop()
         timeout = self._config.acquire_timeout
         deadline = asyncio.timeout(timeout)
+        ticket = next(self._tickets)
+        in_turn = False
         try:
             async with deadline:
                 while True:
@@ -115,19 +132,27 @@ class ChannelPool:
                         raise PoolClosedError(self._name)
                     if self._paused:
                         deadline.reschedule(None)
-                        await self._wait_turn()
+                        await self._wait_turn(ticket)
                         deadline.reschedule(loop.time() + timeout)
-                        continue
-                    channel = self._take_idle()
-                    if channel is not None:
-                        return channel
-                    if self._size < self._config.max:
-                        return await self._open()
-                    await self._wait_turn()
+                    elif in_turn or self._has_some_left():
+                        channel = self._take_idle()
+                        if channel is not None:
+                            return channel
+                        if self._size < self._config.max:
+                            return await self._open()
+                        await self._wait_turn(ticket)
+                    else:
+                        await self._wait_turn(ticket)
+                    in_turn = True
         except TimeoutError:
             if not deadline.expired():
                 raise  # not ours: the broker took too long to open one
             raise PoolTimeoutError(self._name, timeout, str(self.stats())) from None
+
+    def _has_some_left(self) -> bool:
+        """True when a newcomer may take a channel, or open one, without jumping the line."""
+        available = len(self._idle) + self._config.max - self._size
+        return not self._waiters and available > self._woken
 
     def _take_idle(self) -> Channel | None:
         while self._idle:
@@ -165,30 +190,32 @@ class ChannelPool:
 
     # ------------------------------------------------------------------ waiting
 
-    async def _wait_turn(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+    async def _wait_turn(self, ticket: int) -> None:
+        waiter = _Waiter(ticket, asyncio.get_running_loop().create_future())
+        insort(self._waiters, waiter)
         try:
-            await waiter
+            await waiter.turn
         except BaseException:
-            if waiter.done() and not waiter.cancelled():
+            if waiter.turn.done() and not waiter.turn.cancelled():
+                self._woken -= 1
                 self._wake_one()  # our turn came as we were cancelled: pass it on
-            raise
-        finally:
-            if waiter in self._waiters:
+            elif waiter in self._waiters:
                 self._waiters.remove(waiter)
+            raise
+        self._woken -= 1
 
     def _wake_one(self) -> None:
+        """Wake the first of the line, who takes itself out of it by it."""
         while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+            turn = self._waiters.pop(0).turn
+            if not turn.done():
+                turn.set_result(None)
+                self._woken += 1
                 return
 
     def _wake_all(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        while self._waiters:
+            self._wake_one()
 
     # ------------------------------------------------------------------ eviction
 

@@ -109,7 +109,10 @@ class Publication(Emitter):
         return await asyncio.shield(self._future)
 
     def abort(self) -> bool:
-        """Take the message back; True when it had not been sent and never will be."""
+        """Take the message back; True when it had not been sent and never will be.
+
+        False when it is too late: it was sent, if only on a link that was lost since.
+        """
         return self._keeper.withdraw(self, PublishAbortedError(self.name, self.message_id))
 
     @property
@@ -174,9 +177,8 @@ class Publication(Emitter):
 
     def _tell_late(self, event: str, listener: Listener, args: tuple[Any, ...]) -> None:
         if self._listeners is not None and listener in self._listeners.get(event, ()):
-            only = self._listeners[event]
-            self._listeners[event] = [listener]  # the others have been told
-            try:
-                self.emit(event, *args)
-            finally:
-                self._listeners[event] = only
+            self._call(event, listener, args)  # this one only: the others have been told
+
+    def _listener_failed(self, event: str, error: Exception) -> None:
+        """Logged and no more: an `error` here would be a second end of the publication."""
+        log.error("%r: a listener of %r raised", self, event, exc_info=error)

@@ -108,7 +108,11 @@ class PublishQueue:
 
     def stats(self) -> PublishQueueStats:
         """A snapshot."""
-        unconfirmed = sum(len(lane.ledger) for lane in self._lanes.values())
+        unconfirmed = sum(
+            publication.state is SENT
+            for lane in self._lanes.values()
+            for publication in lane.ledger.values()
+        )
         return PublishQueueStats(
             self._held - unconfirmed,
             unconfirmed,
@@ -145,15 +149,13 @@ class PublishQueue:
         self._idle.clear()
         if publication.deadline != float("inf"):
             self._deadlines.set(publication, publication.deadline)
-            if self._timer is None:
+            if self._timer is None or publication.deadline < self._timer.when():
                 self._plan_timer(publication.deadline)
         key = (publication.name, confirm)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(self, publication.name, self._pools[confirm], confirm)
-        lane.append(publication)
-        if self.is_paused:
-            publication.pause()
+        lane.append(publication)  # its listeners, to come, are told when it is paused
 
     def _is_full(self, publication: Publication) -> bool:
         config = self.config
@@ -191,8 +193,9 @@ class PublishQueue:
             raise self._closed_error(publication)
 
     def _drop_oldest(self) -> bool:
+        firsts = (lane.first_unsent() for lane in self._lanes.values())
         oldest = min(
-            (lane.waiting[0] for lane in self._lanes.values() if lane.waiting),
+            (publication for publication in firsts if publication is not None),
             key=lambda publication: publication.started,
             default=None,
         )
@@ -234,8 +237,11 @@ class PublishQueue:
         self._released(publication)
 
     def withdraw(self, publication: Publication, error: PublishError) -> bool:
-        """End a publication that has not been sent; False when it is too late for that."""
-        if publication.state is not WAITING:
+        """End a publication that has not been sent; False when it is too late for that.
+
+        One that was sent on a link that was lost since is too late: the broker may have it.
+        """
+        if publication.state is not WAITING or publication.maybe_duplicate:
             return False
         for lane in self._lanes_of(publication):
             if lane.remove(publication):
@@ -258,15 +264,15 @@ class PublishQueue:
     # ------------------------------------------------------------------ deadlines
 
     def _plan_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_at(at, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
         for publication in self._deadlines.pop_due(now):
-            if publication.state is WAITING and not publication.maybe_duplicate:
-                self.withdraw(publication, self._timed_out(publication))
-            else:
+            if not self.withdraw(publication, self._timed_out(publication)):
                 self._unconfirmed(publication)
         following = self._deadlines.next_at()
         if following is not None:
@@ -305,6 +311,8 @@ class PublishQueue:
     def resume(self) -> None:
         """The link is up and the topology is there: go on, in order."""
         self._resumed.set()
+        for lane in self._lanes.values():
+            lane.wake()
 
     async def wait_resumed(self) -> None:
         """Return as soon as the queue is not paused."""
@@ -382,6 +390,7 @@ class Lane:
         self._changed = asyncio.Event()
         self._probing = 0  # send so many one by one: one of them made the broker close a channel
         self._restored = False  # the topology was declared again for the sake of these
+        self._suspect: Publication | None = None  # sent alone when the last channel failed
         self._distrusted = False  # a confirm is overdue on the present channel
         self._close_reason: BrokerClientError | None = None
 
@@ -403,9 +412,17 @@ class Lane:
             return False
         return True
 
+    def first_unsent(self) -> Publication | None:
+        """The oldest that was never sent."""
+        return next((each for each in self.waiting if not each.maybe_duplicate), None)
+
     def pause(self) -> None:
         for publication in tuple(self.waiting):
             publication.pause()
+
+    def wake(self) -> None:
+        """Look again: something has changed."""
+        self._changed.set()
 
     def distrust(self, publication: Publication) -> None:
         """A confirm is overdue: if it was to come on our channel, use that no more."""
@@ -430,6 +447,8 @@ class Lane:
         try:
             while self.waiting:
                 await self._queue.wait_resumed()
+                if not self.waiting:
+                    return  # their time ran out meanwhile
                 try:
                     async with self._pool.lease() as channel:
                         await self._send_on(channel)
@@ -438,6 +457,10 @@ class Lane:
                 except BrokerClientError as error:
                     log.info("%s: %s", self._name, error)
                     await self._after_failure(error)
+                except Exception:
+                    # A fault of ours must not strand what waits; deadlines end what it strikes.
+                    log.exception("publishing %s", self._name)
+                    await asyncio.sleep(_RETRY_PAUSE)
         finally:
             self._task = None
             self._probing = 0
@@ -460,7 +483,9 @@ class Lane:
                 room = min(window - len(self.ledger), config.batch)
                 # Others want a channel: send no more, give this one back once it is confirmed.
                 fair = sent < config.max_in_flight or not self._pool.is_wanted
-                if self.waiting and room > 0 and fair:
+                # A broker that blocks publishers leaves the link up, and us in the middle.
+                may_send = fair and not self._queue.is_paused
+                if self.waiting and room > 0 and may_send:
                     sent += await self._send_batch(channel, room)
                 elif not self.ledger:
                     return
@@ -500,6 +525,7 @@ class Lane:
             publication.state = WAITING
             publication.maybe_duplicate = True
             self.waiting.appendleft(publication)
+        self._suspect = again[0] if self._probing and len(again) == 1 else None
         self._queue.resent += len(again)
         if self._queue.is_paused:
             for publication in again:
@@ -523,15 +549,16 @@ class Lane:
             except BrokerClientError as failure:
                 log.warning("%s: restoring the topology: %s", self._name, failure)
             return
-        if self._probing and self.waiting:
-            publication = self.waiting.popleft()
+        suspect, self._suspect = self._suspect, None
+        if suspect is not None and self.remove(suspect):
             self._queue.failed(
-                publication,
-                PublishRefusedError(publication.name, publication.message_id, code, text),
+                suspect, PublishRefusedError(suspect.name, suspect.message_id, code, text)
             )
             self._probing -= 1
-        else:
-            self._probing = sum(1 for each in self.waiting if each.maybe_duplicate)
+            return
+        self._probing = sum(1 for each in self.waiting if each.maybe_duplicate)
+        if not self._probing:
+            await asyncio.sleep(_RETRY_PAUSE)  # none of ours is to blame: do not spin
 
     # ------------------------------------------------------------------ from the channel
 
