@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
-@pytest.hookimpl
-def pytest_asyncio_loop_factories(
-    item: pytest.Item,
-) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]] | None:
-    factory = getattr(getattr(item, "module", None), "loop_factory", None)
-    return None if factory is None else {"chosen": factory}
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, LoopFactory]:
+    module = getattr(item, "module", None)
+    return {"chosen": getattr(module, "loop_factory", asyncio.new_event_loop)}
