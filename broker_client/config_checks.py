@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from broker_client.config_consuming import BUILT_IN_COUNTERS
 from broker_client.config_problems import Key, hint
 from broker_client.config_recovery import Forward
 from broker_client.config_tree import Items, Section, locate
@@ -29,6 +30,7 @@ class _Names:
             yield from self._bindings(name, vhost)
         yield from self._publications()
         yield from self._subscriptions()
+        yield from self._shovels()
         yield from self._forwards()
 
     def _check(
@@ -63,6 +65,9 @@ class _Names:
             yield from self._check(
                 (*path, "queue"), "queue", publication.get("queue"), vhost["queues"]
             )
+            yield from self._check(
+                (*path, "reply_to"), "reply queue", publication.get("reply_to"), vhost["queues"]
+            )
 
     def _subscriptions(self) -> Iterator[Problem]:
         for name, subscription in self._root["subscriptions"].items():
@@ -70,10 +75,36 @@ class _Names:
             vhost_name = subscription.get("vhost") or "/"
             yield from self._check((*path, "vhost"), "vhost", vhost_name, self._vhosts)
             vhost = self._vhosts.get(vhost_name) if isinstance(vhost_name, str) else None
-            if vhost is not None:
-                yield from self._check(
-                    (*path, "queue"), "queue", subscription.get("queue"), vhost["queues"]
+            if vhost is None:
+                continue
+            yield from self._check(
+                (*path, "queue"), "queue", subscription.get("queue"), vhost["queues"]
+            )
+            redeliveries = subscription.get("redeliveries")
+            if isinstance(redeliveries, Section):
+                known = dict.fromkeys(
+                    [*_counters(vhost), *_counters(self._root), *BUILT_IN_COUNTERS]
                 )
+                counter = redeliveries.get("counter")
+                yield from self._check(
+                    (*path, "redeliveries", "counter"), "counter", counter, known
+                )
+
+    def _shovels(self) -> Iterator[Problem]:
+        implied = {
+            "publication": list(self._implied_publications()),
+            "subscription": [
+                _prefix(name) + queue
+                for name, vhost in self._vhosts.items()
+                for queue in vhost["queues"]
+            ],
+        }
+        for name, shovel in (self._root.get("shovels") or Section()).items():
+            for kind, more in implied.items():
+                target = shovel.get(kind)
+                if target not in more:
+                    path = ("shovels", name, kind)
+                    yield from self._check(path, kind, target, self._root[f"{kind}s"])
 
     def _forwards(self) -> Iterator[Problem]:
         known = [*self._root["publications"], *self._implied_publications()]
@@ -100,6 +131,16 @@ class _Names:
     def _implied_publications(self) -> Iterator[str]:
         """What `BrokerConfig.find_publication` finds without a declaration."""
         for name, vhost in self._vhosts.items():
-            prefix = "/" if name == "/" else f"{name}/"
+            prefix = _prefix(name)
             for entity in ("", *vhost["exchanges"], *vhost["queues"]):
                 yield prefix + entity
+
+
+def _prefix(vhost: str) -> str:
+    return "/" if vhost == "/" else f"{vhost}/"
+
+
+def _counters(parent: Section) -> list[str]:
+    redeliveries = parent.get("redeliveries")
+    found = redeliveries.get("counters") if isinstance(redeliveries, Section) else None
+    return list(found) if isinstance(found, Section) else []

@@ -2,27 +2,29 @@
 
 Short forms become long ones, the layers of defaults are filled in (value, then the vhost's
 ``defaults``, then the root's, then the profile's; the models add the built-in ones), publications
-and subscriptions of vhosts move to the root, names of recovery chains become the chains.
+and subscriptions of vhosts move to the root, names of recovery chains become the chains, and names
+of encryption profiles the profiles.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from broker_client.config_problems import hint
+from broker_client.config_problems import hint, unknown_key
 from broker_client.config_shorthand import binding_section, collection
 from broker_client.config_tree import Items, Section, Spot, joined, merged, stated
 from broker_client.errors import Problem
 
 ENTITIES = ("exchanges", "queues", "bindings")
 HOISTED = ("publications", "subscriptions")
+BY_NAME = ("shovels", "encryption")
 ROOT_DEFAULTS = ("vhosts", *ENTITIES, *HOISTED)
 VHOST_DEFAULTS = ("connection", *ENTITIES, *HOISTED)
 
 PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
     "test": {
-        "vhosts": {"connection": {"heartbeat": "50s"}},
+        "vhosts": {"connection": {"heartbeat": "50s"}, "namespace": True},
         # RabbitMQ 4.3 refuses transient queues that are not exclusive, so the queues of a test
         # run stay durable and remove themselves.
         "queues": {"purge": True, "options": {"expires": "10m"}},
@@ -80,7 +82,9 @@ def _fitting(kind: str, value: Section, defaults: Section) -> Section:
     if kind == "publications" and {"exchange", "queue"} & stated(value):
         skipped = {"exchange", "queue"}
     elif kind == "connection" and set(_ADDRESS) & stated(value):
-        skipped = set(_ADDRESS)
+        skipped = set(_ADDRESS) if _is_encrypted(value) else {*_ADDRESS, "tls"}
+    elif kind == "subscriptions" and _takes_no_ack(value):
+        skipped = {"recovery"}
     elif kind == "vhosts":
         skipped = {"connection", "connections"}  # filled in one connection at a time
     elif kind == "bindings":
@@ -99,6 +103,15 @@ def _is_stream(queue: Section) -> bool:
     options = queue.get("options")
     arguments = options.get("arguments") if isinstance(options, Section) else None
     return isinstance(arguments, Section) and arguments.get("x-queue-type") == "stream"
+
+
+def _takes_no_ack(subscription: Section) -> bool:
+    options = subscription.get("options")
+    return isinstance(options, Section) and options.get("no_ack") is True
+
+
+def _is_encrypted(connection: Section) -> bool:
+    return str(connection.get("url") or connection.get("scheme")).lower().startswith("amqps")
 
 
 def connection_section(value: object, spot: Spot) -> object:
@@ -137,11 +150,18 @@ class _Expansion:
         self._tree = tree
         self._problems = problems
         self._layers = self._root_layers()
+        self._profiles = Section()
 
     def expanded(self) -> Expanded:
         result = _without(self._tree, "defaults", "profile")
         vhosts = collection(self._tree, "vhosts", "", self._problems)
         recovery = self._recovery(result)
+        for kind in BY_NAME:
+            if kind in self._tree:
+                found = collection(self._tree, kind, "", self._problems)
+                result.put(kind, found, self._tree.spot(kind))
+        self._counters(result, "")
+        self._profiles = result.get("encryption") or Section()
         hoisted = {kind: collection(self._tree, kind, "", self._problems) for kind in HOISTED}
         layers_of = {name: self._vhost_layers(name, vhost) for name, vhost in vhosts.items()}
         done = Section()
@@ -158,6 +178,9 @@ class _Expansion:
             result.put(kind, filled, self._tree.spot(kind))
         for name, entry in result["subscriptions"].items():
             self._resolve_recovery(name, entry, recovery, result["subscriptions"].spot(name))
+            self._resolve_profiles(name, entry, result["subscriptions"].spot(name))
+        for name, entry in result["publications"].items():
+            self._resolve_profile(name, entry, result["publications"].spot(name))
         implied = {
             name: self._implied(name, layers, recovery) for name, layers in layers_of.items()
         }
@@ -170,6 +193,8 @@ class _Expansion:
         publication = _filled(layers, "publications", Section({**bare, "exchange": ""}))
         subscription = _filled(layers, "subscriptions", Section({**bare, "queue": ""}))
         self._resolve_recovery("", subscription, recovery, Spot())
+        self._resolve_profiles("", subscription, Spot())
+        self._resolve_profile("", publication, Spot())
         return publication, subscription
 
     # ------------------------------------------------------------------ layers
@@ -200,7 +225,7 @@ class _Expansion:
         for key, each in value.items():
             line = value.spot(key).line or spot.line
             if key not in allowed:
-                message = "unknown key" + hint(key, allowed)
+                message = unknown_key(key, allowed)
                 self._problems.append(Problem(joined(place, key), message, line=line))
             elif not isinstance(each, Section) and key != "connection":
                 self._problems.append(Problem(joined(place, key), "must be a mapping", line=line))
@@ -225,6 +250,7 @@ class _Expansion:
         for key, entry in filled["bindings"].items():
             bindings.add(entry, filled["bindings"].spot(key))
         filled.put("bindings", bindings, vhost.spot("bindings"))
+        self._counters(filled, path)
         return filled
 
     def _connections(self, vhost: Section, path: str, layers: list[_Layer]) -> Items:
@@ -292,3 +318,44 @@ class _Expansion:
         del entry["recovery"]
         message = f"unknown recovery {value!r}" + hint(value, list(chains))
         self._problems.append(Problem(path, message, line=spot.line or at.line))
+
+    # ------------------------------------------------------------------ counters, encryption
+
+    def _counters(self, parent: Section, path: str) -> None:
+        """Counters by name, in every spelling of a collection."""
+        value, spot = parent.get("redeliveries"), parent.spot("redeliveries")
+        if isinstance(value, Section) and value.get("counters") is not None:
+            place = spot.path or joined(path, "redeliveries")
+            written = Section(value)
+            found = collection(value, "counters", place, self._problems)
+            written.put("counters", found, value.spot("counters"))
+            parent.put("redeliveries", written, spot)
+
+    def _resolve_profile(self, name: str, entry: Section, at: Spot) -> None:
+        value, spot = entry.get("encryption"), entry.spot("encryption")
+        if isinstance(value, str):
+            path = spot.path or joined(at.path or joined("publications", name), "encryption")
+            self._put_profile(entry, "encryption", value, spot._replace(path=path))
+
+    def _resolve_profiles(self, name: str, entry: Section, at: Spot) -> None:
+        value, spot = entry.get("encryption"), entry.spot("encryption")
+        if value is None:
+            return
+        place = at.path or joined("subscriptions", name)
+        if isinstance(value, str):
+            one = Items()
+            one.add(value, spot._replace(path=spot.path or joined(place, "encryption")))
+            entry.put("encryption", one, spot)
+        found = collection(entry, "encryption", place, self._problems)
+        for key, profile in list(found.items()):
+            if stated(profile) == {"name"}:
+                self._put_profile(found, key, key, found.spot(key))
+        entry.put("encryption", found, spot)
+
+    def _put_profile(self, target: Section, key: str, name: str, spot: Spot) -> None:
+        if name in self._profiles:
+            target.put(key, self._profiles[name], self._profiles.spot(name))
+            return
+        del target[key]
+        message = f"unknown encryption profile {name!r}" + hint(name, list(self._profiles))
+        self._problems.append(Problem(spot.path or key, message, line=spot.line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -22,11 +23,14 @@ from broker_client.config import (
 )
 from broker_client.config_checks import unknown_names
 from broker_client.config_expand import ENTITIES, HOISTED, connection_section, expand
+from broker_client.config_lint import findings
 from broker_client.config_problems import complaints_of
 from broker_client.config_shorthand import binding_section
 from broker_client.config_tree import Reader, Section, Spot, joined, locate, stated
 from broker_client.config_values import YAML_CONTEXT, Settings
 from broker_client.errors import ConfigError, Problem
+
+log = logging.getLogger("broker_client.config")
 
 Source = str | os.PathLike[str] | Mapping[str, object] | BrokerConfig
 
@@ -34,15 +38,19 @@ Source = str | os.PathLike[str] | Mapping[str, object] | BrokerConfig
 def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> BrokerConfig:
     """The configuration in `source`, complete and checked.
 
+    What is allowed but hardly meant is logged as a warning, and kept in `BrokerConfig.warnings`.
+
     Args:
         source: path of a YAML or JSON file; or what such a file would hold, as a mapping; or a
-            `BrokerConfig`, which is returned as it is.
+            `BrokerConfig` made in Python, which is checked and returned.
         environ: where ``${NAME}`` is looked up; the process's environment when left out.
 
     Raises:
         ConfigError: it cannot be used. `problems` lists everything that is wrong.
     """
     if isinstance(source, BrokerConfig):
+        if not source.is_checked:
+            _finish(source, None, [], None)
         return source
     reader = Reader(os.environ if environ is None else environ)
     file: str | None = None
@@ -52,15 +60,32 @@ def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> 
         file = os.fspath(source)
         tree = reader.from_yaml(_text_of(file))
     problems = reader.problems
-    config = None
-    if tree or not problems:
-        config, found = _validated(tree)
-        # What was not read cannot be right: one complaint about it is enough.
-        unread = {problem.path for problem in problems}
-        problems = [*problems, *(problem for problem in found if problem.path not in unread)]
-    if config is None or problems:
+    if not tree and problems:
         raise ConfigError(_presentable(problems, file))
+    config, root, found = _validated(tree)
+    # What was not read cannot be right: one complaint about it is enough.
+    unread = {problem.path for problem in problems}
+    problems = [*problems, *(problem for problem in found if problem.path not in unread)]
+    if config is None:
+        raise ConfigError(_presentable(problems, file))
+    _finish(config, root, problems, file)
     return config
+
+
+def _finish(
+    config: BrokerConfig, root: Section | None, problems: list[Problem], file: str | None
+) -> None:
+    """Refuse what cannot work, keep and log what is hardly meant."""
+    warnings: list[Problem] = []
+    for finding in () if problems else findings(config):
+        shown, line = locate(root, finding.path)
+        found = Problem(shown, finding.message, line=line)
+        (problems if finding.fatal else warnings).append(found)
+    if problems:
+        raise ConfigError(_presentable(problems, file))
+    config.set_warnings(tuple(_presentable(warnings, file)))
+    for warning in config.warnings:
+        log.warning("%s", warning)
 
 
 def _text_of(file: str) -> str:
@@ -73,7 +98,7 @@ def _text_of(file: str) -> str:
         raise ConfigError([Problem("", f"cannot be read: {reason}", file)]) from error
 
 
-def _validated(tree: Section) -> tuple[BrokerConfig | None, list[Problem]]:
+def _validated(tree: Section) -> tuple[BrokerConfig | None, Section, list[Problem]]:
     problems: list[Problem] = []
     root, implied = expand(tree, problems)
     problems += unknown_names(root)
@@ -82,18 +107,27 @@ def _validated(tree: Section) -> tuple[BrokerConfig | None, list[Problem]]:
         config = BrokerConfig.model_validate(root, context=YAML_CONTEXT)
     except ValidationError as error:
         problems += _located(error, BrokerConfig, root)
-        return None, problems
+        return None, root, problems
     if not problems:
-        config.set_implied(
-            {
-                name: (
-                    PublicationConfig.model_validate(publication, context=YAML_CONTEXT),
-                    SubscriptionConfig.model_validate(subscription, context=YAML_CONTEXT),
-                )
-                for name, (publication, subscription) in implied.items()
-            }
-        )
-    return config, problems
+        config.set_implied(_implied(implied, problems))
+    return config, root, problems
+
+
+def _implied(
+    sections: dict[str, tuple[Section, Section]], problems: list[Problem]
+) -> dict[str, tuple[PublicationConfig, SubscriptionConfig]]:
+    templates = {}
+    for name, (publication, subscription) in sections.items():
+        try:
+            templates[name] = (
+                PublicationConfig.model_validate(publication, context=YAML_CONTEXT),
+                SubscriptionConfig.model_validate(subscription, context=YAML_CONTEXT),
+            )
+        except ValidationError as error:
+            model = SubscriptionConfig if error.title == "SubscriptionConfig" else PublicationConfig
+            tree = subscription if model is SubscriptionConfig else publication
+            problems += _located(error, model, tree)
+    return templates
 
 
 def _located(error: ValidationError, annotation: object, tree: Section) -> list[Problem]:
@@ -141,7 +175,7 @@ def _wrong_default(kind: str, value: object, spot: Spot, path: str) -> list[Prob
         return []
     probe, found = Section(value), []
     if kind == "vhosts":
-        for key in (*ENTITIES, *HOISTED, "defaults", "connections"):
+        for key in (*ENTITIES, *HOISTED, "defaults", "connections", "redeliveries"):
             probe.pop(key, None)
         connection = probe.pop("connection", None)
         if connection is not None:
@@ -151,8 +185,12 @@ def _wrong_default(kind: str, value: object, spot: Spot, path: str) -> list[Prob
         probe, _ = binding_section(probe, "", spot)
     elif kind == "publications" and not {"exchange", "queue"} & stated(probe):
         probe["exchange"] = ""
-    elif kind == "subscriptions" and isinstance(probe.get("recovery"), str):
-        del probe["recovery"]
+    elif kind == "connection" and "tls" in probe and not {"url", "scheme"} & stated(probe):
+        probe["scheme"] = "amqps"  # it will be, wherever these settings are used
+    # What may be a name has been looked up where it is used.
+    for key in ("recovery", "encryption"):
+        if isinstance(probe.get(key), str) or (kind, key) == ("subscriptions", "encryption"):
+            probe.pop(key, None)
     for key, placeholder in needed.items():
         probe.setdefault(key, placeholder)
     wrapped = Section()

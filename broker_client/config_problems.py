@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from broker_client.config_migration import advice
 from broker_client.errors import Problem, nearest
 
 Key = str | int
@@ -38,6 +39,12 @@ def hint(name: str, known: Sequence[str]) -> str:
     near = nearest(name, known)
     listed = "allowed: " + (", ".join(sorted(map(_shown, known))) or "none is declared")
     return f" (did you mean {near!r}?; {listed})" if near is not None else f" ({listed})"
+
+
+def unknown_key(name: str, known: Sequence[str]) -> str:
+    """What to say of a key that is none of `known`."""
+    advised = advice(name, known)
+    return f"unknown key: {advised}" if advised else "unknown key" + hint(name, known)
 
 
 def _shown(name: str) -> str:
@@ -81,7 +88,7 @@ def _message(detail: ErrorDetails, path: tuple[Key, ...], parent: object) -> str
     context: Mapping[str, Any] = detail.get("ctx", {})
     if kind == "extra_forbidden":
         name = str(path[-1]) if path else ""
-        return "unknown key" + hint(name, keys_of(parent))
+        return unknown_key(name, keys_of(parent))
     if kind == "union_tag_invalid":
         tags = sorted(_tags(_unwrapped(parent)))
         return f"unknown strategy {context['tag']!r}" + hint(str(context["tag"]), tags)
@@ -105,8 +112,13 @@ def keys_of(model: object) -> list[str]:
     """The keys a mapping for `model` may have, as users write them."""
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return []
-    keys = [str(field.validation_alias or name) for name, field in model.model_fields.items()]
-    return [key for key in (*keys, *getattr(model, "yaml_keys", ())) if key != "name"]
+    keys = [
+        str(field.validation_alias or name)
+        for name, field in model.model_fields.items()
+        # The key of a collection names its entries.
+        if name != "name" or not field.is_required()
+    ]
+    return [*keys, *getattr(model, "yaml_keys", ())]
 
 
 def _resolve(loc: Sequence[Key], annotation: object) -> tuple[tuple[Key, ...], object]:

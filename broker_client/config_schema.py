@@ -18,7 +18,9 @@ _COLLECTIONS = {
     "subscriptions": "SubscriptionConfig",
 }
 _DEFAULTS = {**_COLLECTIONS, "bindings": "BindingConfig", "connection": "ConnectionConfig"}
+_ROOT_ONLY = {"shovels": "ShovelConfig", "encryption": "EncryptionConfig"}
 _STRATEGIES = ("Ack", "Nack", "Republish", "Forward")
+_SHOVEL_PATTERN = r"^\s*\S+\s*->\s*\S+\s*$"
 _BINDING_PATTERN = r"^\s*[^\s\[\]]+\s*(\[[^\[\]]+\])?\s*->\s*[^\s\[\]]+\s*$"
 
 
@@ -29,6 +31,7 @@ def config_schema() -> Schema:
     defs = {name: _written(each) for name, each in defs.items()}
     root = _written(root)
     _short_forms(root, defs)
+    _named_things(root, defs)
     _defaults_sections(root, defs)
     defs["Variable"] = {
         "type": "string",
@@ -92,7 +95,7 @@ def _takes_any_text(schema: Schema) -> bool:
 
 def _collection(name: str, entry: Schema, text: Schema) -> Schema:
     nothing = {"type": "null"}
-    by_name = [entry, text, nothing] if name == "bindings" else [entry, nothing]
+    by_name = [entry, text, nothing] if name in ("bindings", "shovels") else [entry, nothing]
     return {
         "anyOf": [
             {"type": "object", "additionalProperties": {"anyOf": by_name}},
@@ -147,6 +150,32 @@ def _short_forms(root: Schema, defs: Schema) -> None:
     subscription = defs["SubscriptionConfig"]["properties"]
     recovery = _about(subscription["recovery"])
     subscription["recovery"] = {**recovery, "anyOf": [text, *chain["anyOf"]]}
+
+
+def _named_things(root: Schema, defs: Schema) -> None:
+    """Shovels, encryption profiles and counters, and where they are referred to by name."""
+    text = {"type": "string"}
+    short = {"type": "string", "pattern": _SHOVEL_PATTERN}
+    for name, model in _ROOT_ONLY.items():
+        words = short if name == "shovels" else text
+        about = _about(root["properties"][name])
+        root["properties"][name] = {**about, **_collection(name, _ref(model), words)}
+    defs["ShovelConfig"].pop("required")  # a key or name in short form holds both
+    counters = defs["CountersConfig"]["properties"]
+    counters["counters"] = {
+        **_about(counters["counters"]),
+        **_collection("counters", _ref("CounterConfig"), text),
+    }
+    defs["CounterConfig"].pop("required")  # its name may say the type
+    profile = _ref("EncryptionConfig")
+    publication = defs["PublicationConfig"]["properties"]
+    publication["encryption"] = {**_about(publication["encryption"]), "anyOf": [text, profile]}
+    subscription = defs["SubscriptionConfig"]["properties"]
+    several = _collection("encryption", profile, text)["anyOf"]
+    subscription["encryption"] = {**_about(subscription["encryption"]), "anyOf": [text, *several]}
+    connection = defs["ConnectionConfig"]["properties"]
+    management = [text, _ref("ManagementConfig")]
+    connection["management"] = {**_about(connection["management"]), "anyOf": management}
 
 
 def _defaults_sections(root: Schema, defs: Schema) -> None:

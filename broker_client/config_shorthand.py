@@ -1,4 +1,4 @@
-"""The short forms of the YAML: collections in three spellings, and ``source[key] -> target``."""
+"""The short forms of the YAML: collections in three spellings, bindings and shovels in a line."""
 
 from __future__ import annotations
 
@@ -45,6 +45,29 @@ def parse_binding(text: str) -> Binding:
     return Binding(match["source"], match["destination"], keys)
 
 
+_SHOVEL = re.compile(r"\s*(?P<subscription>\S+?)\s*->\s*(?P<publication>\S+)\s*")
+
+
+def shovel_section(value: object, name: str, spot: Spot) -> tuple[Section, str | None]:
+    """The long form of one shovel, and what is wrong with its short form, ``sub -> pub``."""
+    written = Section(value) if isinstance(value, Section) else Section()
+    short = value if isinstance(value, str) else name if "->" in name else None
+    if short is not None:
+        match = _SHOVEL.fullmatch(short)
+        if match is None or "->" in match["publication"]:
+            return written, (
+                f"{short!r} is no shovel; write 'subscription -> publication', or a mapping with "
+                "these two keys"
+            )
+        for key, found in match.groupdict().items():
+            if written.get(key) is None:
+                written.put(key, found, spot)
+    if not name:
+        name = short or f"{written.get('subscription')} -> {written.get('publication')}"
+    written.put("name", name, spot)
+    return written, None
+
+
 def binding_section(value: object, name: str, spot: Spot) -> tuple[Section, str | None]:
     """The long form of one binding, and what is wrong with its short form.
 
@@ -77,6 +100,8 @@ def binding_section(value: object, name: str, spot: Spot) -> tuple[Section, str 
     return written, complaint
 
 
+_SHORT_FORMS = {"bindings": binding_section, "shovels": shovel_section}
+
 _KEY_NAMES = ("binding_keys", "binding_key")
 
 
@@ -107,13 +132,14 @@ def collection(parent: Section, key: str, path: str, problems: list[Problem]) ->
         return result
     for name, value, at in _entries(raw, key, place, problems):
         where = at.path or joined(place, name)
-        if key == "bindings":
-            entry, complaint = binding_section(value, name, at)
+        if key in _SHORT_FORMS:
+            entry, complaint = _SHORT_FORMS[key](value, name, at)
             if complaint:
                 problems.append(Problem(where, complaint, line=at.line))
                 continue
             name = str(entry["name"])
-            if name in result and isinstance(value, Section) and "name" not in value:
+            unnamed = isinstance(value, Section) and "name" not in value
+            if name in result and unnamed and key == "bindings":
                 # Bindings of one pair may differ in their arguments alone.
                 name = f"{name} ({len(result) + 1})"
                 entry.put("name", name, at)
@@ -135,7 +161,7 @@ def collection(parent: Section, key: str, path: str, problems: list[Problem]) ->
 def _entries(
     raw: Section | Items, key: str, place: str, problems: list[Problem]
 ) -> list[tuple[str, object, Spot]]:
-    """(name, value, spot) of each element; the name is "" for a binding that has none."""
+    """(name, value, spot) of each element; the name is "" for one that needs none."""
     entries: list[tuple[str, object, Spot]] = []
     if isinstance(raw, Section):
         for name, value in raw.items():
@@ -147,14 +173,14 @@ def _entries(
         return entries
     for index, value in enumerate(raw):
         spot = raw.spots[index]
-        if key == "bindings" and not (isinstance(value, Section) and value.get("name")):
+        if key in _SHORT_FORMS and not (isinstance(value, Section) and value.get("name")):
             spot = spot._replace(path=joined(place, index))
         if isinstance(value, str):
-            entries.append(("", value, spot) if key == "bindings" else (value, None, spot))
+            entries.append(("", value, spot) if key in _SHORT_FORMS else (value, None, spot))
         elif not isinstance(value, Section):
             message = "must be a name or a mapping"
             problems.append(Problem(joined(place, index), message, line=spot.line))
-        elif isinstance(value.get("name"), str) or (key == "bindings" and "name" not in value):
+        elif isinstance(value.get("name"), str) or (key in _SHORT_FORMS and "name" not in value):
             entries.append((value.get("name", ""), value, spot))
         else:
             message = "needs a name: add 'name', as text"

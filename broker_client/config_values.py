@@ -89,7 +89,10 @@ def duration_seconds(value: object, *, bare_allowed: bool = True) -> float:
 
 
 def _no_unit(number: str) -> str:
-    return f"{number} has no unit: write {number}s or {number}ms"
+    text = f"{number} has no unit: write {number}s or {number}ms"
+    if number.isdecimal() and int(number) >= 1000:
+        text += f" (in rascal it means {int(number) / 1000:g}s)"
+    return text
 
 
 def _seconds(value: object, info: ValidationInfo) -> float:

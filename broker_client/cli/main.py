@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -54,11 +55,14 @@ def main(
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="Configuration, YAML or JSON.", show_default=False)],
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings are problems too.")] = False,
 ) -> None:
     """Check a configuration without connecting, and show what it declares.
 
-    Prints every problem and ends with status 1 if there is one.
+    Prints every problem and ends with status 1 if there is one. Warnings come behind the tables.
     """
+    # They are printed below; without a handler, logging would print them as well.
+    logging.getLogger("broker_client.config").addHandler(logging.NullHandler())
     try:
         config = load_config(file)
     except ConfigError as error:
@@ -67,7 +71,17 @@ def check(
     console = Console(file=sys.stdout)
     for table in summary(config):
         console.print(table)
-    typer.echo(f"{file}: ok")
+    for warning in config.warnings:
+        typer.echo(f"warning: {warning}")
+    typer.echo(f"{file}: {_verdict(len(config.warnings))}")
+    if strict and config.warnings:
+        raise typer.Exit(1)
+
+
+def _verdict(warnings: int) -> str:
+    if not warnings:
+        return "ok"
+    return f"ok, with {warnings} warning{'s' if warnings > 1 else ''}"
 
 
 @app.command()

@@ -21,7 +21,7 @@ from broker_client.config import (
 
 
 def summary(config: BrokerConfig) -> Iterator[Table]:
-    """Tables of vhosts, exchanges, queues, bindings, publications and subscriptions.
+    """Tables of vhosts, exchanges, queues, bindings, publications, subscriptions and shovels.
 
     Kinds of which nothing is declared are left out. Passwords are masked.
     """
@@ -50,6 +50,8 @@ def summary(config: BrokerConfig) -> Iterator[Table]:
     yield from _table(
         "Subscriptions", ("name", "vhost", "queue", "prefetch", "recovery"), subscriptions
     )
+    shovels = ((each.name, each.subscription, each.publication) for each in config.shovels.values())
+    yield from _table("Shovels", ("name", "from", "to"), shovels)
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[Table]:

@@ -9,7 +9,10 @@ import pytest
 from broker_client.config_loader import load_config
 from broker_client.errors import ConfigError
 
-ROOT_KEYS = "allowed: defaults, profile, publications, recovery, subscriptions, vhosts"
+ROOT_KEYS = (
+    "allowed: defaults, encryption, node, profile, publications, recovery, redeliveries, shovels, "
+    "subscriptions, vhosts"
+)
 
 BROKEN: dict[str, tuple[str, list[str]]] = {
     "vhost instead of vhosts": (
@@ -50,10 +53,8 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
                 options: {messageTtl: 10s}
         """,
         [
-            "app.yaml:5: vhosts./.queues.q.options.messageTtl: unknown key (did you mean "
-            "'message_ttl'?; allowed: arguments, auto_delete, dead_letter_exchange, "
-            "dead_letter_routing_key, durable, exclusive, expires, max_length, max_priority, "
-            "message_ttl)",
+            "app.yaml:5: vhosts./.queues.q.options.messageTtl: unknown key: messageTtl is written "
+            "message_ttl here",
         ],
     ),
     "bare duration": (
@@ -137,7 +138,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "(did you mean 'republish'?; allowed: ack, forward, nack, republish)",
             "app.yaml:3: recovery.a[1].requeue: must be true or false",
             "app.yaml:4: recovery.b.atempts: unknown key (did you mean 'attempts'?; "
-            "allowed: attempts, defer, restore_routing_headers, strategy)",
+            "allowed: attempts, defer, immediate_nack, restore_routing_headers, strategy)",
             "app.yaml:5: recovery.c[0]: must be a mapping",
         ],
     ),
@@ -279,7 +280,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "app.yaml:3: vhosts./.defaults.vhosts: unknown key (allowed: bindings, connection, "
             "exchanges, publications, queues, subscriptions)",
             "app.yaml:3: vhosts./.defaults.queues.prge: unknown key (did you mean 'purge'?; "
-            "allowed: assert, check, options, purge)",
+            "allowed: assert, check, options, purge, reply_to)",
             "app.yaml:6: defaults.queus: unknown key (did you mean 'queues'?; allowed: bindings, "
             "exchanges, publications, queues, subscriptions, vhosts)",
             "app.yaml:7: defaults.subscriptions.prefetch: must be a whole number",
@@ -304,8 +305,10 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         """,
         [
             "app.yaml:3: vhosts./.conection: unknown key (did you mean 'connection'?; allowed: "
-            "bindings, concurrency, connection, connections, defaults, exchanges, node, "
-            "publication_channel_pools, publications, publish_queue, queues, subscriptions)",
+            "assert, bindings, check, concurrency, connection, connection_strategy, connections, "
+            "defaults, exchanges, namespace, publication_channel_pools, publications, "
+            "publish_queue, queues, redeliveries, separate_connections, startup, startup_timeout, "
+            "subscriptions)",
         ],
     ),
 }

@@ -102,6 +102,16 @@ GOOD = [
     "prefetch: '${PREFETCH:-5}', retry: {max: 5s}}}",
     "vhosts: {/: {queues: [q]}}\nsubscriptions: {s: {queue: q, recovery: r}}\n"
     "recovery: {r: {strategy: republish, defer: 1s}}",
+    "vhosts: {/: {queues: [q], publications: {p: {queue: q, encryption: k}}, "
+    "subscriptions: {s: {queue: q, encryption: [k], options: {offset: 7d}}}}}\n"
+    f"encryption: {{k: {{key: {'ab' * 16}, algorithm: aes-128-cbc}}}}\nshovels: [s -> p]",
+    "vhosts: {/: {queues: [q], namespace: true, assert: true, redeliveries: {counters: [memory]}}}"
+    "\nredeliveries: {counters: {mine: {type: sqlite, path: c.db}, memory: {size: 5}}}\n"
+    "shovels: {x: /q -> /q, y: {subscription: /q, publication: /q}}",
+    "vhosts: {/: {connection: {url: amqps://h, management: https://h, frame_max: 64KiB, "
+    "tls: {verify_hostname: false}}, namespace: mine, startup: retry}}",
+    "vhosts: {/: {connection: {hostname: h, management: {port: 1, timeout: 2s}}}}\n"
+    "node: {memory_limit: 1MiB, scan: {interval: 50ms}, event_log: {path: log}}",
     "vhosts: {/: {defaults: {connection: {heartbeat: 5s}, queues: {purge: true}}}}",
     "vhosts: {/: }\nprofile: test\ndefaults: {subscriptions: {prefetch: 3}, "
     "vhosts: {concurrency: 2}}",
@@ -128,6 +138,11 @@ BAD = [
     "vhosts: {/: {}}\nrecovery: {r: {strategy: republsh}}",
     "vhosts: {/: {}}\nrecovery: {r: {defer: 1s}}",
     "vhosts: {/: {}}\nprofile: tests",
+    "vhosts: {/: {connection: {url: amqps://h, tls: {cafil: x}}}}",
+    "vhosts: {/: {startup: again}}",
+    "vhosts: {/: {}}\nshovels: [a b]",
+    "vhosts: {/: {}}\nencryption: {k: {key: ab, algorithm: des}}",
+    "vhosts: {/: {}}\nnode: {scan: {interval: 5}}",
     "vhosts: {/: {}}\ndefaults: {queus: {}}",
 ]
 

@@ -21,7 +21,9 @@ vhosts:
     connections: ["amqp://app:hunter2@one/", "amqp://app:hunter2@two/"]
     exchanges: [orders, {name: audit, type: fanout, options: {durable: false}}]
     queues:
-      fulfil: {purge: true, options: {message_ttl: 10s, exclusive: true}}
+      fulfil:
+        purge: true
+        options: {message_ttl: 10s, exclusive: true, dead_letter_exchange: audit}
     bindings: ["orders[order.#, rush.*] -> fulfil"]
     publications:
       placed: {exchange: orders, routing_key: order.placed}
@@ -34,6 +36,14 @@ recovery:
     - {strategy: republish, defer: 500ms, attempts: 3}
     - {strategy: forward, publication: direct}
     - {strategy: nack, requeue: true}
+shovels: [fulfil -> placed]
+"""
+
+DOUBTFUL = """
+vhosts:
+  /:
+    queues: [orders]
+    subscriptions: {orders: {queue: orders}}
 """
 
 
@@ -51,6 +61,9 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
 
+FULFIL = "durable, exclusive, purged, x-message-ttl=10000, x-dead-letter-exchange=audit"
+
+
 def test_check_of_a_good_file_shows_what_it_declares(run: CliRunner) -> None:
     Path("app.yaml").write_text(FULL)
     result = run.invoke(app, ["check", "app.yaml"])
@@ -63,7 +76,7 @@ def test_check_of_a_good_file_shows_what_it_declares(run: CliRunner) -> None:
         ["", "amqp://app:***@two:5672/"],
         ["/", "orders", "topic", "durable"],
         ["/", "audit", "fanout", "transient"],
-        ["/", "fulfil", "durable, exclusive, purged, x-message-ttl=10000"],
+        ["/", "fulfil", FULFIL],
         ["/", "orders", "order.#, rush.*", "fulfil"],
         ["placed", "/", "exchange orders", "order.placed", "confirmed"],
         ["direct", "/", "queue fulfil", "", "unconfirmed"],
@@ -75,8 +88,29 @@ def test_check_of_a_good_file_shows_what_it_declares(run: CliRunner) -> None:
             "republish after 0.5s, 3 times, then forward to direct, then nack with requeue",
         ],
         ["plain", "/", "fulfil", "no limit", "requeue, deferred"],
+        ["fulfil -> placed", "fulfil", "placed"],
     ]
     assert "hunter2" not in result.stdout
+
+
+def test_check_prints_warnings_behind_the_tables_and_passes(run: CliRunner) -> None:
+    Path("app.yaml").write_text(DOUBTFUL)
+    result = run.invoke(app, ["check", "app.yaml"])
+
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    *tables, warning, verdict = result.stdout.splitlines()
+    assert tables[-1].startswith("└")
+    assert warning.startswith("warning: app.yaml:4: vhosts./.queues.orders: has no dead-letter ex")
+    assert verdict == "app.yaml: ok, with 1 warning"
+
+
+@pytest.mark.parametrize(("text", "status"), [(DOUBTFUL, 1), (FULL, 0)])
+def test_strict_check_fails_where_there_is_a_warning(
+    run: CliRunner, text: str, status: int
+) -> None:
+    Path("app.yaml").write_text(text)
+    assert run.invoke(app, ["check", "--strict", "app.yaml"]).exit_code == status
 
 
 def test_check_of_a_bad_file_prints_every_problem_and_fails(run: CliRunner) -> None:
@@ -102,7 +136,7 @@ def test_check_without_a_file_is_a_usage_error(run: CliRunner) -> None:
 
 @pytest.mark.parametrize("path", sorted(CONFIG.glob("*.yaml")), ids=lambda path: path.name)
 def test_check_likes_the_ready_made_files(run: CliRunner, path: Path) -> None:
-    assert run.invoke(app, ["check", str(path)]).exit_code == 0
+    assert run.invoke(app, ["check", "--strict", str(path)]).exit_code == 0
 
 
 def test_schema_is_printed_as_json(run: CliRunner) -> None:
