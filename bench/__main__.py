@@ -13,10 +13,11 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -78,22 +79,22 @@ def all_rounds(
     return runs
 
 
-def broker_for(options: argparse.Namespace) -> AbstractContextManager[str]:
-    """The URL of the broker to measure on; a RabbitMQ of our own, unless one is named."""
-    if options.url:
-        return nullcontext(options.url)
-    return _OwnRabbitMQ()
+class Target(NamedTuple):
+    """The broker to measure on."""
+
+    url: str
+    version: str
 
 
-class _OwnRabbitMQ(AbstractContextManager[str]):
-    def __enter__(self) -> str:
-        say("starting a RabbitMQ")
-        self._server = RabbitMQ(stats_interval=60.0)
-        self._server.start()
-        return self._server.url()
-
-    def __exit__(self, *error: object) -> None:
-        self._server.close()
+@contextmanager
+def target_of(url: str | None) -> Iterator[Target]:
+    """The broker at `url`; without one, a RabbitMQ of our own for as long as it takes."""
+    if url:
+        yield Target(url, "unknown")
+        return
+    say("starting a RabbitMQ")
+    with RabbitMQ(stats_interval=60.0) as server:
+        yield Target(server.url(), f"RabbitMQ {server.ctl('version')}")
 
 
 def arguments() -> argparse.Namespace:
@@ -120,8 +121,8 @@ def main() -> int:
         options.url = EMBEDDED
     facts = machine.facts()
     try:
-        with broker_for(options) as url:
-            runs = all_rounds(present, url, options.messages, options.rounds)
+        with target_of(options.url) as broker:
+            runs = all_rounds(present, broker.url, options.messages, options.rounds)
     except BrokerClientError as error:
         say(f"bench: {error}", "red")
         return 1
@@ -141,6 +142,7 @@ def main() -> int:
             "unconfirmed": WINDOW,
             "prefetch": PREFETCH,
         },
+        "broker": broker.version,
         "versions": {name: of[-1].versions for name, of in runs.items() if of},
         "results": report.as_json(results),
     }

@@ -75,11 +75,11 @@ def contestants() -> list[Contestant]:
     """All of them, in the order of a round."""
     return [
         _python(BASE, "aio_pika_plain"),
-        _python("broker_client", "ours"),
-        _python("its transport alone", "ours_transport"),
+        _python("ours: Broker", "ours"),
+        _python("ours: transport", "ours_transport"),
         _python("FastStream", "faststream_rabbit", _unless_importable("faststream.rabbit")),
         Contestant("rascal (node)", ("node", str(_RASCAL)), _unless_rascal()),
-        _python("broker_client, embedded", "ours", needs_broker=False),
+        _python("ours: embedded", "ours", needs_broker=False),
     ]
 
 

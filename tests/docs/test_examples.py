@@ -1,0 +1,143 @@
+"""Every program in examples/ runs, and does what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.docs.documents import ROOT
+from tests.docs.processes import run_python
+from tests.support.rabbitmq import RabbitMQ
+
+pytestmark = pytest.mark.timeout(120)
+
+RETRY = """\
+tea: attempt 1 fails
+unicorn: attempt 1 fails
+tea: attempt 2 fails
+unicorn: attempt 2 fails
+tea: attempt 3 succeeds
+unicorn: attempt 3 fails
+unicorn: dead-lettered after rejected: out of stock
+"""
+RETURNS = """\
+bound key: success
+unbound key: return, NO_ROUTE
+unbound key: awaiting it raises MessageReturnedError
+link down: paused
+link down: success
+2 messages were in the queue
+"""
+FROM_YAML = """\
+order 1: tea (order.placed)
+order 2: milk (order.changed)
+order 3: unicorn cannot be had
+"""
+OUTPUTS = {
+    "hello": "order.new {'pizza': 2}\n",
+    "retry": RETRY,
+    "returns": RETURNS,
+    "from_yaml": FROM_YAML,
+}
+KEYS = [
+    "published",
+    "confirmed",
+    "returned",
+    "handled",
+    "retried",
+    "dead_lettered",
+    "lost",
+    "seconds",
+]
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq: RabbitMQ) -> Iterator[str]:
+    vhost = rabbitmq.make_vhost()
+    yield rabbitmq.url(vhost)
+    rabbitmq.delete_vhost(vhost)
+
+
+def test_every_example_has_a_test() -> None:
+    names = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert names == {*OUTPUTS, "flights"}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_example_prints_what_is_expected(name: str) -> None:
+    done = run_python(f"examples/{name}.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == OUTPUTS[name]
+
+
+@pytest.mark.parametrize("name", ["retry", "returns"])
+def test_example_prints_the_same_on_rabbitmq(name: str, rabbitmq_url: str) -> None:
+    done = run_python(f"examples/{name}.py", rabbitmq_url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == OUTPUTS[name]
+
+
+# --------------------------------------------------------------------------- flights
+
+
+def summary(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
+    """The last line of the demo's output."""
+    assert done.returncode == 0, done.stderr
+    made: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    assert list(made) == KEYS
+    assert made.pop("seconds") > 0
+    return made
+
+
+def expected(published: int, never_departed: int) -> dict[str, int]:
+    return {
+        "published": published,
+        "confirmed": published,
+        "returned": 0,
+        "handled": published - never_departed,
+        "retried": 2 * never_departed,
+        "dead_lettered": never_departed,
+        "lost": 0,
+    }
+
+
+# 12 of the first 2,000 flights never departed: counted with zcat, head and awk.
+FIRST_2000 = expected(2000, 12)
+
+
+def test_flights_add_up_on_the_built_in_broker() -> None:
+    assert summary(run_python("examples/flights.py", "--limit", "2000")) == FIRST_2000
+
+
+def test_flights_add_up_on_rabbitmq(rabbitmq_url: str) -> None:
+    arguments = ("examples/flights.py", "--limit", "2000", "--url", rabbitmq_url)
+    assert summary(run_python(*arguments)) == FIRST_2000
+
+
+def test_flights_start_clean_and_leave_nothing_behind(
+    rabbitmq: RabbitMQ, rabbitmq_url: str
+) -> None:
+    arguments = ("examples/flights.py", "--limit", "1000", "--url", rabbitmq_url)
+    first = summary(run_python(*arguments))
+    assert summary(run_python(*arguments)) == first
+    vhost = rabbitmq_url.rsplit("/", 1)[1]
+    counts = rabbitmq.ctl("list_queues", "--vhost", vhost, "--no-table-headers", "name", "messages")
+    assert sorted(counts.split()[::2]) == ["cemetery", "departures", "late-departures"]
+    assert set(counts.split()[1::2]) == {"0"}
+
+
+def test_flights_say_so_when_nobody_answers() -> None:
+    done = run_python("examples/flights.py", "--url", "amqp://guest:secret@127.0.0.1:1/")
+    assert done.returncode == 1
+    assert "failed to connect to amqp://guest:***@127.0.0.1:1/" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_progress_is_on_stderr_in_plain_lines_without_a_terminal() -> None:
+    done = run_python("examples/flights.py", "--limit", "500")
+    assert done.returncode == 0
+    assert "published 500, handled " in done.stderr
+    assert "\x1b" not in done.stderr + done.stdout
