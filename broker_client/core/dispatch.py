@@ -20,10 +20,18 @@ from broker_client.core.effects import (
     MessageTimedOut,
     Settled,
 )
+from broker_client.core.observer import Observer
 from broker_client.core.queue import NEVER, ChannelState, Consumer, Entry, Queue
 from broker_client.core.schedule import Schedule
 from broker_client.core.settings import EngineSettings
 from broker_client.core.vhost import NO_HEADERS, VHost
+from broker_client.delivery_event import (
+    REASON_CONNECTION_LOST,
+    REASON_CYCLE,
+    REASON_PURGED,
+    REASON_REJECTED,
+    REASON_UNROUTABLE,
+)
 from broker_client.errors import StaleDeliveryError
 from broker_client.message import PERSISTENT, Delivery, Outgoing
 
@@ -38,6 +46,8 @@ class Dispatcher:
         """Settlements that came after their delivery had timed out."""
         self._vhosts = vhosts
         self.schedule = Schedule()
+        self.observer: Observer | None = None
+        """Who is told what happens to messages, if anybody."""
         self._dead: deque[tuple[Entry, str]] = deque()
         self._routing_dead = False
         self._record_id = 0
@@ -52,6 +62,8 @@ class Dispatcher:
         queue.puts += 1
         queue.position += 1
         entry = Entry(queue, message, queue.position)
+        if self.observer is not None:
+            self.observer.enqueued(entry, now)
         if self.settings.keep_records and queue.durable:
             self._record(entry)
         if queue.able and not queue.ready:
@@ -65,11 +77,16 @@ class Dispatcher:
         if settings.rejects_publish and queue.limited and queue.would_overflow(message):
             if settings.overflow == REJECT_PUBLISH_DLX:
                 queue.puts += 1
-                self._die(Entry(queue, message, 0), deadletter.MAXLEN)
+                refused = Entry(queue, message, 0)
+                if self.observer is not None:
+                    self.observer.enqueued(refused, now)
+                self._die(refused, deadletter.MAXLEN, now)
                 self.route_dead(now)
             return False
         queue.puts += 1
         entry = Entry(queue, message, 0)
+        if self.observer is not None:
+            self.observer.enqueued(entry, now)
         entry.expires_at = _expires_at(queue, message, now)
         queue.expiring = queue.expiring or entry.expires_at is not None
         if settings.max_priority:
@@ -81,13 +98,13 @@ class Dispatcher:
             self._deliver(entry, queue.next_consumer(), now)
             return True
         queue.push(entry)
-        self._trim(queue)
+        self._trim(queue, now)
         self.pump(queue, now)
         return True
 
-    def _trim(self, queue: Queue) -> None:
+    def _trim(self, queue: Queue, now: float) -> None:
         while queue.limited and (over := queue.pop_overflow()) is not None:
-            self._die(over, deadletter.MAXLEN)
+            self._die(over, deadletter.MAXLEN, now)
 
     def _record(self, entry: Entry) -> None:
         if entry.message.properties.delivery_mode == PERSISTENT:
@@ -141,6 +158,8 @@ class Dispatcher:
     ) -> Delivery:
         queue = entry.queue
         entry.attempts += 1
+        if self.observer is not None:
+            self.observer.delivered(entry, consumer.tag if consumer else "", no_ack, now)
         if no_ack:
             tag = channel.ledger.issue()
             queue.acked += 1
@@ -178,18 +197,25 @@ class Dispatcher:
 
     def ack(self, entry: Entry, now: float) -> None:
         """The delivery is done."""
+        if self.observer is not None:
+            self.observer.acked(entry, now)
         entry.queue.acked += 1
         self._settled(entry)
         self._release(entry, now)
 
     def discard(self, entry: Entry, now: float) -> None:
         """Rejected without requeue: dead-lettered or dropped."""
-        self._die(entry, deadletter.REJECTED)
+        if self.observer is not None:
+            self.observer.nacked(entry, now)
+        self._die(entry, deadletter.REJECTED, now)
         self._release(entry, now)
 
     def defer(self, entry: Entry, delay: float, now: float) -> None:
         """Back to ready after `delay` seconds, at the tail (X-05)."""
         queue = entry.queue
+        if self.observer is not None:
+            self.observer.nacked(entry, now)
+            self.observer.requeued(entry, REASON_REJECTED, now)
         if not queue.deleted:
             queue.requeued += 1
             delay = min(max(delay, 0.0), self.settings.max_requeue_timeout)
@@ -197,26 +223,32 @@ class Dispatcher:
             self.schedule.note(queue, now + delay)
         self._release(entry, now)
 
-    def give_back(self, entries: Iterable[Entry], now: float) -> None:
+    def give_back(
+        self, entries: Iterable[Entry], now: float, reason: str = REASON_CONNECTION_LOST
+    ) -> None:
         """Requeue deliveries, each to where it was, to be redelivered (S-06-08)."""
         queues: dict[Queue, None] = {}
         for entry in reversed(list(entries)):  # the last first, so that each becomes the head
             queue = entry.queue
             queue.requeued += 1
+            if self.observer is not None:
+                if reason == REASON_REJECTED:
+                    self.observer.nacked(entry, now)
+                self.observer.requeued(entry, reason, now)
             self._free(entry)
             if not queue.deleted:
                 queues[queue] = None
-                if not self._over_delivery_limit(entry):
+                if not self._over_delivery_limit(entry, now):
                     queue.restore(entry)
         for queue in queues:
-            self._trim(queue)
+            self._trim(queue, now)
             self.pump(queue, now)
 
-    def _over_delivery_limit(self, entry: Entry) -> bool:
+    def _over_delivery_limit(self, entry: Entry, now: float) -> bool:
         limit = entry.queue.settings.delivery_limit
         if limit is None or entry.attempts <= limit:
             return False
-        self._die(entry, deadletter.DELIVERY_LIMIT)
+        self._die(entry, deadletter.DELIVERY_LIMIT, now)
         return True
 
     def _release(self, entry: Entry, now: float) -> None:
@@ -242,15 +274,19 @@ class Dispatcher:
         for entry in entries:
             count += 1
             entry.queue.purged += 1
+            if self.observer is not None:
+                self.observer.dropped(entry, REASON_PURGED)
             self._settled(entry)
         return count
 
     def _expire(self, queue: Queue, now: float) -> None:
         while (entry := queue.pop_expired(now)) is not None:
-            self._die(entry, deadletter.EXPIRED)
+            self._die(entry, deadletter.EXPIRED, now)
 
-    def _die(self, entry: Entry, reason: str) -> None:
+    def _die(self, entry: Entry, reason: str, now: float) -> None:
         queue = entry.queue
+        if self.observer is not None:
+            self.observer.died(entry, reason, now)
         if queue.settings.dead_letter_exchange is None or queue.deleted:
             queue.dropped += 1
         else:
@@ -289,9 +325,19 @@ class Dispatcher:
         )
         headers = message.properties.headers or NO_HEADERS
         keys = [message.routing_key, *(headers.get("CC") or ())]
-        for target in self._vhosts[queue.vhost].route(exchange, keys, headers):
+        observer = self.observer
+        if observer is not None:
+            observer.origin = entry
+        targets = self._vhosts[queue.vhost].route(exchange, keys, headers)
+        for target in targets:
             if not deadletter.is_cycle(message, target.name, reason):
                 self.put(target, message, now)
+            elif observer is not None:
+                observer.lost_dead_letter(entry, message, REASON_CYCLE, now)
+        if observer is not None:
+            observer.origin = None
+            if not targets:
+                observer.lost_dead_letter(entry, message, REASON_UNROUTABLE, now)
 
     # ---------------------------------------------------------------- consumers
 
@@ -338,9 +384,9 @@ class Dispatcher:
     def release_deferred(self, queue: Queue, now: float) -> None:
         """Put deferred messages whose time has come at the tail."""
         for entry in queue.deferred.pop_due(now):
-            if not self._over_delivery_limit(entry):
+            if not self._over_delivery_limit(entry, now):
                 queue.push(entry)
-        self._trim(queue)
+        self._trim(queue, now)
         self.pump(queue, now)
 
     def must_close(self, channel: ChannelState, now: float) -> CloseChannel | None:
@@ -360,16 +406,18 @@ class Dispatcher:
         for tag, entry in channel.ledger.expire(now):
             queue = entry.queue
             queue.timed_out += 1
+            if self.observer is not None:
+                self.observer.timed_out(entry, now)
             self._free(entry)
             if queue.deleted:
                 continue
             queues[queue] = None
-            if not self._over_delivery_limit(entry):
+            if not self._over_delivery_limit(entry, now):
                 queue.push(entry)
             if entry.consumer is not None:
                 self.effects.append(MessageTimedOut(channel.id, entry.consumer.tag, tag))
         for queue in queues:
-            self._trim(queue)
+            self._trim(queue, now)
             self.pump(queue, now)
 
     def _watch_timeout(self, channel: ChannelState, queue: Queue) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from broker_client.core.arguments import Arguments
 from broker_client.core.effects import Confirm, Effect, Return
+from broker_client.core.observer import Observer
 from broker_client.core.queue import ChannelState, Consumer, Queue, QueueStats
 from broker_client.core.replies import (
     access_refused,
@@ -22,6 +23,7 @@ from broker_client.core.replies import (
 from broker_client.core.settings import EngineSettings
 from broker_client.core.topology import NOTHING, TopologyCommands
 from broker_client.core.vhost import VHost
+from broker_client.delivery_event import REASON_RECOVERED, REASON_REJECTED
 from broker_client.message import Delivery, Outgoing, Returned
 
 
@@ -49,6 +51,15 @@ class Engine(TopologyCommands):
             f"<Engine connections={len(self._connections)} channels={len(self._channels)} "
             f"queues={queues}>"
         )
+
+    @property
+    def observer(self) -> Observer | None:
+        """Who is told what happens to messages; set it before the first message."""
+        return self._dispatch.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._dispatch.observer = observer
 
     # ---------------------------------------------------------------- running
 
@@ -164,6 +175,8 @@ class Engine(TopologyCommands):
             self._dispatch.remove_consumer(consumer)
         self._dispatch.give_back(state.ledger.settle_all(), now)
         self._dispatch.schedule.forget(state)
+        if self.observer is not None:
+            self.observer.channel_closed(state.id)
         for queue in left:
             self._consumer_left(queue, now)
 
@@ -190,6 +203,11 @@ class Engine(TopologyCommands):
                 queues = vhost.route_publish(message.exchange, message.routing_key)
             if queues is None:
                 queues = vhost.route(message.exchange, (message.routing_key,), headers or NOTHING)
+        observer = self._dispatch.observer
+        if observer is not None:
+            observer.published(state, message, now)
+            if not queues:
+                observer.unroutable(state, message, now)
         acked = True
         for queue in queues:
             if not self._dispatch.put(queue, message, now):
@@ -308,12 +326,12 @@ class Engine(TopologyCommands):
             for entry in entries:
                 self._dispatch.defer(entry, delay, now)
         else:
-            self._dispatch.give_back(entries, now)
+            self._dispatch.give_back(entries, now, REASON_REJECTED)
 
     def recover(self, channel: int, now: float) -> None:
         """Requeue everything the channel has in flight (basic.recover, S-06-14)."""
         state = self._channels[channel]
-        self._dispatch.give_back(state.ledger.settle_all(), now)
+        self._dispatch.give_back(state.ledger.settle_all(), now, REASON_RECOVERED)
 
     def touch(self, channel: int, delivery_tag: int, now: float) -> float:
         """Extend a delivery's time in flight; returns the seconds it has left (N-050).

@@ -24,10 +24,12 @@ class Entry:
         "attempts",
         "consumer",
         "delivered_at",
+        "enqueued_at",
         "expires_at",
         "message",
         "position",
         "priority",
+        "published_at",
         "queue",
         "record_id",
     )
@@ -41,7 +43,8 @@ class Entry:
         self.priority = 0
         self.record_id = 0
         self.consumer: Consumer | None = None
-        self.delivered_at = 0.0
+        self.delivered_at = self.enqueued_at = self.published_at = 0.0
+        """Seconds since the epoch; the last two are known only to an `Observer`."""
 
 
 class Consumer:

@@ -13,8 +13,8 @@ from tests.architecture.source import FILES, MODULES, imported_modules, imported
 # `config`, its own family of modules) and along NEIGHBOURS. A folder stands for all in it.
 ROWS: list[tuple[str, ...]] = [
     # ground
-    ("errors", "clock", "message", "tasks", "deadlines"),
-    ("emitter", "stats"),
+    ("errors", "clock", "message", "tasks", "deadlines", "delivery_event"),
+    ("emitter", "stats", "eventlog"),
     # settings
     ("config", "config_*"),
     ("retry",),
@@ -47,7 +47,7 @@ MEETING_POINTS = ("transport.embedded*", "cli*")
 """The only modules above the broker's rows that may import from them."""
 
 PURE = ("core", "amqp")
-PURE_MAY_USE = ("errors", "message", "deadlines", "stats")
+PURE_MAY_USE = ("errors", "message", "deadlines", "delivery_event", "stats")
 IMPURE = {"asyncio", "socket", "ssl", "time", "random", "os", "logging", "threading", "selectors"}
 
 OWNERS = {
