@@ -58,13 +58,13 @@ REASON_CYCLE = "cycle"
 
 
 class DeliveryEvent(NamedTuple):
-    """One change of state. Times are seconds since the epoch; None is absent."""
+    """One change of state. Times are seconds since the epoch; None is absent.
+
+    First the fields that are the same in many events: the log writes them as one piece.
+    """
 
     event: str
-    ts: float | None
-    """When; None where the core was not told the time: the log takes that of `record`."""
     vhost: str
-    message_id: str | None = None
     exchange: str | None = None
     routing_key: str | None = None
     queue: str | None = None
@@ -72,17 +72,24 @@ class DeliveryEvent(NamedTuple):
     attempt: int | None = None
     """1 is the first delivery."""
     redelivered: bool | None = None
-    published_at: float | None = None
-    enqueued_at: float | None = None
-    delivered_at: float | None = None
-    size: int | None = None
-    priority: int | None = None
     reason: str | None = None
     publication: str | None = None
     subscription: str | None = None
+    message_id: str | None = None
+    ts: float | None = None
+    """When; None where the core was not told the time: the log takes that of `record`."""
+    size: int | None = None
+    published_at: float | None = None
+    enqueued_at: float | None = None
+    delivered_at: float | None = None
+    priority: int | None = None
     error_class: str | None = None
     error: str | None = None
     trace_id: str | None = None
+
+
+COMMON_FIELDS = 11
+"""How many of the fields are the same in many events."""
 
 
 def trace_id_of(headers: Mapping[str, Any] | None) -> str | None:

@@ -35,6 +35,8 @@ from broker_client.delivery_event import (
 )
 from broker_client.message import Outgoing
 
+_new = tuple.__new__  # a quarter of the time of calling a named tuple; a few are made a message
+
 
 class Observer:
     """Collects the events of one engine until the node takes them."""
@@ -91,21 +93,30 @@ class Observer:
     ) -> None:
         exchange, routing_key, body, properties, _ = message
         headers = properties.headers
-        self.events.append(
-            DeliveryEvent(
-                event,
-                now,
-                vhost,
-                properties.message_id,
-                exchange,
-                routing_key,
-                published_at=published_at,
-                size=len(body),
-                priority=properties.priority,
-                reason=reason,
-                trace_id=trace_id_of(headers) if headers else None,
-            )
+        fields = (
+            event,
+            vhost,
+            exchange,
+            routing_key,
+            None,
+            None,
+            None,
+            None,
+            reason,
+            None,
+            None,
+            properties.message_id,
+            now,
+            len(body),
+            published_at,
+            None,
+            None,
+            properties.priority,
+            None,
+            None,
+            trace_id_of(headers) if headers else None,
         )
+        self.events.append(_new(DeliveryEvent, fields))
 
     # ---------------------------------------------------------------- a stay in a queue
 
@@ -174,28 +185,27 @@ class Observer:
         if consumer is None and attempts and entry.consumer is not None:
             consumer = entry.consumer.tag
         headers = properties.headers
-        self.events.append(
-            DeliveryEvent(
-                event,
-                now,
-                queue.vhost,
-                properties.message_id,
-                exchange,
-                routing_key,
-                queue.name,
-                consumer or None,
-                attempts or None,
-                attempts > 1 if attempts else None,
-                entry.published_at or None,
-                entry.enqueued_at or None,
-                (entry.delivered_at or None) if attempts else None,
-                len(body),
-                properties.priority,
-                reason,
-                None,
-                None,
-                None,
-                None,
-                trace_id_of(headers) if headers else None,
-            )
+        fields = (
+            event,
+            queue.vhost,
+            exchange,
+            routing_key,
+            queue.name,
+            consumer or None,
+            attempts or None,
+            attempts > 1 if attempts else None,
+            reason,
+            None,
+            None,
+            properties.message_id,
+            now,
+            len(body),
+            entry.published_at or None,
+            entry.enqueued_at or None,
+            entry.delivered_at or None,
+            properties.priority,
+            None,
+            None,
+            trace_id_of(headers) if headers else None,
         )
+        self.events.append(_new(DeliveryEvent, fields))
