@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from broker_client.config_connection import BackoffConfig, RetryConfig
 from broker_client.config_encryption import EncryptionConfig
@@ -18,33 +18,35 @@ from broker_client.config_values import Count, Duration, Positive, Settings
 # --------------------------------------------------------------------------- streams
 
 _OFFSETS = ("first", "last", "next")
-_SINCE = re.compile(r"\s*(\d+)\s*([smhdDMY])\s*")
+_SINCE = re.compile(r"(\d+)\s*([smhdDMY])")
 
 
-def _number_if_digits(value: object) -> object:
-    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-
-
-def _known_offset(value: int | datetime | str) -> int | datetime | str:
+def _offset(value: object) -> object:
+    if isinstance(value, str):
+        text = value.strip()
+        match = _SINCE.fullmatch(text)
+        if match is not None:
+            # RabbitMQ streams: an interval has the units Y, M, D, h, m and s.
+            return match[1] + {"d": "D"}.get(match[2], match[2])
+        value = int(text) if text.isdecimal() else _time(text)
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
-    if isinstance(value, int) or value in _OFFSETS:
+    if value in _OFFSETS or (type(value) is int and value >= 0):
         return value
-    match = _SINCE.fullmatch(value)
-    if match is None:
-        raise ValueError(
-            f"{value!r} is no offset; write first, last, next, a number, a time, or how far back "
-            "to go, such as 1h or 7d"
-        )
-    # RabbitMQ streams: an interval has the units Y, M, D, h, m and s.
-    return match[1] + {"d": "D"}.get(match[2], match[2])
+    raise ValueError(
+        f"{value!r} is no offset; write first, last, next, a number, a time, or how far back to "
+        "go, such as 1h or 7d"
+    )
 
 
-StreamOffset = Annotated[
-    Annotated[int, Field(ge=0)] | datetime | str,
-    BeforeValidator(_number_if_digits),
-    AfterValidator(_known_offset),
-]
+def _time(text: str) -> datetime | str:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+StreamOffset = Annotated[int | datetime | str, BeforeValidator(_offset)]
 
 
 class ConsumeOptions(Settings):

@@ -214,6 +214,6 @@ def _chain(path: tuple[Key, ...], chain: Sequence[Strategy]) -> Iterator[Finding
         if isinstance(strategy, Ack | Nack):
             yield Finding(
                 (*path, index + 1),
-                f"is never reached: {strategy.strategy} before it always settles",
+                f"is never reached: the {strategy.strategy} before it always settles",
             )
             return

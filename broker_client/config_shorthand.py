@@ -63,7 +63,7 @@ def shovel_section(value: object, name: str, spot: Spot) -> tuple[Section, str |
             if written.get(key) is None:
                 written.put(key, found, spot)
     if not name:
-        name = short or f"{written.get('subscription')} -> {written.get('publication')}"
+        name = f"{written.get('subscription')} -> {written.get('publication')}"
     written.put("name", name, spot)
     return written, None
 

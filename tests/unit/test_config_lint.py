@@ -1,0 +1,275 @@
+"""Warnings at load, and the mistakes that only show when the parts are seen together."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from broker_client.config import (
+    BrokerConfig,
+    QueueConfig,
+    SubscriptionConfig,
+    VhostConfig,
+)
+from broker_client.config_loader import load_config
+from broker_client.errors import ConfigError
+
+
+def warned(vhost: dict[str, Any], **root: Any) -> list[tuple[str, str]]:
+    """Path and first words of each warning."""
+    config = load_config({"vhosts": {"/": vhost}, **root})
+    return [(each.path, each.message) for each in config.warnings]
+
+
+def refused(vhost: dict[str, Any], **root: Any) -> list[tuple[str, str]]:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"vhosts": {"/": vhost}, **root})
+    return [(each.path, each.message) for each in caught.value.problems]
+
+
+def a_queue(**options: Any) -> dict[str, Any]:
+    return {"options": options}
+
+
+QUORUM = {"arguments": {"x-queue-type": "quorum"}}
+STREAM = {"arguments": {"x-queue-type": "stream"}}
+SAFE = {
+    "exchanges": ["dlx"],
+    "queues": {"q": a_queue(dead_letter_exchange="dlx"), "dead": None},
+    "bindings": ["dlx -> dead"],
+}
+NACK = {"strategy": "nack"}
+
+
+# --------------------------------------------------------------------------- dead letters
+
+
+def test_read_queue_without_a_dead_letter_exchange_is_warned_of_once() -> None:
+    vhost = {"queues": ["q", "r"], "subscriptions": {"s": {"queue": "q"}, "t": {"queue": "q"}}}
+    ((path, message),) = warned(vhost)
+    assert path == "vhosts./.queues.q"
+    assert message.startswith("has no dead-letter exchange: a message that its subscription")
+
+
+def test_the_end_of_the_line_needs_no_dead_letter_exchange() -> None:
+    both = {"s": {"queue": "q"}, "t": {"queue": "dead"}}
+    assert warned({**SAFE, "subscriptions": both}) == []
+
+
+def test_queue_that_dead_letters_reach_by_its_name_is_the_end_of_the_line() -> None:
+    options = a_queue(dead_letter_exchange="", dead_letter_routing_key="dead")
+    subscriptions = {"s": {"queue": "q"}, "t": {"queue": "dead"}}
+    vhost = {"queues": {"q": options, "dead": None}, "subscriptions": subscriptions}
+    assert warned(vhost) == []
+
+
+def test_with_no_ack_there_is_nothing_to_dead_letter() -> None:
+    subscription = {"queue": "q", "options": {"no_ack": True}}
+    assert warned({"queues": ["q"], "subscriptions": {"s": subscription}}) == []
+
+
+@pytest.mark.parametrize("recovery", [None, [{"strategy": "nack", "requeue": True}]])
+def test_requeue_on_a_quorum_queue_meets_the_delivery_limit(recovery: object) -> None:
+    subscription = {"queue": "q", "recovery": recovery}
+    ((path, message),) = warned(
+        {"queues": {"q": {"options": QUORUM}}, "subscriptions": {"s": subscription}}
+    )
+    assert path == "vhosts./.queues.q"
+    assert "requeued 20 times" in message
+
+
+def test_quorum_queue_with_a_dead_letter_exchange_is_fine() -> None:
+    queue = a_queue(dead_letter_exchange="dlx", **QUORUM)
+    queues = {**SAFE["queues"], "q": queue}  # type: ignore[dict-item] # a literal of mixed values
+    assert warned({**SAFE, "queues": queues, "subscriptions": {"s": {"queue": "q"}}}) == []
+
+
+def test_undeclared_dead_letter_exchange_is_told_with_the_nearest() -> None:
+    vhost = {"exchanges": ["dlx"], "queues": {"q": a_queue(dead_letter_exchange="dlxx")}}
+    ((path, message),) = warned(vhost)
+    assert path == "vhosts./.queues.q.options"
+    assert message.startswith("dead-letter exchange 'dlxx' is not declared (did you mean 'dlx'?)")
+
+
+def test_dead_letters_to_the_default_exchange_need_a_key() -> None:
+    ((_, message),) = warned({"queues": {"q": a_queue(dead_letter_exchange="")}})
+    assert "write dead_letter_routing_key" in message
+
+
+# --------------------------------------------------------------------------- D5
+
+AGAIN = [{"strategy": "republish", "attempts": 2}, NACK]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "lost"),
+    [
+        ("topic", "some.*", True),
+        ("topic", "#", False),
+        ("topic", "in.#", False),
+        ("topic", "in.*", False),
+        ("topic", "*", True),
+        ("topic", "#.orders", False),
+        ("direct", "in.orders", False),
+        ("direct", "orders", True),
+        ("fanout", "some", False),
+        ("headers", "some", False),
+    ],
+)
+def test_copy_whose_dead_letter_no_binding_takes_is_warned_of(
+    kind: str, key: str, lost: bool
+) -> None:
+    vhost = {
+        "exchanges": {"dlx": {"type": kind}},
+        "queues": {"in.orders": a_queue(dead_letter_exchange="dlx"), "dead": None},
+        "bindings": [f"dlx[{key}] -> dead"],
+        "subscriptions": {"s": {"queue": "in.orders", "recovery": AGAIN}},
+    }
+    found = warned(vhost)
+    assert bool(found) == lost
+    if lost:
+        ((path, message),) = found
+        assert path == "vhosts./.subscriptions.s"
+        assert message.startswith("after a republish a message is dead-lettered with the key 'in.")
+
+
+def test_fixed_dead_letter_key_saves_the_copy() -> None:
+    queue = a_queue(dead_letter_exchange="dlx", dead_letter_routing_key="some.thing")
+    vhost = {
+        "exchanges": ["dlx"],
+        "queues": {"q": queue, "dead": None},
+        "bindings": ["dlx[some.*] -> dead"],
+        "subscriptions": {"s": {"queue": "q", "recovery": AGAIN}},
+    }
+    assert warned(vhost) == []
+
+
+def test_copy_is_looked_for_under_its_name_in_the_namespace() -> None:
+    vhost = {
+        "namespace": "ns",
+        "exchanges": {"dlx": {"type": "direct"}},
+        "queues": {"q": a_queue(dead_letter_exchange="dlx"), "dead": None},
+        "subscriptions": {"s": {"queue": "q", "recovery": AGAIN}},
+    }
+    binding = {"source": "dlx", "destination": "dead", "binding_key": "q"}
+    assert len(warned({**vhost, "bindings": [binding]})) == 1
+    assert warned({**vhost, "bindings": [{**binding, "qualify_binding_keys": True}]}) == []
+
+
+# --------------------------------------------------------------------------- chains
+
+
+def test_attempts_without_anything_behind_them_are_warned_of_where_they_stand() -> None:
+    chain = {"strategy": "republish", "attempts": 3}
+    subscriptions = {"s": {"queue": "q", "recovery": "patient"}}
+    found = warned({**SAFE, "subscriptions": subscriptions}, recovery={"patient": chain})
+    ((path, message),) = found
+    assert path == "recovery.patient"
+    assert message.startswith("after 3 attempts the message is nacked without requeue")
+
+
+@pytest.mark.parametrize("chain", [AGAIN, [{"strategy": "republish"}], [NACK]])
+def test_chain_that_says_how_it_ends_is_fine(chain: object) -> None:
+    assert warned(SAFE, recovery={"patient": chain}) == []
+
+
+def test_strategy_behind_one_that_always_settles_is_warned_of() -> None:
+    ((path, message),) = warned(SAFE, recovery={"r": [NACK, {"strategy": "republish"}]})
+    assert path == "recovery.r[1]"
+    assert message == "is never reached: the nack before it always settles"
+
+
+# --------------------------------------------------------------------------- streams
+
+
+def a_stream(**subscription: Any) -> dict[str, Any]:
+    return {
+        "queues": {"q": {"options": STREAM}},
+        "subscriptions": {"s": {"queue": "q", "options": {"offset": "first"}, **subscription}},
+    }
+
+
+def test_stream_read_by_the_rules_is_fine() -> None:
+    assert warned(a_stream()) == []
+
+
+def test_stream_without_offset_is_warned_of() -> None:
+    ((path, message),) = warned(a_stream(options=None))
+    assert path == "vhosts./.subscriptions.s"
+    assert message.startswith("a stream is read from its next message on")
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "text"),
+    [
+        ({"prefetch": 0}, "prefetch", "a stream needs a prefetch, 1 or more"),
+        (
+            {"options": {"no_ack": True, "offset": "next"}},
+            "options.no_ack",
+            "a stream cannot be read with no_ack",
+        ),
+        (
+            {"recovery": [{"strategy": "republish"}]},
+            "recovery",
+            "a stream cannot be the target of republish; forward to another queue",
+        ),
+    ],
+)
+def test_stream_read_in_a_way_it_cannot_be_is_refused(
+    settings: dict[str, Any], path: str, text: str
+) -> None:
+    assert refused(a_stream(**settings)) == [(f"vhosts./.subscriptions.s.{path}", text)]
+
+
+def test_no_ack_with_recovery_is_refused() -> None:
+    subscription = {"queue": "q", "options": {"no_ack": True}, "recovery": [NACK]}
+    ((path, text),) = refused({**SAFE, "subscriptions": {"s": subscription}})
+    assert path == "vhosts./.subscriptions.s"
+    assert text == "no_ack leaves nothing to settle: take out no_ack or recovery"
+
+
+def test_recovery_of_a_default_passes_over_no_ack() -> None:
+    subscription = {"queue": "q", "options": {"no_ack": True}}
+    vhost = {**SAFE, "subscriptions": {"s": subscription}}
+    config = load_config(
+        {"vhosts": {"/": vhost}, "defaults": {"subscriptions": {"recovery": [NACK]}}}
+    )
+    assert config.subscriptions["s"].recovery is None
+
+
+# --------------------------------------------------------------------------- where they go
+
+DOUBTFUL = VhostConfig(name="/", queues={"q": QueueConfig(name="q")})
+
+
+def test_warnings_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "broker_client.config"):
+        config = load_config(
+            {"vhosts": {"/": {"queues": ["q"], "subscriptions": {"s": {"queue": "q"}}}}}
+        )
+        load_config(config)
+    assert [each.getMessage() for each in caplog.records] == [str(config.warnings[0])]
+
+
+def test_configuration_made_in_python_is_looked_at_too() -> None:
+    subscription = SubscriptionConfig(name="s", queue="q")
+    config = BrokerConfig(vhosts={"/": DOUBTFUL}, subscriptions={"s": subscription})
+    assert config.warnings == ()
+    assert [each.path for each in load_config(config).warnings] == ["vhosts./.queues.q"]
+
+
+def test_mistake_of_a_configuration_made_in_python_is_refused() -> None:
+    queue = QueueConfig.model_validate({"name": "q", "options": STREAM})
+    vhost = VhostConfig(name="/", queues={"q": queue})
+    subscription = SubscriptionConfig(name="s", queue="q", prefetch=0)
+    config = BrokerConfig(vhosts={"/": vhost}, subscriptions={"s": subscription})
+    with pytest.raises(ConfigError, match=r"subscriptions.s.prefetch: a stream needs a prefetch"):
+        load_config(config)
+
+
+def test_configuration_made_in_python_may_read_queues_that_others_declare() -> None:
+    subscription = SubscriptionConfig(name="s", queue="theirs")
+    config = BrokerConfig(vhosts={"/": DOUBTFUL}, subscriptions={"s": subscription})
+    assert load_config(config).warnings == ()
