@@ -150,17 +150,21 @@ class EventLog:
         """Write what waits and close the file, so that readers see all recorded so far."""
         return self._pass(_Mark(close_file=True), timeout)
 
+    def end(self) -> None:
+        """Take no more events, write what waits, close the file: soon, without waiting for it."""
+        if not self._closed:
+            self._closed = True
+            self._waiting.append(_Mark(close_file=True))
+            self._wake.set()
+
     def close(self, timeout: float = 5.0) -> bool:
-        """Write what waits, close the file, end the thread; False if that took longer.
+        """`end`, and wait for it; False if it took longer than `timeout` seconds.
 
         Harmless twice. Events recorded after it are dropped and counted.
         """
-        done = self.roll(timeout)
-        self._closed = True
-        self._wake.set()
-        if done:
-            self._thread.join(timeout)
-        return done and not self._thread.is_alive()
+        self.end()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _pass(self, mark: _Mark, timeout: float) -> bool:
         if not self._thread.is_alive():
@@ -251,6 +255,7 @@ class _Lines:
     def format(self, chunk: _Chunk, lines: list[str]) -> None:
         """Append the lines of `chunk` to `lines`."""
         head, fragments, seq = self._head, self._fragments, chunk.first
+        event: tuple[Any, ...]
         for event in chunk.events:
             common = event[:COMMON_FIELDS]
             fragment = fragments.get(common) or self._fragment(common)

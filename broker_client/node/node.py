@@ -30,9 +30,11 @@ from broker_client.core.effects import (
     Settled,
 )
 from broker_client.core.engine import Engine
+from broker_client.core.observer import Observer
 from broker_client.core.queue import QueueStats
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import BrokerClosedError, StoreError
+from broker_client.eventlog import EventLog
 from broker_client.message import Delivery, Returned
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
@@ -90,6 +92,7 @@ class Node:
         store: Store | None = None,
         clock: Clock | None = None,
         settings: EngineSettings | None = None,
+        event_log: EventLog | None = None,
     ) -> None:
         """
         Args:
@@ -97,11 +100,15 @@ class Node:
             store: keeps persistent messages; by default nothing is kept.
             clock: where `now` comes from.
             settings: limits of the engine; `keep_records` follows the store.
+            event_log: where to write what happens to each message; closed with the node.
         """
         self.name = name
         self._store: Store = store or MemoryStore()
         self._clock = clock or SystemClock()
         self.engine = Engine(replace(settings or EngineSettings(), keep_records=self._store.keeps))
+        self._event_log = event_log
+        self._observer = None if event_log is None else Observer()
+        self.engine.observer = self._observer
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receiver] = {}
         self._connections: dict[int, ConnectionReceiver] = {}
@@ -211,6 +218,8 @@ class Node:
         await self.settled()
         self.stop()
         await self._store.close()
+        if self._event_log is not None:
+            await asyncio.to_thread(self._event_log.close)
 
     def stop(self) -> None:
         """Close every connection (320) and do nothing more, at once. Harmless twice.
@@ -228,6 +237,9 @@ class Node:
         self._backlog.clear()
         self._receivers.clear()
         self._send(list(waiting))
+        self._log_events()
+        if self._event_log is not None:
+            self._event_log.end()
 
     def _drain(self) -> None:
         self._scheduled = False
@@ -236,6 +248,7 @@ class Node:
         for _ in range(min(_BATCH, len(backlog))):
             self._carry_out(backlog.popleft())
         self._release()
+        self._log_events()
         if backlog or self.engine.has_effects:
             self.wake()
         self._set_timer()
@@ -319,9 +332,17 @@ class Node:
                 if not isinstance(item, Confirm):
                     item()
                 elif (receiver := self._receivers.get(item.channel)) is not None:
+                    if self._observer is not None:
+                        self._observer.confirmed(*item, self.now())
                     receiver.confirm(item.first, item.last, item.acked)
             except Exception:
                 log.exception("%r: a receiver failed at %s", self, item)
+
+    def _log_events(self) -> None:
+        if self._observer is not None and self._event_log is not None:
+            events = self._observer.take()
+            if events:
+                self._event_log.record_many(events, self.now())
 
     # ---------------------------------------------------------------- time and the end
 

@@ -7,11 +7,13 @@ that name within the event loop, while a link to it is open or an `EmbeddedNodes
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from broker_client.clock import Clock
+from broker_client.config_node import EventLogConfig
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import (
     BrokerClosedError,
@@ -21,6 +23,7 @@ from broker_client.errors import (
     TransportError,
     UnsupportedError,
 )
+from broker_client.eventlog import EventLog
 from broker_client.node.node import Node
 from broker_client.transport.base import Capabilities
 from broker_client.transport.embedded_channel import EmbeddedChannel
@@ -124,14 +127,19 @@ class EmbeddedNodes:
     """The nodes that one owner, usually a Broker, holds alive until `close`."""
 
     def __init__(
-        self, *, clock: Clock | None = None, settings: EngineSettings | None = None
+        self,
+        *,
+        clock: Clock | None = None,
+        settings: EngineSettings | None = None,
+        event_log: EventLogConfig | None = None,
     ) -> None:
         """
         Args:
             clock: time source of the nodes made here.
             settings: limits of the nodes made here.
+            event_log: where the nodes made here write what happens to each message.
         """
-        self._clock, self._settings = clock, settings
+        self._clock, self._settings, self._event_log = clock, settings, event_log
         self._private: Node | None = None
         self._held: dict[str, _SharedNode] = {}
         self._closed = False
@@ -187,7 +195,24 @@ class EmbeddedNodes:
                 await shared.node.close()
 
     def _new_node(self, name: str) -> Node:
-        return Node(name, clock=self._clock, settings=self._settings)
+        return Node(
+            name,
+            clock=self._clock,
+            settings=self._settings,
+            event_log=None if self._event_log is None else _open_event_log(name, self._event_log),
+        )
+
+
+def _open_event_log(name: str, config: EventLogConfig) -> EventLog | None:
+    if config.path is None:
+        return None
+    return EventLog(
+        config.path,
+        name or socket.gethostname(),
+        max_bytes=config.max_bytes,
+        max_age=config.max_age,
+        buffer=config.buffer,
+    )
 
 
 class _Hold:
