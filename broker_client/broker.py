@@ -91,7 +91,7 @@ class Broker(Emitter):
         super().__init__(TaskGroup("broker"))
         self.config = config
         self._senders = TaskGroup("broker senders")
-        self._nodes = EmbeddedNodes()
+        self._nodes = EmbeddedNodes(event_log=config.node.event_log)
         self._vhosts: dict[str, Vhost] = {}
         self._routes: dict[str, _Route] = {}
         self._subscriptions: list[Subscription] = []
