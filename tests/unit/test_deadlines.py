@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from broker_client.deadlines import Deadlines
 
 
@@ -37,11 +41,34 @@ def test_a_discarded_key_is_never_due() -> None:
     assert "a" not in deadlines
 
 
-def test_many_moves_do_not_grow_the_heap() -> None:
+@pytest.mark.parametrize("step", [1, -1])
+def test_many_moves_leave_little_behind(step: int) -> None:
     deadlines: Deadlines[str] = Deadlines()
+    deadlines.set("last", 1e9)
     for n in range(10_000):
-        deadlines.set("a", float(n))
-    assert len(deadlines._heap) < 200
+        deadlines.set("a", float(step * n))
+    assert len(deadlines._heap) + len(deadlines._line) < 200
+
+
+def test_times_in_any_order_come_out_in_order_and_equal_ones_as_they_came() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    rng = random.Random(1)
+    times = [float(rng.randrange(50)) for _ in range(1_000)]
+    for key, at in enumerate(times):
+        deadlines.set(key, at)
+    moved = rng.sample(range(1_000), 300)
+    for key in moved:
+        deadlines.set(key, times[key])
+    gone = set(rng.sample(range(1_000), 300))
+    for key in gone:
+        deadlines.discard(key)
+    turn = {key: n for n, key in enumerate([*range(1_000), *moved])}  # the last one counts
+    left = sorted(set(range(1_000)) - gone, key=lambda key: (times[key], turn[key]))
+    assert deadlines.keys() == left
+    assert deadlines.pop_due(25.0, limit=10) == left[:10]
+    assert deadlines.pop_due(25.0) == [key for key in left[10:] if times[key] <= 25.0]
+    assert deadlines.pop_due(50.0) == [key for key in left[10:] if times[key] > 25.0]
+    assert (len(deadlines), deadlines.next_at()) == (0, None)
 
 
 def test_clear_returns_the_keys_by_time() -> None:
