@@ -5,9 +5,9 @@ from broker_client import AckOrNack, Broker, Message
 
 VHOST = {
     "connection": "embedded://",
-    "exchanges": ["orders"],
-    "queues": ["kitchen"],
-    "bindings": ["orders[order.*] -> kitchen"],
+    "exchanges": ["orders", "dead-letters"],
+    "queues": {"kitchen": {"options": {"dead_letter_exchange": "dead-letters"}}, "failed": {}},
+    "bindings": ["orders[order.*] -> kitchen", "dead-letters -> failed"],
     "publications": {"orders": {"exchange": "orders"}},
     "subscriptions": {"kitchen": {"queue": "kitchen"}},
 }

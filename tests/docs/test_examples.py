@@ -42,6 +42,7 @@ OUTPUTS = {
     "returns": RETURNS,
     "from_yaml": FROM_YAML,
 }
+STDERR = {"returns": "/: connection to embedded:// lost: bounced\n"}
 KEYS = [
     "published",
     "confirmed",
@@ -71,6 +72,7 @@ def test_example_prints_what_is_expected(name: str) -> None:
     done = run_python(f"examples/{name}.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout == OUTPUTS[name]
+    assert done.stderr == STDERR.get(name, "")
 
 
 @pytest.mark.parametrize("name", ["retry", "returns"])

@@ -1,0 +1,54 @@
+"""`python -m bench` measures, checks what it measured, and writes both forms of the result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.contestants import BASE, Run
+from bench.report import Figure, as_json, results_of
+from tests.docs.processes import run_python
+from tests.support.rabbitmq import RabbitMQ
+
+
+@pytest.mark.timeout(120)
+def test_bench_measures_each_client_and_writes_json(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    vhost = rabbitmq.make_vhost()
+    file = tmp_path / "new" / "bench.json"
+    options = ["--messages", "300", "--rounds", "1", "--json", str(file)]
+    done = run_python("-m", "bench", *options, "--url", rabbitmq.url(vhost))
+    rabbitmq.delete_vhost(vhost)
+    assert done.returncode == 0, done.stderr
+    assert "publish, confirmed" in done.stdout
+    written: dict[str, Any] = json.loads(file.read_text())
+    assert written["results"].keys() >= {BASE, "ours: Broker", "ours: transport", "ours: embedded"}
+    for figures in written["results"].values():
+        assert figures["publish"]["median"] > 0
+        assert figures["consume"]["median"] > 0
+    assert written["machine"]["cores"] > 0
+    assert "aio-pika" in written["versions"][BASE]
+
+
+@pytest.mark.timeout(60)
+def test_emitter_is_measured() -> None:
+    done = run_python("-m", "bench.emitter")
+    assert done.returncode == 0, done.stderr
+    assert "make, listen, emit" in done.stdout
+
+
+def test_figure_is_the_median_with_its_range() -> None:
+    assert str(Figure((3000.0, 1000.0, 2000.0))) == "2,000 (1.0-3.0k)"
+    assert str(Figure((1234.0,))) == "1,234"
+
+
+def test_client_that_never_finished_is_left_out() -> None:
+    results = results_of({"one": [Run(10.0, 20.0)], "two": []})
+    assert as_json(results) == {
+        "one": {
+            "publish": {"median": 10, "rounds": [10]},
+            "consume": {"median": 20, "rounds": [20]},
+        }
+    }
