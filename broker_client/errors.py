@@ -14,7 +14,8 @@ BrokerClientError
 │   ├── AuthenticationRefusedError
 │   ├── ConnectionLostError
 │   ├── ChannelClosedError
-│   └── OperationTimeoutError
+│   ├── OperationTimeoutError
+│   └── ManagementError
 ├── TopologyError
 ├── PoolError
 │   ├── PoolClosedError
@@ -251,6 +252,21 @@ class OperationTimeoutError(TransportError, TimeoutError):
 
     def __str__(self) -> str:
         return f"{self.operation}: no answer within {self.waited:g} s"
+
+
+class ManagementError(TransportError):
+    """The management API did not do as asked. `status` is 0 when it did not answer at all."""
+
+    retryable = True
+
+    def __init__(self, what: str, vhost: str, url: str, status: int, reason: str) -> None:
+        super().__init__(what, vhost, url, status, reason)
+        self.what, self.vhost, self.url = what, vhost, url
+        self.status, self.reason = status, reason
+
+    def __str__(self) -> str:
+        answer = f"{self.status} {self.reason}" if self.status else self.reason
+        return f"failed to {self.what} vhost {self.vhost!r}: {self.url} answered: {answer}"
 
 
 class TopologyError(BrokerClientError):
