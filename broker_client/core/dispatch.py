@@ -12,16 +12,15 @@ from collections.abc import Iterable
 from broker_client.core import deadletter
 from broker_client.core.arguments import REJECT_PUBLISH_DLX
 from broker_client.core.effects import (
-    Append,
     CancelConsumer,
     CloseChannel,
     Deliver,
     Effect,
     MessageTimedOut,
-    Settled,
 )
+from broker_client.core.keeper import Keeper
 from broker_client.core.observer import Observer
-from broker_client.core.queue import NEVER, ChannelState, Consumer, Entry, Queue
+from broker_client.core.queue import NEVER, ON_DISK, ChannelState, Consumer, Entry, Queue
 from broker_client.core.schedule import Schedule
 from broker_client.core.settings import EngineSettings
 from broker_client.core.vhost import NO_HEADERS, VHost
@@ -33,7 +32,7 @@ from broker_client.delivery_event import (
     REASON_UNROUTABLE,
 )
 from broker_client.errors import StaleDeliveryError
-from broker_client.message import PERSISTENT, Delivery, Outgoing
+from broker_client.message import Delivery, Outgoing
 
 
 class Dispatcher:
@@ -50,7 +49,7 @@ class Dispatcher:
         """Who is told what happens to messages, if anybody."""
         self._dead: deque[tuple[Entry, str]] = deque()
         self._routing_dead = False
-        self._record_id = 0
+        self.keeper = Keeper(settings, self.effects)
 
     # ---------------------------------------------------------------- in
 
@@ -64,8 +63,8 @@ class Dispatcher:
         entry = Entry(queue, message, queue.position)
         if self.observer is not None:
             self.observer.enqueued(entry, now)
-        if self.settings.keep_records and queue.durable:
-            self._record(entry)
+        if self.settings.keep_records:
+            self.keeper.appended(entry)
         if queue.able and not queue.ready:
             self._deliver(entry, queue.next_consumer(), now)
         else:
@@ -84,15 +83,16 @@ class Dispatcher:
                 self.route_dead(now)
             return False
         queue.puts += 1
-        entry = Entry(queue, message, 0)
+        entry = Entry(queue, message, queue.next_position())
+        entry.size_bytes = len(message.body)
         if self.observer is not None:
             self.observer.enqueued(entry, now)
         entry.expires_at = _expires_at(queue, message, now)
         queue.expiring = queue.expiring or entry.expires_at is not None
         if settings.max_priority:
             entry.priority = min(max(message.properties.priority or 0, 0), settings.max_priority)
-        if self.settings.keep_records and queue.durable:
-            self._record(entry)
+        if self.settings.keep_records:
+            self.keeper.appended(entry)
         if queue.able and not queue.ready:
             # No look at the TTL: one of 0 means now or never (S-09-01).
             self._deliver(entry, queue.next_consumer(), now)
@@ -105,14 +105,6 @@ class Dispatcher:
     def _trim(self, queue: Queue, now: float) -> None:
         while queue.limited and (over := queue.pop_overflow()) is not None:
             self._die(over, deadletter.MAXLEN, now)
-
-    def _record(self, entry: Entry) -> None:
-        if entry.message.properties.delivery_mode == PERSISTENT:
-            self._record_id = entry.record_id = self._record_id + 1
-            queue = entry.queue
-            self.effects.append(
-                Append(queue.vhost, queue.name, entry.record_id, entry.message, entry.expires_at)
-            )
 
     # ---------------------------------------------------------------- out
 
@@ -158,12 +150,15 @@ class Dispatcher:
     ) -> Delivery:
         queue = entry.queue
         entry.attempts += 1
+        message = entry.message
+        if message is ON_DISK:
+            message = self.keeper.fetch(entry)
         if self.observer is not None:
             self.observer.delivered(entry, consumer.tag if consumer else "", no_ack, now)
         if no_ack:
             tag = channel.ledger.issue()
             queue.acked += 1
-            self._settled(entry)
+            self.keeper.settled(entry)
         else:
             entry.consumer = consumer
             entry.delivered_at = now
@@ -173,7 +168,8 @@ class Dispatcher:
             if deadline is not None and deadline < channel.due_at:
                 self.schedule.note(channel, deadline)
             queue.in_flight += 1
-        message = entry.message
+            if entry.record_id:
+                self.keeper.delivered(entry)
         return Delivery(
             consumer.tag if consumer is not None else "",
             tag,
@@ -200,7 +196,7 @@ class Dispatcher:
         if self.observer is not None:
             self.observer.acked(entry, now)
         entry.queue.acked += 1
-        self._settled(entry)
+        self.keeper.settled(entry)
         self._release(entry, now)
 
     def discard(self, entry: Entry, now: float) -> None:
@@ -220,7 +216,10 @@ class Dispatcher:
             queue.requeued += 1
             delay = min(max(delay, 0.0), self.settings.max_requeue_timeout)
             queue.deferred.set(entry, now + delay)
+            self.keeper.moved(entry, now + delay)
             self.schedule.note(queue, now + delay)
+        else:
+            self.keeper.settled(entry)
         self._release(entry, now)
 
     def give_back(
@@ -240,6 +239,8 @@ class Dispatcher:
                 queues[queue] = None
                 if not self._over_delivery_limit(entry, now):
                     queue.restore(entry)
+            else:
+                self.keeper.settled(entry)
         for queue in queues:
             self._trim(queue, now)
             self.pump(queue, now)
@@ -275,8 +276,9 @@ class Dispatcher:
             count += 1
             entry.queue.purged += 1
             if self.observer is not None:
+                self.keeper.fetch(entry)
                 self.observer.dropped(entry, REASON_PURGED)
-            self._settled(entry)
+            self.keeper.settled(entry)
         return count
 
     def _expire(self, queue: Queue, now: float) -> None:
@@ -286,18 +288,15 @@ class Dispatcher:
     def _die(self, entry: Entry, reason: str, now: float) -> None:
         queue = entry.queue
         if self.observer is not None:
+            self.keeper.fetch(entry)
             self.observer.died(entry, reason, now)
         if queue.settings.dead_letter_exchange is None or queue.deleted:
             queue.dropped += 1
         else:
             queue.dead_lettered += 1
             self._dead.append((entry, reason))
-        self._settled(entry)
-
-    def _settled(self, entry: Entry) -> None:
-        if entry.record_id:
-            queue = entry.queue
-            self.effects.append(Settled(queue.vhost, queue.name, entry.record_id))
+            return  # settled behind its dead letter, so that the store is never without both
+        self.keeper.settled(entry)
 
     def route_dead(self, now: float) -> None:
         """Publish the dead letters there are, and those that these cause, without recursion."""
@@ -316,7 +315,7 @@ class Dispatcher:
         exchange = queue.settings.dead_letter_exchange
         assert exchange is not None, "only entries with a dead-letter exchange are put in _dead"
         message = deadletter.dead_letter(
-            entry.message,
+            self.keeper.fetch(entry),
             queue=queue.name,
             reason=reason,
             exchange=exchange,
@@ -338,6 +337,7 @@ class Dispatcher:
             observer.origin = None
             if not targets:
                 observer.lost_dead_letter(entry, message, REASON_UNROUTABLE, now)
+        self.keeper.settled(entry)
 
     # ---------------------------------------------------------------- consumers
 
@@ -385,9 +385,14 @@ class Dispatcher:
         """Put deferred messages whose time has come at the tail."""
         for entry in queue.deferred.pop_due(now):
             if not self._over_delivery_limit(entry, now):
-                queue.push(entry)
+                self._push_behind(queue, entry)
         self._trim(queue, now)
         self.pump(queue, now)
+
+    def _push_behind(self, queue: Queue, entry: Entry) -> None:
+        entry.position = queue.next_position()
+        queue.push(entry)
+        self.keeper.moved(entry)
 
     def must_close(self, channel: ChannelState, now: float) -> CloseChannel | None:
         """Why the channel must close, where x-consumer-timeout is over for one of its deliveries.
@@ -410,10 +415,11 @@ class Dispatcher:
                 self.observer.timed_out(entry, now)
             self._free(entry)
             if queue.deleted:
+                self.keeper.settled(entry)
                 continue
             queues[queue] = None
             if not self._over_delivery_limit(entry, now):
-                queue.push(entry)
+                self._push_behind(queue, entry)
             if entry.consumer is not None:
                 self.effects.append(MessageTimedOut(channel.id, entry.consumer.tag, tag))
         for queue in queues:

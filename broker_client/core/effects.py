@@ -1,5 +1,6 @@
 """What the core asks the outside to do, in the order in which it must be done.
 
+Among these effects stand the records that a store must keep, see `records`.
 Named tuples where one is made a message, frozen dataclasses elsewhere.
 """
 
@@ -8,25 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker_client.message import Delivery, Outgoing, Returned
-
-
-class Append(NamedTuple):
-    """Keep a persistent message of a durable queue; a confirm that follows waits for it."""
-
-    vhost: str
-    queue: str
-    record_id: int
-    message: Outgoing
-    expires_at: float | None
-
-
-class Settled(NamedTuple):
-    """The message of `record_id` has left its queue for good; it must not come back."""
-
-    vhost: str
-    queue: str
-    record_id: int
+from broker_client.core.records import Record
+from broker_client.message import Delivery, Returned
 
 
 class Deliver(NamedTuple):
@@ -79,7 +63,4 @@ class CloseChannel:
     reply_text: str
 
 
-Record = Append | Settled
-Effect = (
-    Append | Settled | Deliver | Confirm | Return | CancelConsumer | MessageTimedOut | CloseChannel
-)
+Effect = Record | Deliver | Confirm | Return | CancelConsumer | MessageTimedOut | CloseChannel

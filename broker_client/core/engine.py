@@ -14,6 +14,7 @@ from broker_client.core.arguments import Arguments
 from broker_client.core.effects import Confirm, Effect, Return
 from broker_client.core.observer import Observer
 from broker_client.core.queue import ChannelState, Consumer, Queue, QueueStats
+from broker_client.core.recovery import Recovery
 from broker_client.core.replies import (
     access_refused,
     not_allowed,
@@ -21,7 +22,7 @@ from broker_client.core.replies import (
     unknown_delivery_tag,
 )
 from broker_client.core.settings import EngineSettings
-from broker_client.core.topology import NOTHING, TopologyCommands
+from broker_client.core.topology import NOTHING
 from broker_client.core.vhost import VHost
 from broker_client.delivery_event import REASON_RECOVERED, REASON_REJECTED
 from broker_client.message import Delivery, Outgoing, Returned
@@ -37,7 +38,7 @@ class Connection:
         self.channels: dict[int, ChannelState] = {}
 
 
-class Engine(TopologyCommands):
+class Engine(Recovery):
     """Decides; does nothing itself."""
 
     def __init__(self, settings: EngineSettings | None = None) -> None:
@@ -67,6 +68,7 @@ class Engine(TopologyCommands):
         """What must be done now, in this order; the caller owns the list."""
         taken = self._effects[:]
         self._effects.clear()
+        self._dispatch.keeper.page_out()
         return taken
 
     @property
@@ -131,7 +133,7 @@ class Engine(TopologyCommands):
     def open_connection(self, vhost: str) -> int:
         """A new connection; its vhost comes into being with the first."""
         if vhost not in self.vhosts:
-            self.vhosts[vhost] = VHost(vhost)
+            self._add_vhost(vhost)
         id = self._next_id()
         self._connections[id] = Connection(id, self.vhosts[vhost])
         return id

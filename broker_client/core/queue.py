@@ -12,9 +12,12 @@ from broker_client.core.arguments import Arguments, QueueSettings
 from broker_client.core.inflight import InFlightLedger
 from broker_client.core.ready import PriorityReady, Ready
 from broker_client.deadlines import Deadlines
-from broker_client.message import Outgoing
+from broker_client.message import Outgoing, Properties
 
 NEVER = float("inf")
+
+ON_DISK = Outgoing("", "", b"", Properties())
+"""Stands, compared with `is`, for the message of an entry that only the store holds."""
 
 
 class Entry:
@@ -32,6 +35,7 @@ class Entry:
         "published_at",
         "queue",
         "record_id",
+        "size_bytes",
     )
 
     def __init__(self, queue: Queue, message: Outgoing, position: int) -> None:
@@ -42,6 +46,8 @@ class Entry:
         self.expires_at: float | None = None
         self.priority = 0
         self.record_id = 0
+        self.size_bytes = 0
+        """Of the body; known in queues with limits only."""
         self.consumer: Consumer | None = None
         self.delivered_at = self.enqueued_at = self.published_at = 0.0
         """Seconds since the epoch; the last two are known only to an `Observer`."""
@@ -159,6 +165,7 @@ class Queue:
         "durable",
         "expiring",
         "in_flight",
+        "kept",
         "last_used",
         "limited",
         "name",
@@ -191,6 +198,8 @@ class Queue:
         self.durable, self.auto_delete = durable, auto_delete
         self.owner = owner
         """The connection it is exclusive to, or None."""
+        self.kept = durable and owner is None
+        """It outlives its node, where that has a store. RabbitMQ: an exclusive one does not."""
         self.arguments = dict(arguments)
         self.settings = settings
         self.ready: Ready[Entry] = (
@@ -232,10 +241,13 @@ class Queue:
             times.append(self.last_used + self.settings.expires)
         return min(times, default=None)
 
-    def push(self, entry: Entry) -> None:
-        """Make `entry` ready at the tail, under a new position."""
+    def next_position(self) -> int:
+        """The place behind all others."""
         self.position += 1
-        entry.position = self.position
+        return self.position
+
+    def push(self, entry: Entry) -> None:
+        """Make `entry` ready at the tail, under the position it was just given."""
         self.ready.push(entry)
         self._weigh(entry, 1)
 
@@ -361,4 +373,4 @@ class Queue:
 
     def _weigh(self, entry: Entry, sign: int) -> None:
         if self.settings.max_length_bytes is not None:
-            self.ready_bytes += sign * len(entry.message.body)
+            self.ready_bytes += sign * entry.size_bytes

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
 
@@ -61,6 +62,10 @@ class Ready(Generic[E]):
         if self._returned and (not self._tail or self._returned[0][0] < self._tail[0].position):
             return self._returned[0][1]
         return self._tail[0] if self._tail else None
+
+    def upcoming(self, most: int) -> Iterator[E]:
+        """Up to `most` of those that come next, given back ones left out."""
+        return islice(self._tail, most)
 
     def pop(self) -> E:
         """Remove and return the head.
@@ -119,6 +124,10 @@ class PriorityReady(Ready[E]):
 
     def peek(self) -> E | None:
         return next(filter(None, (level.peek() for level in reversed(self._levels))), None)
+
+    def upcoming(self, most: int) -> Iterator[E]:
+        levels = (level.upcoming(most) for level in reversed(self._levels))
+        return islice(chain.from_iterable(levels), most)
 
     def pop(self) -> E:
         for level in reversed(self._levels):

@@ -16,4 +16,7 @@ class EngineSettings:
     max_requeue_timeout: float = 3600.0
     """Longest delay of a deferred requeue; a longer one is cut to this."""
     keep_records: bool = False
-    """Make Append and Settled effects; only a store that keeps something needs them."""
+    """Make records among the effects; only a store that keeps something needs them."""
+    memory_limit: int = 64 * 1024 * 1024
+    """Bytes of bodies of recorded messages held in memory; beyond it, what waits behind others
+    is left to the store and read back ahead of its delivery."""

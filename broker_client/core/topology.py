@@ -9,11 +9,14 @@ from broker_client.core.arguments import Arguments, queue_settings
 from broker_client.core.dispatch import Dispatcher
 from broker_client.core.exchange import Destination, Exchange
 from broker_client.core.queue import ChannelState, Queue
+from broker_client.core.records import TopologyRecord, VHostAdded
 from broker_client.core.replies import precondition_failed
 from broker_client.core.settings import EngineSettings
 from broker_client.core.vhost import VHost
 
 NOTHING: Mapping[str, Any] = {}
+SERVER_NAMED = "amq.gen-"
+"""How the names begin that the engine gives to queues declared without one."""
 
 
 class Declared(NamedTuple):
@@ -107,7 +110,7 @@ class TopologyCommands:
             self._used(queue, now)
             return _declared(queue)
         queue = Queue(
-            name or f"amq.gen-{self._next_id()}",
+            name or f"{SERVER_NAMED}{self._next_id()}",
             vhost.name,
             durable=durable,
             owner=state.connection if exclusive else None,
@@ -200,6 +203,15 @@ class TopologyCommands:
         self._vhost(channel).unbind(target, source, binding_key, arguments)
 
     # ---------------------------------------------------------------- inside
+
+    def _add_vhost(self, name: str) -> VHost:
+        self.vhosts[name] = vhost = VHost(name, self._note)
+        self._note(VHostAdded(name))
+        return vhost
+
+    def _note(self, record: TopologyRecord) -> None:
+        if self.settings.keep_records:
+            self._dispatch.effects.append(record)
 
     def _delete_queue(self, queue: Queue) -> None:
         self.vhosts[queue.vhost].remove_queue(queue)

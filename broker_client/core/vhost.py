@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from broker_client.core.arguments import (
@@ -14,6 +14,15 @@ from broker_client.core.arguments import (
 )
 from broker_client.core.exchange import TYPES, Binding, Destination, Exchange, freeze
 from broker_client.core.queue import Queue
+from broker_client.core.records import (
+    BindingAdded,
+    BindingRemoved,
+    ExchangeAdded,
+    ExchangeRemoved,
+    QueueAdded,
+    QueueRemoved,
+    TopologyRecord,
+)
 from broker_client.core.replies import (
     access_refused,
     not_found,
@@ -35,13 +44,26 @@ _CACHED_ROUTES = 10_000  # routing keys are often unique (ids in them): the cach
 _NAME_BYTES = 255  # AMQP 0-9-1 §4.2.5.3: names are short strings
 
 
+Note = Callable[[TopologyRecord], None]
+
+
+def _nowhere(record: TopologyRecord) -> None:
+    """For a vhost that nothing is kept of."""
+
+
 class VHost:
     """Exchanges, queues and bindings under one name. An illegal command changes nothing."""
 
-    __slots__ = ("_bindings_to", "exchanges", "name", "queues", "routes")
+    __slots__ = ("_bindings_to", "_note", "exchanges", "name", "queues", "routes")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, note: Note = _nowhere) -> None:
+        """
+        Args:
+            name: of the vhost.
+            note: told what must be kept, where something is.
+        """
         self.name = name
+        self._note = note
         self.exchanges = {n: Exchange(n, type) for n, type in _PREDECLARED.items()}
         self.queues: dict[str, Queue] = {}
         self.routes: dict[tuple[str, str], tuple[Queue, ...]] = {}
@@ -143,6 +165,17 @@ class VHost:
             raise precondition_failed(f"unknown exchange type '{wanted.type}'")
         self.exchanges[name] = wanted
         self.routes.clear()
+        if wanted.durable:
+            self._note(
+                ExchangeAdded(
+                    self.name,
+                    name,
+                    wanted.type,
+                    wanted.auto_delete,
+                    wanted.internal,
+                    wanted.arguments,
+                )
+            )
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Delete; harmless when there is none (RabbitMQ).
@@ -167,6 +200,8 @@ class VHost:
             self._forget(binding)
         del self.exchanges[exchange.name]
         self.routes.clear()
+        if exchange.durable:
+            self._note(ExchangeRemoved(self.name, exchange.name))
         self._drop_bindings_to(Destination("exchange", exchange.name))
 
     # ---------------------------------------------------------------- queues
@@ -215,11 +250,15 @@ class VHost:
             _check_name("queue", queue.name)
         self.queues[queue.name] = queue
         self.routes.clear()
+        if queue.kept:
+            self._note(QueueAdded(self.name, queue.name, queue.auto_delete, queue.arguments))
 
     def remove_queue(self, queue: Queue) -> None:
         """Take the queue and its bindings out."""
         del self.queues[queue.name]
         self.routes.clear()
+        if queue.kept:
+            self._note(QueueRemoved(self.name, queue.name))
         self._drop_bindings_to(Destination("queue", queue.name))
 
     # ---------------------------------------------------------------- bindings
@@ -241,6 +280,8 @@ class VHost:
         if exchange.bind(binding, arguments):
             self._bindings_to.setdefault(destination, {})[binding] = None
             self.routes.clear()
+            if self._is_kept(binding):
+                self._note(BindingAdded(self.name, source, *destination, binding_key, arguments))
 
     def unbind(
         self, destination: Destination, source: str, binding_key: str, arguments: Arguments
@@ -251,7 +292,12 @@ class VHost:
             ReplyError: 403 for the default exchange.
         """
         self._check_not_default(source)
-        self._drop_binding(Binding(source, destination, binding_key, freeze(arguments)))
+        binding = Binding(source, destination, binding_key, freeze(arguments))
+        # Kept ones are told one by one here only: with an end of theirs, the store drops them.
+        exchange = self.exchanges.get(source)
+        if exchange is not None and binding in exchange.bindings and self._is_kept(binding):
+            self._note(BindingRemoved(self.name, source, *destination, binding_key, arguments))
+        self._drop_binding(binding)
 
     def _drop_bindings_to(self, destination: Destination) -> None:
         for binding in list(self._bindings_to.get(destination, ())):
@@ -274,6 +320,11 @@ class VHost:
         if not leading_here:
             del self._bindings_to[binding.destination]
         return True
+
+    def _is_kept(self, binding: Binding) -> bool:
+        kind, name = binding.destination
+        kept = self.queues[name].kept if kind == "queue" else self.exchanges[name].durable
+        return kept and self.exchanges[binding.source].durable
 
     def _check_not_default(self, exchange: str) -> None:
         if not exchange:

@@ -11,31 +11,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from broker_client.clock import Clock, SystemClock
 from broker_client.core.effects import (
-    Append,
     CancelConsumer,
     CloseChannel,
     Confirm,
     Deliver,
     Effect,
     MessageTimedOut,
-    Record,
     Return,
-    Settled,
 )
 from broker_client.core.engine import Engine
 from broker_client.core.observer import Observer
-from broker_client.core.queue import QueueStats
+from broker_client.core.queue import ON_DISK, QueueStats
+from broker_client.core.records import RECORDS, Record
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import BrokerClosedError, StoreError
 from broker_client.eventlog import EventLog
-from broker_client.message import Delivery, Returned
+from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
 
@@ -106,6 +104,8 @@ class Node:
         self._store: Store = store or MemoryStore()
         self._clock = clock or SystemClock()
         self.engine = Engine(replace(settings or EngineSettings(), keep_records=self._store.keeps))
+        if self._store.keeps:
+            self.engine.read_from(self)
         self._event_log = event_log
         self._observer = None if event_log is None else Observer()
         self.engine.observer = self._observer
@@ -113,7 +113,7 @@ class Node:
         self._receivers: dict[int, Receiver] = {}
         self._connections: dict[int, ConnectionReceiver] = {}
         self._backlog: deque[Effect | Callable[[], None]] = deque()
-        self._records: list[Record] = []
+        self._unsafe = False  # records were written since the last commit was asked for
         self._held: list[Confirm | Callable[[], None]] = []
         self._runs: dict[int, int] = {}  # channel -> place in _held of its latest confirm
         self._commits = 0
@@ -133,6 +133,40 @@ class Node:
     @property
     def is_open(self) -> bool:
         return not self._closed
+
+    @property
+    def keeps(self) -> bool:
+        """True where persistent messages outlive the node."""
+        return self._store.keeps
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the node has stopped by itself, if it has."""
+        return self._failure
+
+    async def recover(self) -> None:
+        """Open the store and put back what it kept. To be called once, before all else.
+
+        Raises:
+            StoreError: the store cannot be used; the node then is of no use either.
+        """
+        await self._store.start(self.engine)
+        self.engine.restored(self.now())
+        self.tick()
+
+    def load(self, record_ids: Sequence[int]) -> Sequence[Outgoing]:
+        """Read messages for the engine.
+
+        Where that fails the node is at its end. The engine goes on with empty messages, none of
+        which will be delivered or kept: nothing is carried out after a failure.
+        """
+        if self._failure is None:
+            try:
+                return self._store.load(record_ids)
+            except StoreError as error:
+                if self._note_failure(error):
+                    self._loop.call_soon(self._stop_failed)  # this is the midst of a command
+        return [ON_DISK] * len(record_ids)
 
     def now(self) -> float:
         """The node's time, in seconds since the epoch."""
@@ -194,7 +228,7 @@ class Node:
 
     def call_after_effects(self, then: Callable[[], None]) -> None:
         """Call `then` once what is due now has been carried out, confirms included."""
-        self._backlog.extend(self.engine.take_effects())
+        self._take_effects()
         self._backlog.append(then)
         self.wake()
 
@@ -216,19 +250,26 @@ class Node:
         if self._closed:
             return
         await self.settled()
-        self.stop()
+        if not self._closed:
+            self._end()
+            if self._event_log is not None:
+                self._event_log.end()
         await self._store.close()
         if self._event_log is not None:
             await asyncio.to_thread(self._event_log.close)
 
     def stop(self) -> None:
-        """Close every connection (320) and do nothing more, at once. Harmless twice.
-
-        The store, if it keeps anything, is left to `close`.
-        """
+        """Close every connection (320) and do nothing more, at once. Harmless twice."""
         if self._closed:
             return
+        self._end()
+        self._store.release()
+        if self._event_log is not None:
+            self._event_log.end()
+
+    def _end(self) -> None:
         self._close_connections(320, "CONNECTION_FORCED - broker forced connection closure")
+        self._take_effects()  # what the end itself brought about is kept too
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -238,13 +279,11 @@ class Node:
         self._receivers.clear()
         self._send(list(waiting))
         self._log_events()
-        if self._event_log is not None:
-            self._event_log.end()
 
     def _drain(self) -> None:
         self._scheduled = False
         backlog = self._backlog
-        backlog.extend(self.engine.take_effects())
+        self._take_effects()
         for _ in range(min(_BATCH, len(backlog))):
             self._carry_out(backlog.popleft())
         self._release()
@@ -252,6 +291,19 @@ class Node:
         if backlog or self.engine.has_effects:
             self.wake()
         self._set_timer()
+
+    def _take_effects(self) -> None:
+        """Give records to the store, at once and in order; the rest waits in the backlog."""
+        effects = self.engine.take_effects()
+        if self._failure is not None:
+            return
+        if self._store.keeps:
+            records: list[Record] = [e for e in effects if type(e) in RECORDS]  # type: ignore[misc]
+            if records:
+                self._store.write(records)
+                self._unsafe = True
+                effects = [e for e in effects if type(e) not in RECORDS]
+        self._backlog.extend(effects)
 
     def _carry_out(self, effect: Effect | Callable[[], None]) -> None:
         try:
@@ -261,8 +313,6 @@ class Node:
                     receiver.deliver(effect.delivery)
             elif isinstance(effect, Confirm):
                 self._hold(effect)
-            elif isinstance(effect, Append | Settled):
-                self._records.append(effect)
             elif callable(effect):
                 self._held.append(effect)
             else:
@@ -270,7 +320,8 @@ class Node:
         except Exception:
             log.exception("%r: a receiver failed at %s", self, type(effect).__name__)
 
-    def _notify(self, effect: Return | CancelConsumer | MessageTimedOut | CloseChannel) -> None:
+    def _notify(self, effect: Effect) -> None:
+        assert isinstance(effect, Return | CancelConsumer | MessageTimedOut | CloseChannel)
         receiver = self._receivers.get(effect.channel)
         if receiver is None:
             return
@@ -299,11 +350,8 @@ class Node:
         self._held.append(confirm)
 
     def _release(self) -> None:
-        """Write the batch's records; send its confirms now if all before them is safe."""
-        unsafe = bool(self._records)
-        if unsafe:
-            records, self._records = self._records, []
-            self._store.write(records)
+        """Have the records committed; send the confirms now if all before them is safe."""
+        unsafe, self._unsafe = self._unsafe, False
         held, self._held = self._held, []
         self._runs.clear()
         if unsafe or (held and self._commits):
@@ -319,12 +367,24 @@ class Node:
         if error is None and self._failure is None:
             self._send(held)
             return
-        if error is not None and self._failure is None:
-            # Nobody may be told "safe" any more, nor go on in the belief that it works.
-            self._failure = error
-            log.critical("%r stops: %s", self, error)
-            self._close_connections(541, f"INTERNAL_ERROR - {error}")
+        if error is not None and self._note_failure(error):
+            self._stop_failed()
         self._send([item for item in held if not isinstance(item, Confirm)])
+
+    def _note_failure(self, error: StoreError) -> bool:
+        """From now on nothing is delivered, confirmed or kept; False when that was so already."""
+        if self._failure is not None:
+            return False
+        self._failure = error
+        log.critical("%r stops: %s", self, error)
+        self._backlog = deque(i for i in self._backlog if not isinstance(i, Deliver | Confirm))
+        self._held = [item for item in self._held if not isinstance(item, Confirm)]
+        self._runs.clear()
+        return True
+
+    def _stop_failed(self) -> None:
+        """Nobody may go on in the belief that it works."""
+        self._close_connections(541, f"INTERNAL_ERROR - {self._failure}")
 
     def _send(self, held: list[Confirm | Callable[[], None]]) -> None:
         for item in held:

@@ -1,26 +1,35 @@
-"""Where persistent messages are kept, as the node sees it."""
+"""Where persistent messages and durable topology are kept, as the node sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from broker_client.core.effects import Record
+from broker_client.core.records import MessageSource, Record, Recovered
 from broker_client.errors import StoreError
 
 Committed = Callable[[StoreError | None], None]
 
 
-class Store(Protocol):
-    """Takes records in order, and says when they are safe.
+class Store(MessageSource, Protocol):
+    """Takes records in order, says when they are safe, and gives back what is left of them.
 
-    The node calls `write` with the records of one batch of effects, then `commit`; publisher
-    confirms that stood behind these records go out when `commit` calls back. Several commits may
-    be under way at once; they call back in the order they were asked for.
+    The node calls `write` with the records of whole commands, then `commit`; publisher confirms
+    that stood behind these records go out when `commit` calls back. Several commits may be under
+    way at once; they call back in the order they were asked for. What was written between two
+    commits becomes safe as one, or not at all.
     """
 
     keeps: bool
     """False where nothing is kept: the engine then makes no records at all."""
+
+    async def start(self, target: Recovered) -> None:
+        """Open, and fill `target` with what is there. Called once, before all else.
+
+        Raises:
+            StoreError: the store cannot be used; nothing is left open.
+        """
+        ...
 
     def write(self, records: Sequence[Record]) -> None:
         """Take `records`, in order. Nothing is promised before `commit` has called back."""
@@ -36,4 +45,8 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Commit what was written and let go of the files. Harmless twice."""
+        ...
+
+    def release(self) -> None:
+        """As `close`, without waiting for the end of it."""
         ...

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker_client.core.effects import Record
+from broker_client.core.records import Record, Recovered
+from broker_client.message import Outgoing
 from broker_client.store.base import Committed
 
 
@@ -12,6 +13,13 @@ class MemoryStore:
     """Safe at once, gone at the end."""
 
     keeps = False
+
+    async def start(self, target: Recovered) -> None:
+        """Nothing was kept."""
+
+    def load(self, record_ids: Sequence[int]) -> list[Outgoing]:
+        """Never asked: without records, every message stays in memory."""
+        raise NotImplementedError
 
     def write(self, records: Sequence[Record]) -> None:
         """Nothing to do: the engine holds the messages."""
@@ -21,4 +29,7 @@ class MemoryStore:
         committed(None)
 
     async def close(self) -> None:
+        """Nothing to let go of."""
+
+    def release(self) -> None:
         """Nothing to let go of."""

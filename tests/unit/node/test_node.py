@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from broker_client.clock import ManualClock
-from broker_client.core.effects import Append, Record, Settled
+from broker_client.core.records import COPY_BITS, Append, Delivered, Record, Recovered, Settled
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import BrokerClosedError, StoreError
-from broker_client.message import PERSISTENT, Delivery, Returned
+from broker_client.message import PERSISTENT, Delivery, Outgoing, Returned
 from broker_client.node.node import Node
 from broker_client.store.base import Committed
 from tests.support.builders import a_message
@@ -63,12 +63,29 @@ class SlowStore:
     def commit(self, committed: Committed) -> None:
         self.waiting.append(committed)
 
+    async def settle(self, node: Node) -> None:
+        """Commit what has been written so far, and forget it."""
+        node.wake()
+        await eventually(lambda: self.waiting)
+        self.finish()
+        self.records.clear()
+
     def finish(self, error: StoreError | None = None) -> None:
         waiting, self.waiting = self.waiting, []
         for committed in waiting:
             committed(error)
 
+    async def start(self, target: Recovered) -> None:
+        pass
+
+    def load(self, record_ids: Sequence[int]) -> list[Outgoing]:
+        kept = {r.record_id: r.message for r in self.records if isinstance(r, Append)}
+        return [kept[record_id] for record_id in record_ids]
+
     async def close(self) -> None:
+        self.is_closed = True
+
+    def release(self) -> None:
         self.is_closed = True
 
 
@@ -244,19 +261,23 @@ async def test_a_persistent_message_is_confirmed_only_after_its_commit() -> None
     store = SlowStore()
     node = Node(store=store)
     channel, ear = opened(node)
+    await store.settle(node)
     node.engine.consume(channel, "q", node.now())
     message = a_message(delivery_mode=PERSISTENT)
     node.engine.publish(channel, message, node.now())
     node.wake()
     await eventually(lambda: store.waiting)
-    assert store.records == [Append("/", "q", 1, message, None)]
+    assert store.records == [
+        Append("/", "q", 1 << COPY_BITS, message, 1),
+        Delivered(1 << COPY_BITS, 1),
+    ]
     assert ear.heard == [("deliver", b"hello")]
     store.finish()
     assert ear.heard[1:] == [("confirm", 1, 1, True)]
     node.engine.ack(channel, 1, node.now())
     node.wake()
     await eventually(lambda: store.waiting)
-    assert store.records[1:] == [Settled("/", "q", 1)]
+    assert store.records[-1:] == [Settled("/", "q", 1 << COPY_BITS)]
     store.finish()
     await node.close()
     assert store.is_closed
@@ -281,6 +302,7 @@ async def test_transient_messages_and_transient_queues_make_no_records() -> None
     node = Node(store=store)
     channel, ear = opened(node)
     node.engine.declare_queue(channel, "t", node.now(), durable=False)
+    await store.settle(node)
     publish(node, channel, b"1")
     publish(node, channel, b"2", routing_key="t", delivery_mode=PERSISTENT)
     await node.settled()

@@ -1,0 +1,199 @@
+"""What a store is told and what it gives back: the durable half of the core, as plain values.
+
+Records stand among the effects, in the order in which they must be kept. All records of one
+command, and of one `take_effects`, are kept together or not at all; so a dead letter and the
+message it was made of can never both be lost. Named tuples where one is made a message, frozen
+dataclasses elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from broker_client.core.arguments import Arguments
+from broker_client.message import Outgoing
+
+COPY_BITS = 16
+"""A record id is the number of its message, shifted by this, and the number of the copy."""
+
+
+def message_number(record_id: int) -> int:
+    """The message of which `record_id` is one queue's copy: it need be kept only once."""
+    return record_id >> COPY_BITS
+
+
+class Append(NamedTuple):
+    """Keep a persistent message of a durable queue; a confirm that follows waits for it."""
+
+    vhost: str
+    queue: str
+    record_id: int
+    message: Outgoing
+    position: int
+    priority: int = 0
+    expires_at: float | None = None
+    due_at: float | None = None
+    """When it becomes ready, where it is deferred."""
+
+
+class Delivered(NamedTuple):
+    """The message was handed out for the `attempts`-th time. Need not be safe before it is."""
+
+    record_id: int
+    attempts: int
+
+
+class Moved(NamedTuple):
+    """The message has another place: at `position`, and not before `due_at` if that is set."""
+
+    record_id: int
+    position: int
+    due_at: float | None
+
+
+class Settled(NamedTuple):
+    """The message of `record_id` has left its queue for good; it must not come back."""
+
+    vhost: str
+    queue: str
+    record_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class VHostAdded:
+    """A vhost came into being."""
+
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeAdded:
+    """A durable exchange was declared."""
+
+    vhost: str
+    name: str
+    type: str
+    auto_delete: bool
+    internal: bool
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRemoved:
+    """A durable exchange is gone, and with it every binding from and to it."""
+
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAdded:
+    """A durable queue was declared that is nobody's own."""
+
+    vhost: str
+    name: str
+    auto_delete: bool
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRemoved:
+    """A durable queue is gone, and with it its messages and every binding to it."""
+
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindingAdded:
+    """Two durable things were bound."""
+
+    vhost: str
+    source: str
+    kind: str
+    """`queue` or `exchange`."""
+    destination: str
+    binding_key: str
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class BindingRemoved:
+    """A binding between durable things was taken away while both are still there."""
+
+    vhost: str
+    source: str
+    kind: str
+    destination: str
+    binding_key: str
+    arguments: Arguments
+
+
+TopologyRecord = (
+    VHostAdded
+    | ExchangeAdded
+    | ExchangeRemoved
+    | QueueAdded
+    | QueueRemoved
+    | BindingAdded
+    | BindingRemoved
+)
+Record = Append | Delivered | Moved | Settled | TopologyRecord
+
+RECORDS: frozenset[type[Any]] = frozenset(
+    (
+        Append,
+        Delivered,
+        Moved,
+        Settled,
+        VHostAdded,
+        ExchangeAdded,
+        ExchangeRemoved,
+        QueueAdded,
+        QueueRemoved,
+        BindingAdded,
+        BindingRemoved,
+    )
+)
+"""The types of `Record`, to sort effects by."""
+
+
+class StoredEntry(NamedTuple):
+    """One queue's copy of a message, as a store gives it back: without the message itself."""
+
+    record_id: int
+    position: int
+    attempts: int
+    priority: int
+    size_bytes: int
+    """Of the body."""
+    expires_at: float | None
+    due_at: float | None
+
+
+class MessageSource(Protocol):
+    """Where the core reads messages back that it does not hold in memory."""
+
+    def load(self, record_ids: Sequence[int]) -> Sequence[Outgoing]:
+        """The messages of the first of `record_ids`, at least one, in that order.
+
+        How many of them is up to the source, which knows how large they are.
+
+        Raises:
+            StoreError: they cannot be read; the engine must not be used after this.
+        """
+        ...
+
+
+class Recovered(Protocol):
+    """What a store fills at the start: first `topology`, then `entries`, queue by queue."""
+
+    def restore_topology(self, records: Iterable[TopologyRecord]) -> None:
+        """Vhosts, exchanges, queues and bindings, what is needed before what needs it."""
+        ...
+
+    def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:
+        """What `queue` holds, by position."""
+        ...
