@@ -429,7 +429,10 @@ def arguments() -> argparse.Namespace:
         "--url", default="embedded://", help="the broker (default: the built-in one)"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="publish the first N flights only")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.limit is not None and options.limit < 1:
+        parser.error("--limit must be at least 1")
+    return options
 
 
 def main() -> int:
