@@ -1,0 +1,304 @@
+"""Publishing that is done only when everything is confirmed, for tasks of an executor.
+
+A task hands over its messages and waits for the last confirm. Unconfirmed messages sit in a ledger
+under their sequence number, a window of them at most; what is nacked, or lost with its channel, is
+sent again with the same message id. The link stays open from task to task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from broker_client.errors import ChannelClosedError, TransportError
+from broker_client.message import Outgoing, Returned
+from broker_client.spark.endpoints import connect_any
+from broker_client.spark.errors import SinkError
+from broker_client.transport.base import Channel, Connector, Link
+
+log = logging.getLogger("broker_client.spark.sink")
+
+_BATCH = 200  # publishes written at once: enough to fill a socket, few enough to start soon
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds before sending again
+_IDS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a job publishes.
+
+    Args of time are in seconds. `dead_queue` takes what no queue took; None with `drop_returned`
+    False makes that an error.
+    """
+
+    window: int
+    confirm_timeout: float
+    retries: int
+    connect_timeout: float
+    drop_returned: bool = False
+    dead_queue: str | None = None
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the messages of a job."""
+
+    published: int = 0
+    confirmed: int = 0
+    returned: int = 0
+    nacked: int = 0
+    retried: int = 0
+    max_in_flight: int = 0
+
+
+class _Entry:
+    """A message on its way, and how often it was sent."""
+
+    __slots__ = ("attempts", "message", "returned")
+
+    def __init__(self, message: Outgoing) -> None:
+        self.message = message
+        self.attempts = 0
+        self.returned: Returned | None = None
+
+    @property
+    def message_id(self) -> str:
+        return self.message.properties.message_id or ""
+
+
+class PublishingLink:
+    """One link with one confirming channel, made when needed and again when lost."""
+
+    def __init__(self, brokers: list[Connector]) -> None:
+        self._brokers = brokers
+        self._link: Link | None = None
+        self._channel: Channel | None = None
+
+    def __repr__(self) -> str:
+        return f"<PublishingLink {self._link!r}>"
+
+    async def channel(self, timeout: float) -> Channel:
+        """A usable channel, `timeout` seconds at most after a link was lost.
+
+        Raises:
+            TransportError: there is none.
+        """
+        if self._channel is not None and self._channel.is_usable:
+            return self._channel
+        if self._link is None or not self._link.is_open:
+            self._link = await connect_any(self._brokers, timeout=timeout)
+        self._channel = await self._link.open_channel(confirm=True)
+        return self._channel
+
+    def drop(self) -> None:
+        """Forget the link: what is on its way there is in doubt."""
+        if self._link is not None:
+            self._link.abort()
+        self._link = self._channel = None
+
+    async def close(self) -> None:
+        """Close in order."""
+        if self._link is not None:
+            await self._link.close()
+        self._link = self._channel = None
+
+
+class Job:
+    """The publishes of one task. Call `send` any number of times, then `finish`."""
+
+    def __init__(self, link: PublishingLink, terms: Terms) -> None:
+        self._link = link
+        self._terms = terms
+        self._channel: Channel | None = None
+        self._ledger: dict[int, _Entry] = {}
+        self._by_id: dict[str, _Entry] = {}
+        self._again: list[_Entry] = []
+        self._wake = asyncio.Event()
+        self._lost: TransportError | None = None
+        self._fatal: SinkError | None = None
+        self._pause = _FIRST_PAUSE
+        self.counts = Counts()
+
+    async def send(self, messages: Sequence[Outgoing]) -> None:
+        """Publish `messages`; returns when all of them are sent, not yet confirmed.
+
+        Raises:
+            SinkError: one cannot be published, or was not confirmed in time and often enough.
+        """
+        position = 0
+        self.counts.published += len(messages)
+        while position < len(messages):
+            await self._wait_while_full()
+            room = min(self._terms.window - self._in_flight, _BATCH)
+            entries = [_Entry(message) for message in messages[position : position + room]]
+            position += len(entries)
+            await self._transmit(entries)
+
+    async def finish(self) -> None:
+        """Wait until every message is confirmed.
+
+        Raises:
+            SinkError: as `send`.
+        """
+        while self._in_flight:
+            await self._progress()
+        self._check()
+
+    # ------------------------------------------------------------------ sending
+
+    @property
+    def _in_flight(self) -> int:
+        return len(self._ledger) + len(self._again)
+
+    async def _wait_while_full(self) -> None:
+        # Half a window at a time: one confirm must not cost one write.
+        if self._in_flight >= self._terms.window:
+            while self._in_flight > self._terms.window // 2:
+                await self._progress()
+        self._check()
+
+    async def _transmit(self, entries: list[_Entry]) -> None:
+        """Put `entries` on the wire and into the ledger."""
+        try:
+            channel = await self._usable_channel()
+        except TransportError as error:
+            raise self._failed(str(error), entries) from error
+        seq = channel.next_publish_seq
+        for entry in entries:
+            entry.attempts += 1
+            self._ledger[seq] = entry
+            self._by_id[entry.message_id] = entry
+            seq += 1
+        self.counts.max_in_flight = max(self.counts.max_in_flight, self._in_flight)
+        try:
+            await channel.publish([entry.message for entry in entries])
+        except TransportError as error:
+            self._lose(error)
+
+    async def _usable_channel(self) -> Channel:
+        channel = await self._link.channel(self._terms.connect_timeout)
+        if channel is not self._channel:
+            if self._ledger:
+                self._retry_all()
+            self._channel = channel
+            channel.on_confirm = self._confirmed
+            channel.on_return = self._returned
+            channel.on_close = self._lose
+        return channel
+
+    async def _progress(self) -> None:
+        """Wait for news, and do what they call for."""
+        self._check()
+        if self._again:
+            await self._send_again()
+        if not self._ledger:
+            return
+        quiet = False
+        if self._lost is None and not self._wake.is_set():
+            try:
+                async with asyncio.timeout(self._terms.confirm_timeout):
+                    await self._wake.wait()
+            except TimeoutError:
+                quiet = True
+        self._wake.clear()
+        self._check()
+        if quiet and self._ledger:
+            self._lost = TransportError(f"no confirm for {self._terms.confirm_timeout:g} s")
+        if self._lost is not None:
+            reason, self._lost = self._lost, None
+            if isinstance(reason, ChannelClosedError) and reason.reply_code:
+                raise self._failed(str(reason), list(self._ledger.values())) from reason
+            log.warning("%d publishes in doubt: %s; sending them again", len(self._ledger), reason)
+            self._channel = None
+            self._link.drop()
+            self._retry_all()
+
+    async def _send_again(self) -> None:
+        entries, self._again = self._again, []
+        spent = [entry for entry in entries if entry.attempts > self._terms.retries]
+        if spent:
+            times = self._terms.retries + 1
+            raise self._failed(f"not confirmed in {times} attempts", spent)
+        await asyncio.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self.counts.retried += len(entries)
+        for start in range(0, len(entries), _BATCH):
+            await self._transmit(entries[start : start + _BATCH])
+
+    def _retry_all(self) -> None:
+        """All that is unconfirmed goes out again, in order."""
+        self._again = [*self._ledger.values(), *self._again]
+        self._ledger.clear()
+
+    # ------------------------------------------------------------------ news from the channel
+
+    def _confirmed(self, first: int, last: int, acked: bool) -> None:
+        for seq in range(first, last + 1):
+            entry = self._ledger.pop(seq, None)
+            if entry is None:
+                continue
+            if not acked:
+                self.counts.nacked += 1
+                self._again.append(entry)
+                continue
+            self._by_id.pop(entry.message_id, None)
+            if entry.returned is not None:
+                self._unroutable(entry, entry.returned)
+            else:
+                self.counts.confirmed += 1
+        if acked:
+            self._pause = _FIRST_PAUSE
+        self._wake.set()
+
+    def _returned(self, message: Returned) -> None:
+        entry = self._by_id.get(message.properties.message_id or "")
+        if entry is not None:
+            entry.returned = message
+
+    def _unroutable(self, entry: _Entry, returned: Returned) -> None:
+        self.counts.returned += 1
+        dead_queue = self._terms.dead_queue
+        to_dead_queue = dead_queue is not None and entry.message.routing_key == dead_queue
+        if dead_queue is not None and not to_dead_queue:
+            self._again.append(_Entry(_dead(entry.message, returned, dead_queue)))
+        elif not self._terms.drop_returned or to_dead_queue:
+            reason = (
+                f"returned by exchange {returned.exchange!r}: {returned.reply_code} "
+                f"{returned.reply_text}; no queue is bound for {returned.routing_key!r}"
+            )
+            self._fatal = self._fatal or self._failed(reason, [entry])
+
+    def _lose(self, error: TransportError) -> None:
+        self._lost = self._lost or error
+        self._wake.set()
+
+    # ------------------------------------------------------------------ errors
+
+    def _check(self) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _failed(self, reason: str, entries: list[_Entry]) -> SinkError:
+        self._link.drop()  # the next task must not meet our confirms
+        ids = [entry.message_id for entry in entries]
+        return SinkError(reason, ids[:_IDS_SHOWN], len(ids))
+
+
+def _dead(message: Outgoing, returned: Returned, queue: str) -> Outgoing:
+    """`message` for the queue of unroutable ones, with a note of where it was meant to go."""
+    headers = {
+        **(message.properties.headers or {}),
+        "x-unroutable-exchange": returned.exchange,
+        "x-unroutable-routing-key": returned.routing_key,
+        "x-unroutable-reason": returned.reply_text,
+    }
+    return Outgoing("", queue, message.body, message.properties._replace(headers=headers), True)
+
+
+async def close_quietly(link: PublishingLink) -> None:
+    """Close a link that nobody needs any more."""
+    with suppress(TransportError):
+        await link.close()

@@ -1,0 +1,185 @@
+"""From options to connectors: which brokers, which vhost, which queue or exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import ssl
+from typing import NamedTuple
+
+from broker_client.config import BrokerConfig, ConnectionConfig, PublicationConfig, TlsConfig
+from broker_client.config_loader import load_config
+from broker_client.config_url import parse_url
+from broker_client.errors import ConnectFailedError, TransportError, UnknownNameError
+from broker_client.spark.errors import OptionError
+from broker_client.spark.options import CommonOptions, SinkOptions, SourceOptions
+from broker_client.transport.base import Connector, Link
+from broker_client.transport.network import NetworkConnector
+
+_HEARTBEAT = 10.0  # seconds
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between rounds of attempts
+_EMBEDDED = (
+    "is a broker inside one process, and Spark's readers and writers are other processes: serve it "
+    "with `broker-client serve` and give its amqp:// address, or use DriverPublisher"
+)
+
+
+class Target(NamedTuple):
+    """Where a sink publishes to, unless a row says otherwise."""
+
+    exchange: str
+    routing_key: str
+    publication: PublicationConfig | None
+
+
+def connectors(options: CommonOptions) -> list[Connector]:
+    """The brokers of `options`, in a random order: workers spread over a cluster.
+
+    Raises:
+        OptionError: an address cannot be used from here.
+        ConfigError: the file of `configFile` is wrong.
+    """
+    made = _from_file(options) if options.config_file is not None else _from_urls(options)
+    random.shuffle(made)
+    return made
+
+
+def _from_urls(options: CommonOptions) -> list[Connector]:
+    option = "url" if options.url is not None else "urlEnv"
+    text = options.url
+    if options.url_env is not None:
+        text = os.environ.get(options.url_env)
+        if not text:
+            raise OptionError("urlEnv", f"names {options.url_env}, which is not set here")
+    made: list[Connector] = []
+    for url in (text or "").split(","):
+        try:
+            parts = parse_url(url.strip())
+        except ValueError as error:
+            raise OptionError(option, str(error)) from None
+        if parts.scheme == "embedded":
+            raise OptionError(option, _EMBEDDED)
+        vhost = options.vhost or parts.vhost or "/"
+        made.append(NetworkConnector(url.strip(), vhost=vhost, heartbeat=_HEARTBEAT, name=_NAME))
+    return made
+
+
+def _from_file(options: CommonOptions) -> list[Connector]:
+    config = _load(options)
+    vhost = _vhost(config, options)
+    made: list[Connector] = []
+    for connection in config.vhosts[vhost].connections:
+        if connection.is_embedded:
+            raise OptionError("configFile", f"says embedded://, which {_EMBEDDED}")
+        made.append(_connector(connection, vhost))
+    return made
+
+
+_NAME = "broker_client spark"
+
+
+def _connector(connection: ConnectionConfig, vhost: str) -> Connector:
+    return NetworkConnector(
+        connection.url.get_secret_value(),
+        vhost=connection.vhost_name(vhost),
+        heartbeat=connection.heartbeat,
+        name=_NAME,
+        ssl_context=_ssl_context(connection.tls),
+    )
+
+
+def _ssl_context(tls: TlsConfig | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    context = ssl.create_default_context(cafile=tls.cafile)
+    if tls.certfile is not None:
+        context.load_cert_chain(tls.certfile, tls.keyfile)
+    context.check_hostname = tls.verify and tls.verify_hostname
+    if not tls.verify:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _load(options: CommonOptions) -> BrokerConfig:
+    assert options.config_file is not None
+    return load_config(options.config_file)
+
+
+def _vhost(config: BrokerConfig, options: CommonOptions) -> str:
+    if options.vhost is not None:
+        name = options.vhost
+    elif isinstance(options, SourceOptions) and options.subscription is not None:
+        subscription = config.find_subscription(options.subscription)
+        if subscription is None:
+            known = list(config.subscriptions)
+            raise UnknownNameError("subscription", options.subscription, known)
+        name = subscription.vhost
+    elif isinstance(options, SinkOptions) and options.publication is not None:
+        name = _publication(config, options.publication).vhost
+    elif len(config.vhosts) == 1:
+        name = next(iter(config.vhosts))
+    else:
+        raise OptionError("vhost", f"is needed: {options.config_file} has several")
+    if name not in config.vhosts:
+        raise UnknownNameError("vhost", name, list(config.vhosts))
+    return name
+
+
+def _publication(config: BrokerConfig, name: str) -> PublicationConfig:
+    publication = config.find_publication(name)
+    if publication is None:
+        raise UnknownNameError("publication", name, list(config.publications))
+    if publication.encryption is not None or publication.delay is not None:
+        raise OptionError(
+            "publication",
+            f"{name!r} encrypts or delays, which executors cannot do; use DriverPublisher",
+        )
+    return publication
+
+
+def queue_of(options: SourceOptions) -> str:
+    """The queue to consume, by its name on the broker."""
+    if options.subscription is None:
+        assert options.queue is not None
+        return options.queue
+    config = _load(options)
+    subscription = config.find_subscription(options.subscription)
+    if subscription is None:
+        known = list(config.subscriptions)
+        raise UnknownNameError("subscription", options.subscription, known)
+    return config.source_of(subscription)
+
+
+def target_of(options: SinkOptions) -> Target:
+    """Exchange and routing key to publish to."""
+    if options.publication is None:
+        return Target(options.exchange or "", options.routing_key or "", None)
+    config = _load(options)
+    publication = _publication(config, options.publication)
+    exchange, routing_key = config.target_of(publication)
+    if options.routing_key is not None:
+        routing_key = options.routing_key
+    return Target(exchange, routing_key, publication)
+
+
+async def connect_any(brokers: list[Connector], *, timeout: float) -> Link:
+    """A link to the first broker that answers; rounds are repeated until `timeout` seconds.
+
+    Raises:
+        TransportError: none did; this is what the last one said.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout
+    pause = _FIRST_PAUSE
+    last: TransportError = ConnectFailedError("", "no address given")
+    while True:
+        for connector in brokers:
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                return await connector.connect(timeout=max(0.1, left))
+            except TransportError as error:
+                last = error
+        if asyncio.get_running_loop().time() + pause > deadline:
+            raise last
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)

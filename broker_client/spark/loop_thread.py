@@ -1,0 +1,71 @@
+"""An event loop on a thread of its own, for code that Spark calls from outside any loop."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_STOP_TIMEOUT = 5.0  # seconds
+
+
+class LoopThread:
+    """Runs coroutines for callers on other threads.
+
+    The thread is a daemon: the Python processes of Spark are killed, not asked to leave, and one
+    that is asked must not wait for us.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<LoopThread {self._thread.name}: {'up' if self.is_running else 'stopped'}>"
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive() and not self.loop.is_closed()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run `work` on the loop; returns at once."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run `work` on the loop and wait for its result, `timeout` seconds at most.
+
+        Raises:
+            TimeoutError: time ran out; `work` was cancelled.
+        """
+        future = self.start(work)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Cancel what still runs and end the thread. Harmless twice."""
+        if not self.is_running:
+            return
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_STOP_TIMEOUT)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()

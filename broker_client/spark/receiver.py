@@ -1,0 +1,392 @@
+"""The consumer behind the streaming source: from the queue into the spool, then the ack.
+
+One connection on a loop of its own, since Spark's calls come from outside of any loop and may stay
+away for minutes. Deliveries are buffered until a segment is due, by rows, bytes or age; then the
+segment is written and synced, and only then the messages are acked, with a question behind the
+ack whose answer proves that the broker has it. So at any instant a message is unacked at the
+broker, or in the spool, or both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from broker_client.errors import BrokerClientError, ChannelClosedError, TransportError
+from broker_client.message import Delivery
+from broker_client.spark.endpoints import connect_any
+from broker_client.spark.errors import SourceError, SpoolError
+from broker_client.spark.loop_thread import LoopThread
+from broker_client.spark.options import SourceOptions
+from broker_client.spark.rows import Row, arrived, to_batch
+from broker_client.spark.spool import Segment, Spool, read_segment
+from broker_client.transport.base import Channel, Connector, ConsumerCallbacks, Link
+
+log = logging.getLogger("broker_client.spark.source")
+
+_ACCESS_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION = 403, 404, 405, 406
+_RETRY_PAUSE = 0.2  # seconds between two sessions
+_EXCLUSIVE_WAIT = 10.0  # seconds for the consumer of a process that was killed to disappear
+_UNSURE_KEPT = 8  # segments whose ack is in doubt, and whose messages are remembered
+
+Fingerprint = tuple[str, bytes]
+
+
+def fingerprint(message_id: str, body: bytes) -> Fingerprint:
+    """What makes a redelivery the same message."""
+    return message_id, hashlib.blake2b(body, digest_size=16).digest()
+
+
+class QueueReceiver:
+    """Consumes one queue into a spool.
+
+    Args:
+        spool: an open spool.
+        brokers: where the queue is.
+        queue: its name on the broker.
+        options: limits and sizes.
+        limit: stop after the messages that are there at the start, and so many at most; None goes
+            on for ever.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        brokers: list[Connector],
+        queue: str,
+        options: SourceOptions,
+        *,
+        limit: int | None = None,
+    ) -> None:
+        self._spool = spool
+        self._brokers = brokers
+        self._queue = queue
+        self._options = options
+        self._limit = limit
+        # A segment must be due before the prefetch is used up, or all wait for its age.
+        self._segment_rows = min(options.segment_rows, max(1, options.prefetch // 2))
+        self._thread: LoopThread | None = None
+        self._started = threading.Event()
+        self._finished = threading.Event()
+        self._failure: BrokerClientError | None = None
+        self._unsure: deque[set[Fingerprint]] = deque(maxlen=_UNSURE_KEPT)
+        self._target: int | None = None
+        self._taken = 0  # rows on their way into the spool or there, and redeliveries dropped
+        self.dropped = 0
+        """Redeliveries of messages that the spool had already."""
+        self.is_waiting_for_room = False
+        """The spool is full; nothing is consumed and nothing unacked."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._queue!r}: {self._taken} taken>"
+
+    # ------------------------------------------------------------------ for the planner's thread
+
+    def start(self) -> None:
+        """Begin to consume.
+
+        Raises:
+            SourceError: the queue cannot be consumed.
+            TransportError: no broker answered in time.
+        """
+        for segment in self._spool.unacked():
+            self._doubt(segment)
+        self._thread = LoopThread(f"broker source {self._queue}")
+        self._thread.start(self._run())
+        self._started.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what made the consumer give up."""
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def is_finished(self) -> bool:
+        """It has a limit and reached it."""
+        return self._finished.is_set()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the end, `timeout` seconds at most."""
+        self._finished.wait(timeout)
+
+    def room_made(self) -> None:
+        """Segments were deleted."""
+        if self._thread is not None and self._thread.is_running and self.is_waiting_for_room:
+            self._thread.loop.call_soon_threadsafe(self._room.set)
+
+    def stop(self) -> None:
+        """Let go of everything at once; what is unacked goes back to the queue."""
+        if self._thread is not None:
+            self._thread.stop()
+
+    # ------------------------------------------------------------------ the loop
+
+    async def _run(self) -> None:
+        self._room = asyncio.Event()
+        refused_since: float | None = None
+        clock = asyncio.get_running_loop().time
+        try:
+            while not self._finished.is_set():
+                try:
+                    await self._session()
+                except ChannelClosedError as error:
+                    if error.reply_code == _ACCESS_REFUSED and self._options.exclusive:
+                        refused_since = refused_since or clock()
+                        if clock() - refused_since < _EXCLUSIVE_WAIT:
+                            await asyncio.sleep(_RETRY_PAUSE)
+                            continue
+                    if error.reply_code in (_ACCESS_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION):
+                        raise SourceError(self._queue, _explained(error)) from error
+                    log.warning("queue %s: %s; consuming again", self._queue, error)
+                except TransportError as error:
+                    if not self._started.is_set():
+                        raise
+                    log.warning("queue %s: %s; connecting again", self._queue, error)
+                refused_since = None
+                await asyncio.sleep(_RETRY_PAUSE)
+        except (BrokerClientError, OSError) as error:
+            if isinstance(error, BrokerClientError):
+                self._failure = error
+            else:
+                self._failure = SpoolError(str(self._spool.folder), str(error))
+            log.error("queue %s: the source gives up: %s", self._queue, error)
+        finally:
+            self._started.set()
+            self._finished.set()
+
+    async def _session(self) -> None:
+        """Consume until the limit is reached; a lost channel or link raises."""
+        link = await connect_any(self._brokers, timeout=self._options.connect_timeout)
+        try:
+            channel = await link.open_channel()
+            state = await channel.check_queue(self._queue)
+            if self._limit is not None and self._target is None:
+                self._target = min(self._limit, state.message_count)
+            await channel.qos(self._options.prefetch)
+            await _Session(self, channel).run()
+            if self._is_done():
+                self._finished.set()
+        finally:
+            await _close(link)
+
+    def _is_done(self) -> bool:
+        return self._target is not None and self._taken >= self._target
+
+    # ------------------------------------------------------------------ one segment
+
+    async def store(self, channel: Channel, rows: list[Row], tag: int) -> None:
+        """`rows` to disk, then their ack: `tag` is the last of them."""
+        segment: Segment | None = None
+        if rows:
+            segment = await asyncio.to_thread(self.write_segment, rows)
+        try:
+            await self.acknowledge(channel, tag)
+        except BaseException:
+            if segment is not None:
+                self._doubt(segment)
+            raise
+        if segment is not None:
+            self._spool.mark_acked(segment.seq)
+
+    def write_segment(self, rows: list[Row]) -> Segment:
+        """Make `rows` a segment. Runs on a thread of its own, since it waits for the disk."""
+        return self._spool.append(to_batch(rows, self._queue))
+
+    async def acknowledge(self, channel: Channel, tag: int) -> None:
+        """Ack all up to `tag` and wait until the broker has the ack.
+
+        AMQP 0-9-1 has no answer to basic.ack; RabbitMQ handles a channel's methods in order, so
+        the answer to a later one proves it.
+        """
+        channel.ack(tag, multiple=True)
+        await channel.check_queue(self._queue)
+
+    def _doubt(self, segment: Segment) -> None:
+        """The broker may hand out these messages again: remember them."""
+        known: set[Fingerprint] = set()
+        with suppress(FileNotFoundError):
+            for batch in read_segment(segment.path):
+                ids, bodies = batch.column("message_id"), batch.column("body")
+                for message_id, body in zip(ids.to_pylist(), bodies.to_pylist(), strict=True):
+                    if message_id is not None:
+                        known.add(fingerprint(message_id, body))
+        self._unsure.append(known)
+
+    def is_known(self, delivery: Delivery) -> bool:
+        """True for a redelivery of a message that the spool has."""
+        message_id = delivery.properties.message_id
+        if not delivery.redelivered or not self._unsure or message_id is None:
+            return False
+        print_ = fingerprint(message_id, delivery.body)
+        return any(print_ in known for known in self._unsure)
+
+    def note_dropped(self) -> None:
+        """A redelivery was left out."""
+        self.dropped += 1
+        self._taken += 1
+
+
+class _Session:
+    """One channel's worth of consuming: the buffer, and when it becomes a segment."""
+
+    def __init__(self, receiver: QueueReceiver, channel: Channel) -> None:
+        self._receiver = receiver
+        self._channel = channel
+        self._options = receiver._options  # noqa: SLF001 - its other half
+        self._spool = receiver._spool  # noqa: SLF001
+        self._rows: list[Row] = []
+        self._bytes = 0
+        self._tag = 0  # last delivery tag that is in `_rows`, or dropped
+        self._acked_tag = 0
+        self._due: float | None = None
+        self._heard = 0.0
+        self._wake = asyncio.Event()
+        self._lost: TransportError | None = None
+        self._clock: Callable[[], float] = asyncio.get_running_loop().time
+        channel.on_close = self._closed
+
+    # ------------------------------------------------------------------ callbacks
+
+    def _closed(self, error: TransportError) -> None:
+        self._lost = error
+        self._wake.set()
+
+    def _cancelled(self, consumer_tag: str) -> None:
+        self._closed(ChannelClosedError(0, "the broker cancelled the consumer"))
+
+    def _timed_out(self, delivery_tag: int) -> None:
+        """A built-in broker took a delivery back; it will come again, as redelivered."""
+
+    def _delivered(self, delivery: Delivery) -> None:
+        self._heard = self._clock()
+        if self._left() == 0:
+            return  # beyond the target: stays unacked, and goes back when we leave
+        self._tag = delivery.delivery_tag
+        if self._receiver.is_known(delivery):
+            self._receiver.note_dropped()
+        else:
+            self._rows.append(arrived(delivery))
+            self._bytes += len(delivery.body)
+        if self._due is None:
+            self._due = self._heard + self._options.segment_age
+            self._wake.set()
+        if self._is_big() or self._left() == 0:
+            self._wake.set()
+
+    def _left(self) -> int | None:
+        receiver = self._receiver
+        if receiver._target is None:  # noqa: SLF001
+            return None
+        return max(0, receiver._target - receiver._taken - len(self._rows))  # noqa: SLF001
+
+    def _is_big(self) -> bool:
+        return (
+            len(self._rows) >= self._receiver._segment_rows  # noqa: SLF001
+            or self._bytes >= self._options.segment_bytes
+        )
+
+    # ------------------------------------------------------------------ the work
+
+    async def run(self) -> None:
+        """Consume; returns when the limit is reached, raises when the channel is lost."""
+        while self._left() != 0:
+            await self._wait_for_room()
+            consumer = await self._channel.consume(
+                self._receiver._queue,  # noqa: SLF001
+                ConsumerCallbacks(self._delivered, self._cancelled, self._timed_out),
+                exclusive=self._options.exclusive,
+            )
+            self._heard = self._clock()
+            self._receiver._started.set()  # noqa: SLF001
+            try:
+                if await self._fill_until_done():
+                    return
+            finally:
+                if self._channel.is_usable:
+                    await self._give_back(consumer)
+
+    async def _give_back(self, consumer: str) -> None:
+        await self._channel.cancel(consumer)
+        # Delivery tag 0 with `multiple` is every unacked one (AMQP 0-9-1 §1.8.3.14).
+        self._channel.nack(0, requeue=True, multiple=True)
+        await self._channel.check_queue(self._receiver._queue)  # noqa: SLF001
+        self._rows, self._bytes, self._due = [], 0, None
+
+    async def _wait_for_room(self) -> None:
+        receiver = self._receiver
+        while not self._spool.has_room_for(0):
+            receiver.is_waiting_for_room = True
+            receiver._started.set()  # noqa: SLF001
+            log.warning("%r is full; nothing is consumed until a batch ends", self._spool)
+            receiver._room.clear()  # noqa: SLF001
+            if self._spool.has_room_for(0):
+                break
+            while not receiver._room.is_set():  # noqa: SLF001
+                self._check_alive()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await receiver._room.wait()  # noqa: SLF001
+        receiver.is_waiting_for_room = False
+
+    async def _fill_until_done(self) -> bool:
+        """Write segments; True when nothing more is wanted, False when the spool is full."""
+        while True:
+            await self._sleep()
+            self._check_alive()
+            now = self._clock()
+            left = self._left()
+            idle = left is not None and now - self._heard >= self._options.drain_idle
+            done = left == 0 or idle
+            if self._is_big() or done or (self._due is not None and now >= self._due):
+                if self._rows and not self._spool.has_room_for(self._bytes):
+                    return False
+                await self._close_segment()
+            if done:
+                if idle:
+                    self._receiver._target = self._receiver._taken  # noqa: SLF001
+                return True
+
+    async def _sleep(self) -> None:
+        """Until there is something to do."""
+        moments = [self._due] if self._due is not None else []
+        if self._left() is not None:
+            moments.append(self._heard + self._options.drain_idle)
+        if not self._is_big():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(moments, default=None)):
+                    await self._wake.wait()
+        self._wake.clear()
+
+    async def _close_segment(self) -> None:
+        rows, tag = self._rows, self._tag
+        self._rows, self._bytes, self._due = [], 0, None
+        self._receiver._taken += len(rows)  # noqa: SLF001 - before any await: see `_left`
+        if tag > self._acked_tag:
+            await self._receiver.store(self._channel, rows, tag)
+            self._acked_tag = tag
+
+    def _check_alive(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+
+async def _close(link: Link) -> None:
+    with suppress(BrokerClientError):
+        await link.close()
+
+
+def _explained(error: ChannelClosedError) -> str:
+    if error.reply_code == _NOT_FOUND:
+        return f"{error.reply_text} (the source never declares queues; declare it first)"
+    if error.reply_code == _ACCESS_REFUSED and "exclusive" in error.reply_text:
+        return (
+            f"{error.reply_text}: it has another consumer. Two queries on one queue would share "
+            "its messages; bind a queue for each, or set exclusive=false"
+        )
+    return error.reply_text

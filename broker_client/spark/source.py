@@ -1,0 +1,261 @@
+"""The readers of ``format("broker")`` on a queue: spool, then ack.
+
+Where each method runs decides what it may hold: `__init__` runs in two processes and the object is
+pickled to the executors, so connections and locks are made on the first call of a method that only
+the planner's process makes. That process is killed without `stop`, so nothing relies on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from broker_client.spark.endpoints import connectors, queue_of
+from broker_client.spark.errors import SpoolSegmentMissingError
+from broker_client.spark.options import SourceOptions
+from broker_client.spark.receiver import QueueReceiver
+from broker_client.spark.spool import Offset, Segment, Spool, read_segment
+
+log = logging.getLogger("broker_client.spark.source")
+
+_EVERYTHING = 2**62  # rows: a limit that is none
+_POLL = 0.05  # seconds between two looks at a spool that fills
+
+
+class SegmentPartition(InputPartition):
+    """One segment, read by one task."""
+
+    def __init__(self, path: str, seq: int, missing_ok: bool) -> None:
+        super().__init__(seq)
+        self.path = path
+        self.seq = seq
+        self.missing_ok = missing_ok
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Its rows.
+
+        Raises:
+            SpoolSegmentMissingError: the file is not there: deleted, or on another host.
+        """
+        try:
+            yield from read_segment(self.path)
+        except FileNotFoundError:
+            if not self.missing_ok:
+                folder = os.path.dirname(self.path)
+                raise SpoolSegmentMissingError(folder, self.seq, self.seq) from None
+
+
+def _partitions(segments: Sequence[Segment], missing_ok: bool) -> list[InputPartition]:
+    return [SegmentPartition(str(each.path), each.seq, missing_ok) for each in segments]
+
+
+def _open_spool(options: SourceOptions, owner: str) -> Spool:
+    assert options.spool is not None
+    spool = Spool(
+        os.path.abspath(options.spool),
+        max_bytes=options.spool_max_bytes,
+        retain=options.spool_retain,
+        owner=owner,
+    )
+    spool.open(lock_timeout=options.lock_timeout)
+    return spool
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``readStream.format("broker")``."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._spool: Spool | None = None
+        self._receiver: QueueReceiver | None = None
+        self._drains = False
+
+    def make_receiver(self, spool: Spool, *, limit: int | None) -> QueueReceiver:
+        """The consumer, not yet started."""
+        options = self._options
+        return QueueReceiver(spool, connectors(options), queue_of(options), options, limit=limit)
+
+    # ------------------------------------------------------------------ offsets
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new checkpoint begins: behind what other checkpoints have committed.
+
+        Spark asks several times, and again after a restart when the first batch failed; the floor
+        of the spool does not move before a first batch has ended.
+        """
+        spool = self._opened()
+        return dict(spool.offset(spool.floor))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Rows of one batch; bytes where only they are limited."""
+        return ReadMaxRows(self._options.max_rows_per_trigger)
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """The end of a batch that begins at `start`: as many whole segments as `limit` allows.
+
+        Raises:
+            SpoolEpochError: the checkpoint belongs to another spool.
+            SourceError: the queue cannot be consumed.
+        """
+        spool = self._opened()
+        spool.check_epoch(_offset(start))
+        receiver = self._consuming()
+        receiver.check()
+        seq = int(start["seq"])
+        max_rows, max_bytes = self._limits(limit)
+        self._wait_for_rows(spool, receiver, seq, max_rows)
+        self._make_room(spool, receiver, seq)
+        end = spool.end_of_batch(seq, max_rows=max_rows, max_bytes=max_bytes)
+        return dict(spool.offset(end))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The newest segment, for the query's progress."""
+        spool = self._spool
+        return dict(spool.offset(spool.last_seq)) if spool is not None else None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Stop at what is in the queue now.
+
+        Spark also calls this before it runs a failed batch again, so nothing is done but noted.
+        """
+        self._drains = True
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        match limit:
+            case ReadAllAvailable():
+                return None, None
+            case ReadMaxRows(max_rows=rows):
+                return rows, self._options.max_bytes_per_trigger
+            case ReadMaxBytes(max_bytes=size):
+                return None, size
+        return self._options.max_rows_per_trigger, self._options.max_bytes_per_trigger
+
+    def _wait_for_rows(
+        self, spool: Spool, receiver: QueueReceiver, start: int, max_rows: int | None
+    ) -> None:
+        """AvailableNow ends with the first batch that has nothing new: wait for it, or the end."""
+        while self._drains and not receiver.is_finished:
+            ready = spool.after(start)
+            enough = max_rows is not None and sum(each.rows for each in ready) >= max_rows
+            if enough or (ready and receiver.is_waiting_for_room):
+                return
+            self._make_room(spool, receiver, start)
+            receiver.wait(_POLL)
+        receiver.check()
+
+    def _make_room(self, spool: Spool, receiver: QueueReceiver, start: int) -> None:
+        """A full spool with nothing new would never see another commit: commits come with the
+        next batch only. What is before `start` has ended, or Spark would not ask from there."""
+        if receiver.is_waiting_for_room and not spool.after(start):
+            spool.release(start)
+            receiver.room_made()
+
+    # ------------------------------------------------------------------ batches
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One partition for each segment of the batch.
+
+        After a failed batch this is the first call of all.
+
+        Raises:
+            SpoolSegmentMissingError: a segment is gone.
+        """
+        spool = self._opened()
+        spool.check_epoch(_offset(start))
+        spool.check_epoch(_offset(end))
+        missing_ok = not self._options.fail_on_data_loss
+        segments = spool.between(int(start["seq"]), int(end["seq"]), missing_ok=missing_ok)
+        return _partitions(segments, missing_ok)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one segment; runs on an executor."""
+        assert isinstance(partition, SegmentPartition)
+        return partition.read()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The batch up to `end` is done: its segments go. Its messages were acked long ago."""
+        spool = self._opened()
+        spool.check_epoch(_offset(end))
+        spool.release(int(end["seq"]))
+        if self._receiver is not None:
+            self._receiver.room_made()
+
+    def stop(self) -> None:
+        """Let go of queue and spool, should anybody ask."""
+        if self._receiver is not None:
+            self._receiver.stop()
+            self._receiver = None
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+
+    # ------------------------------------------------------------------ made when first needed
+
+    def _opened(self) -> Spool:
+        if self._spool is None:
+            self._spool = _open_spool(self._options, f"stream from {self._options.queue or ''}")
+        return self._spool
+
+    def _consuming(self) -> QueueReceiver:
+        if self._receiver is None:
+            receiver = self.make_receiver(
+                self._opened(), limit=_EVERYTHING if self._drains else None
+            )
+            receiver.start()
+            self._receiver = receiver
+        return self._receiver
+
+
+class QueueReader(DataSourceReader):
+    """``spark.read.format("broker")``: what is in the queue now, `maxRows` at most.
+
+    The rows stay in the spool, and are what every further read gives, until `release` is called:
+    Spark plans a read once for every action, and rows that were acked must not differ or vanish
+    between two of them.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Drain the queue into the spool, unless there is something in it."""
+        options = self._options
+        spool = _open_spool(options, f"read from {options.queue or ''}")
+        try:
+            if not spool.after(spool.floor):
+                receiver = QueueReceiver(
+                    spool, connectors(options), queue_of(options), options, limit=options.max_rows
+                )
+                receiver.start()
+                try:
+                    while not receiver.is_finished and not receiver.is_waiting_for_room:
+                        receiver.wait(_POLL)
+                    receiver.check()
+                finally:
+                    receiver.stop()
+            return _partitions(spool.after(spool.floor), not options.fail_on_data_loss)
+        finally:
+            spool.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one segment; runs on an executor."""
+        assert isinstance(partition, SegmentPartition)
+        return partition.read()
+
+
+def _offset(value: dict[str, Any]) -> Offset:
+    return {"epoch": str(value["epoch"]), "seq": int(value["seq"])}
