@@ -255,8 +255,8 @@ class _Lines:
     def format(self, chunk: _Chunk, lines: list[str]) -> None:
         """Append the lines of `chunk` to `lines`."""
         head, fragments, seq = self._head, self._fragments, chunk.first
-        event: tuple[Any, ...]
-        for event in chunk.events:
+        events: Sequence[tuple[Any, ...]] = chunk.events
+        for event in events:
             common = event[:COMMON_FIELDS]
             fragment = fragments.get(common) or self._fragment(common)
             message_id, ts, size, published_at, enqueued_at, delivered_at = event[_TIMES]
