@@ -39,6 +39,10 @@ BrokerClientError
 │   ├── MalformedFrameError
 │   └── ReplyError
 └── StoreError
+    ├── StoreLockedError
+    ├── StoreFullError
+    ├── StoreReadOnlyError
+    └── StoreCorruptError
 
 Fields go to ``super().__init__(*fields)`` and the text is made in ``__str__``, so every error
 pickles. ``retryable`` belongs to the class: it says whether the same call may succeed later.
@@ -562,3 +566,31 @@ class StoreError(BrokerClientError):
 
     def __str__(self) -> str:
         return f"store {self.path}: {self.reason}"
+
+
+class StoreLockedError(StoreError):
+    """Another process, or another event loop of this one, has the file."""
+
+    retryable = True
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(path, holder)
+        self.holder = holder
+
+    def __str__(self) -> str:
+        return f"store {self.path}: in use by {self.holder}; one process at a time may have it"
+
+
+class StoreFullError(StoreError):
+    """The disk, or a limit on the size of the file, is full."""
+
+
+class StoreReadOnlyError(StoreError):
+    """The file, or its folder, may not be written."""
+
+
+class StoreCorruptError(StoreError):
+    """The file is damaged, or is no store at all."""
+
+    def __str__(self) -> str:
+        return f"store {self.path}: {self.reason}; see `broker-client store check {self.path}`"

@@ -1,0 +1,60 @@
+"""One process, and one node in it, may hold a file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from broker_client.errors import StoreError, StoreLockedError
+
+SUFFIX = ".lock"
+
+
+class FileLock:
+    """An advisory lock on ``PATH.lock``, in which its holder writes who it is.
+
+    The kernel lets go of it when the process ends, however it ends. The lock file stays: to
+    remove it while another waits for it would leave two holders.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            StoreLockedError: another holds it; says who.
+            StoreError: the lock file cannot be made.
+        """
+        name = self._path + SUFFIX
+        try:
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StoreError(self._path, f"cannot open {name}: {error.strerror}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise StoreLockedError(self._path, _holder(name)) from None
+        os.truncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Let go. Harmless twice."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+
+def _holder(name: str) -> str:
+    pid, _, host = Path(name).read_text("utf-8", "replace").strip().partition(" ")
+    if not pid:
+        return "another process"
+    if pid == str(os.getpid()) and host == socket.gethostname():
+        return f"another event loop of this process, {pid}"
+    return f"process {pid} on {host}"

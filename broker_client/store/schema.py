@@ -1,0 +1,99 @@
+"""Tables of the file, their version, and the way up from older ones.
+
+A record id holds the number of its message (`core.records.COPY_BITS`), so `entries` need no
+column for it, and no index: the copies of one message stand side by side.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from broker_client.core.records import COPY_BITS
+from broker_client.errors import StoreCorruptError, StoreError
+
+APPLICATION_ID = 0x62726B63  # "brkc": tells our files from any other SQLite file
+VERSION = 2
+
+_TABLES = """
+CREATE TABLE vhosts (name TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE exchanges (
+    vhost TEXT NOT NULL, name TEXT NOT NULL, type TEXT NOT NULL,
+    auto_delete INTEGER NOT NULL, internal INTEGER NOT NULL, arguments BLOB NOT NULL,
+    PRIMARY KEY (vhost, name)) WITHOUT ROWID;
+CREATE TABLE queues (
+    id INTEGER PRIMARY KEY, vhost TEXT NOT NULL, name TEXT NOT NULL,
+    auto_delete INTEGER NOT NULL, arguments BLOB NOT NULL,
+    UNIQUE (vhost, name));
+CREATE TABLE bindings (
+    vhost TEXT NOT NULL, source TEXT NOT NULL, kind TEXT NOT NULL, destination TEXT NOT NULL,
+    binding_key TEXT NOT NULL, arguments BLOB NOT NULL,
+    PRIMARY KEY (vhost, source, kind, destination, binding_key, arguments)) WITHOUT ROWID;
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY, exchange TEXT NOT NULL, routing_key TEXT NOT NULL,
+    properties BLOB NOT NULL, body BLOB NOT NULL, crc INTEGER);
+CREATE TABLE entries (
+    record_id INTEGER PRIMARY KEY, queue_id INTEGER NOT NULL, position INTEGER NOT NULL,
+    attempts INTEGER NOT NULL, priority INTEGER NOT NULL, size INTEGER NOT NULL,
+    expires_at REAL, due_at REAL);
+"""
+
+DROP_ORPHANS = """
+DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
+    SELECT 1 FROM entries WHERE record_id BETWEEN messages.id << 16 AND messages.id << 16 | 65535)
+"""
+"""Of the messages given, drops those that no queue holds any more."""
+assert COPY_BITS == 16, "schema: a record id is taken apart in SQL"
+
+
+def _to_2(connection: sqlite3.Connection) -> None:
+    """Checksums; messages that were there before have none and are not checked."""
+    connection.execute("ALTER TABLE messages ADD COLUMN crc INTEGER")
+
+
+_UPGRADES = {1: _to_2}
+
+
+def prepare(connection: sqlite3.Connection, path: str) -> None:
+    """Make the tables in a new file, bring an older one up to date, each step in one piece.
+
+    Raises:
+        StoreError: the file is of a newer version.
+        StoreCorruptError: it is a database of another program.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        check_ours(connection, path)
+        if version == 0:
+            for statement in filter(str.strip, _TABLES.split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for step in range(version or VERSION, VERSION):
+            _UPGRADES[step](connection)
+        if version != VERSION:
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def check_ours(connection: sqlite3.Connection, path: str) -> None:
+    """Refuse a file that this version must not touch.
+
+    Raises:
+        StoreError: the file is of a newer version.
+        StoreCorruptError: it is a database of another program.
+    """
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if owner != APPLICATION_ID and (tables or version):
+        raise StoreCorruptError(path, "is an SQLite database, but not one of a broker")
+    if version > VERSION:
+        raise StoreError(
+            path,
+            f"was written by a newer version (schema {version}, this one knows {VERSION}): "
+            "upgrade broker-client, or give another path",
+        )

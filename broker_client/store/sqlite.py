@@ -1,0 +1,260 @@
+"""One SQLite file: opened, filled into an engine, written in transactions, read from.
+
+WAL with ``synchronous=FULL``: a commit has returned only once its pages are on the disk, and a
+crash at any instant leaves the file as of the last commit (https://sqlite.org/wal.html).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+from urllib.parse import quote
+
+from broker_client.core.records import (
+    BindingAdded,
+    ExchangeAdded,
+    QueueAdded,
+    Recovered,
+    StoredEntry,
+    TopologyRecord,
+    VHostAdded,
+    message_number,
+)
+from broker_client.errors import (
+    MalformedFrameError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
+from broker_client.message import Outgoing
+from broker_client.store import schema
+from broker_client.store.batch import Batch, QueueIds, Row
+from broker_client.store.encoding import decode_arguments, decode_properties
+
+_NEEDED = (3, 35)  # UPDATE ... FROM is of 3.33
+_CHUNK = 256  # rows a statement: each statement gives up the interpreter's lock only once
+_IDS = 20_000  # ids a statement
+_CHECKPOINT = 4_000  # pages in the log before it is worked into the file
+_SET_ATTEMPTS = (
+    "UPDATE entries SET attempts = ? WHERE record_id IN (SELECT value FROM json_each(?))"
+)
+_DROP = "DELETE FROM entries WHERE record_id IN (SELECT value FROM json_each(?))"
+
+
+class SqliteFile:
+    """The file and its connections. `open` first; every failure is a `StoreError`.
+
+    One thread writes. `load` has a connection of its own and belongs to one thread as well.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.queue_ids = QueueIds()
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+
+    # ---------------------------------------------------------------- opening
+
+    def open(self) -> None:
+        """Open, make or upgrade the file.
+
+        Raises:
+            StoreError: it cannot be; nothing is left open.
+        """
+        if sqlite3.sqlite_version_info < _NEEDED:
+            needed = ".".join(map(str, _NEEDED))
+            raise StoreError(
+                self.path, f"needs SQLite {needed} or newer; this is {sqlite3.sqlite_version}"
+            )
+        with translated(self.path):
+            self._writer = connection = self._connect()
+        try:
+            with translated(self.path):
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+                if mode != "wal":
+                    raise StoreError(self.path, f"cannot use a write-ahead log here ({mode})")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
+                schema.prepare(connection, self.path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        folder = os.path.dirname(self.path) or "."
+        if not os.path.isdir(folder):
+            raise StoreError(self.path, f"there is no folder {folder}; make it first")
+        uri = f"file:{quote(self.path)}"
+        return sqlite3.connect(
+            uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=64
+        )
+
+    def close(self) -> None:
+        """Let go. The log is worked into the file if that is possible. Harmless twice."""
+        for connection in (self._reader, self._writer):
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+        self._reader = self._writer = None
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The one that writes."""
+        assert self._writer is not None, "open() comes first"
+        return self._writer
+
+    # ---------------------------------------------------------------- recovery
+
+    def recover(self, target: Recovered) -> None:
+        """Fill `target` with everything in the file.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        with translated(self.path):
+            target.restore_topology(self._topology())
+            names: dict[int, tuple[str, str]] = {}
+            for id, vhost, name in self.connection.execute("SELECT id, vhost, name FROM queues"):
+                names[id] = vhost, name
+                self.queue_ids.know(vhost, name, id)
+            rows = self.connection.execute(
+                "SELECT queue_id, record_id, position, attempts, priority, size, expires_at, due_at"
+                " FROM entries ORDER BY queue_id, position"
+            )
+            for queue_id, group in groupby(rows, lambda row: row[0]):
+                if queue_id not in names:
+                    raise StoreCorruptError(self.path, f"entries of an unknown queue {queue_id}")
+                vhost, name = names[queue_id]
+                target.restore_entries(vhost, name, (StoredEntry(*row[1:]) for row in group))
+
+    def _topology(self) -> Iterator[TopologyRecord]:
+        execute = self.connection.execute
+        for (vhost,) in execute("SELECT name FROM vhosts"):
+            yield VHostAdded(vhost)
+        for vhost, name, type, auto_delete, internal, raw in execute("SELECT * FROM exchanges"):
+            arguments = decode_arguments(raw)
+            yield ExchangeAdded(vhost, name, type, bool(auto_delete), bool(internal), arguments)
+        for _, vhost, name, auto_delete, raw in execute("SELECT * FROM queues ORDER BY id"):
+            yield QueueAdded(vhost, name, bool(auto_delete), decode_arguments(raw))
+        for vhost, source, kind, destination, key, raw in execute("SELECT * FROM bindings"):
+            yield BindingAdded(vhost, source, kind, destination, key, decode_arguments(raw))
+
+    # ---------------------------------------------------------------- reading
+
+    def load(self, number: int) -> Outgoing | None:
+        """The committed message of that number, or None.
+
+        Raises:
+            StoreError: it is damaged, or cannot be read.
+        """
+        with translated(self.path):
+            if self._reader is None:
+                self._reader = self._connect()
+                self._reader.execute("PRAGMA query_only = 1")
+            row = self._reader.execute(
+                "SELECT exchange, routing_key, properties, body, crc FROM messages WHERE id = ?",
+                (number,),
+            ).fetchone()
+            if row is None:
+                return None
+            exchange, routing_key, properties, body, crc = row
+            if not intact(properties, body, crc):
+                raise StoreCorruptError(self.path, f"message {number} is damaged")
+            return Outgoing(exchange, routing_key, body, decode_properties(properties))
+
+    # ---------------------------------------------------------------- writing
+
+    def apply(self, batches: Sequence[Batch]) -> None:
+        """Write `batches`, in order, as one transaction, and have it on the disk.
+
+        Raises:
+            StoreError: nothing of them was written.
+        """
+        connection = self.connection
+        with translated(self.path):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                for batch in batches:
+                    self._write(batch)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                raise
+
+    def _write(self, batch: Batch) -> None:
+        execute = self.connection.execute
+        for statement, parameters in batch.topology:
+            execute(statement, parameters)
+        self._many("INSERT INTO messages VALUES {}", batch.message_rows(), 6)
+        self._many("INSERT INTO entries VALUES {}", batch.entry_rows(), 8)
+        by_attempts: dict[int, list[int]] = {}
+        for record_id, attempts in batch.delivered.items():
+            by_attempts.setdefault(attempts, []).append(record_id)
+        for attempts, ids in by_attempts.items():
+            self._for_ids(_SET_ATTEMPTS, ids, attempts)
+        self._many(
+            "UPDATE entries SET position = new.column2, due_at = new.column3 "
+            "FROM (VALUES {}) AS new WHERE record_id = new.column1",
+            [(record_id, *place) for record_id, place in batch.moved.items()],
+            3,
+        )
+        if batch.settled:
+            self._drop(batch.settled)
+        for queue_id in batch.removed_queues:
+            held = execute("SELECT record_id FROM entries WHERE queue_id = ?", (queue_id,))
+            self._drop([record_id for (record_id,) in held])
+
+    def _drop(self, record_ids: list[int]) -> None:
+        self._for_ids(_DROP, record_ids)
+        self._for_ids(schema.DROP_ORPHANS, list(dict.fromkeys(map(message_number, record_ids))))
+
+    def _many(self, statement: str, rows: list[Row], width: int) -> None:
+        """`statement` with as many rows of values as fit, in few sizes, so that it stays cached."""
+        row = f"({', '.join('?' * width)})"
+        at, chunk = 0, _CHUNK
+        while at < len(rows):
+            while chunk > len(rows) - at:
+                chunk //= 4
+            values: list[Any] = [value for each in rows[at : at + chunk] for value in each]
+            self.connection.execute(statement.format(", ".join([row] * chunk)), values)
+            at += chunk
+
+    def _for_ids(self, statement: str, ids: list[int], *parameters: int) -> None:
+        for at in range(0, len(ids), _IDS):
+            self.connection.execute(statement, (*parameters, str(ids[at : at + _IDS])))
+
+
+def intact(properties: bytes, body: bytes, crc: int | None) -> bool:
+    """True when the checksum fits, or there is none (files made by schema 1)."""
+    return crc is None or zlib.crc32(body, zlib.crc32(properties)) == crc
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Have SQLite's exceptions, and those of a file that lies, leave as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise store_error(path, error) from error
+    except MalformedFrameError as error:
+        raise StoreCorruptError(path, f"properties or arguments are damaged ({error})") from error
+
+
+def store_error(path: str, error: sqlite3.Error) -> StoreError:
+    """What SQLite's `error` means for the store at `path`."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return StoreCorruptError(path, str(error))
+    if name.startswith("SQLITE_FULL"):
+        return StoreFullError(path, f"{error}: make room, then start again")
+    if name.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_CANTOPEN")):
+        return StoreReadOnlyError(path, f"{error}: its folder and file must be writable")
+    return StoreError(path, f"{error} ({name})" if name else str(error))
