@@ -52,14 +52,14 @@ def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> 
         if not source.is_checked:
             _finish(source, None, [], None)
         return source
-    reader = Reader(os.environ if environ is None else environ)
-    file: str | None = None
-    if isinstance(source, Mapping):
-        tree = reader.from_mapping(source)
-    else:
+    if not isinstance(source, Mapping):
         file = os.fspath(source)
-        tree = reader.from_yaml(_text_of(file))
-    problems = reader.problems
+        return load_text(_text_of(file), file, environ=environ)
+    reader = Reader(os.environ if environ is None else environ)
+    return _complete(reader.from_mapping(source), reader.problems, None)
+
+
+def _complete(tree: Section, problems: list[Problem], file: str | None) -> BrokerConfig:
     if not tree and problems:
         raise ConfigError(_presentable(problems, file))
     config, root, found = _validated(tree)
@@ -86,6 +86,18 @@ def _finish(
     config.set_warnings(tuple(_presentable(warnings, file)))
     for warning in config.warnings:
         log.warning("%s", warning)
+
+
+def load_text(
+    text: str, file: str | None = None, *, environ: Mapping[str, str] | None = None
+) -> BrokerConfig:
+    """The configuration in `text`, YAML or JSON, as `load_config` reads it from `file`.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    reader = Reader(os.environ if environ is None else environ)
+    return _complete(reader.from_yaml(text), reader.problems, file)
 
 
 def _text_of(file: str) -> str:

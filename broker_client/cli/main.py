@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from broker_client.cli.import_rascal import import_rascal
 from broker_client.cli.summary import summary
 from broker_client.config_loader import load_config
 from broker_client.config_schema import config_schema
@@ -38,6 +39,9 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"broker-client {package_version()}")
         raise typer.Exit
+
+
+app.command("import-rascal")(import_rascal)
 
 
 @app.callback()

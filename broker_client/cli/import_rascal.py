@@ -1,0 +1,61 @@
+"""``broker-client import-rascal``: from a configuration of node's rascal to one of ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_client.config_draft import written
+from broker_client.config_loader import load_text
+from broker_client.config_rascal import converted
+from broker_client.errors import ConfigError
+
+
+def import_rascal(
+    file: Annotated[Path, typer.Argument(help="Rascal's configuration, JSON.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="File to write; printed when left out."),
+    ] = None,
+) -> None:
+    """Turn a configuration of node's rascal into YAML for this client.
+
+    What has no counterpart becomes a comment that says why.
+    """
+    text = written(converted(_read(file)))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise _failed(f"{output}: cannot be written: {error.strerror}") from None
+    logging.getLogger("broker_client.config").addHandler(logging.NullHandler())
+    try:
+        load_text(text, str(output or "result"))
+    except ConfigError as error:
+        # Mistakes that rascal does not see, or sees later.
+        raise _failed(str(error)) from None
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise _failed(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise _failed(f"{file}: is not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise _failed(f"{file}:{error.lineno}: not valid JSON: {error.msg}") from None
+    if not isinstance(document, dict):
+        raise _failed(f"{file}: must be an object with the key 'vhosts'")
+    return document
+
+
+def _failed(text: str) -> typer.Exit:
+    typer.echo(text, err=True)
+    return typer.Exit(1)
