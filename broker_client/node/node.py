@@ -101,10 +101,11 @@ class Node:
             event_log: where to write what happens to each message; closed with the node.
         """
         self.name = name
-        self._store: Store = store or MemoryStore()
+        self.store: Store = store or MemoryStore()
+        """Where its messages are kept."""
         self._clock = clock or SystemClock()
-        self.engine = Engine(replace(settings or EngineSettings(), keep_records=self._store.keeps))
-        if self._store.keeps:
+        self.engine = Engine(replace(settings or EngineSettings(), keep_records=self.store.keeps))
+        if self.store.keeps:
             self.engine.read_from(self)
         self._event_log = event_log
         self._observer = None if event_log is None else Observer()
@@ -137,7 +138,7 @@ class Node:
     @property
     def keeps(self) -> bool:
         """True where persistent messages outlive the node."""
-        return self._store.keeps
+        return self.store.keeps
 
     @property
     def failure(self) -> StoreError | None:
@@ -150,7 +151,7 @@ class Node:
         Raises:
             StoreError: the store cannot be used; the node then is of no use either.
         """
-        await self._store.start(self.engine)
+        await self.store.start(self.engine)
         self.engine.restored(self.now())
         self.tick()
 
@@ -162,7 +163,7 @@ class Node:
         """
         if self._failure is None:
             try:
-                return self._store.load(record_ids)
+                return self.store.load(record_ids)
             except StoreError as error:
                 if self._note_failure(error):
                     self._loop.call_soon(self._stop_failed)  # this is the midst of a command
@@ -247,14 +248,13 @@ class Node:
 
     async def close(self) -> None:
         """Finish what is due, close every connection (320), then the store. Harmless twice."""
-        if self._closed:
-            return
-        await self.settled()
+        if not self._closed:
+            await self.settled()
         if not self._closed:
             self._end()
             if self._event_log is not None:
                 self._event_log.end()
-        await self._store.close()
+        await self.store.close()
         if self._event_log is not None:
             await asyncio.to_thread(self._event_log.close)
 
@@ -263,7 +263,7 @@ class Node:
         if self._closed:
             return
         self._end()
-        self._store.release()
+        self.store.release()
         if self._event_log is not None:
             self._event_log.end()
 
@@ -297,10 +297,10 @@ class Node:
         effects = self.engine.take_effects()
         if self._failure is not None:
             return
-        if self._store.keeps:
+        if self.store.keeps:
             records: list[Record] = [e for e in effects if type(e) in RECORDS]  # type: ignore[misc]
             if records:
-                self._store.write(records)
+                self.store.write(records)
                 self._unsafe = True
                 effects = [e for e in effects if type(e) not in RECORDS]
         self._backlog.extend(effects)
@@ -356,7 +356,7 @@ class Node:
         self._runs.clear()
         if unsafe or (held and self._commits):
             self._commits += 1
-            self._store.commit(partial(self._committed, held))
+            self.store.commit(partial(self._committed, held))
         elif held:
             self._send(held)
 

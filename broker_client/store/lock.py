@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
 from pathlib import Path
 
-from broker_client.errors import StoreError, StoreLockedError
+from broker_client.errors import StoreError, StoreLockedError, StoreReadOnlyError
 
 SUFFIX = ".lock"
 
@@ -34,6 +35,8 @@ class FileLock:
         try:
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise StoreReadOnlyError(self._path, f"cannot write {name}") from error
             raise StoreError(self._path, f"cannot open {name}: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,6 @@ crash at any instant leaves the file as of the last commit (https://sqlite.org/w
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
@@ -87,9 +86,6 @@ class SqliteFile:
             raise
 
     def _connect(self) -> sqlite3.Connection:
-        folder = os.path.dirname(self.path) or "."
-        if not os.path.isdir(folder):
-            raise StoreError(self.path, f"there is no folder {folder}; make it first")
         uri = f"file:{quote(self.path)}"
         return sqlite3.connect(
             uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=64

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 import threading
 from collections.abc import Sequence
@@ -174,6 +175,11 @@ class SqliteStore:
         self._tell(_finish, self._ended)
 
     def _open(self, target: Recovered) -> None:
+        if os.path.isdir(self.path):
+            raise StoreError(self.path, "is a folder; give the path of a file")
+        folder = os.path.dirname(self.path) or "."
+        if not os.path.isdir(folder):
+            raise StoreError(self.path, f"there is no folder {folder}; make it first")
         self._lock.acquire()
         self._file.open()
         self._file.recover(target)

@@ -1,19 +1,23 @@
 """The built-in broker behind the transport seam: links to a node in this process.
 
 Addresses: `embedded://` is a node private to one `EmbeddedNodes`; `embedded://NAME` is shared by
-that name within the event loop, while a link to it is open or an `EmbeddedNodes` holds it.
+that name within the event loop, while a link to it is open or an `EmbeddedNodes` holds it. A node
+with a file, `embedded:///path/to.db` or `embedded://./to.db`, is shared by its file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
-from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
+from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from broker_client.clock import Clock
-from broker_client.config_node import EventLogConfig
+from broker_client.config_node import EventLogConfig, NodeConfig
+from broker_client.config_url import parse_url
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import (
     BrokerClosedError,
@@ -25,6 +29,8 @@ from broker_client.errors import (
 )
 from broker_client.eventlog import EventLog
 from broker_client.node.node import Node
+from broker_client.store.base import Store
+from broker_client.store.writer import SqliteStore
 from broker_client.transport.base import Capabilities
 from broker_client.transport.embedded_channel import EmbeddedChannel
 
@@ -118,9 +124,30 @@ class _SharedNode:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.holders = 0
+        self.opening: asyncio.Task[None] | None = None
+        """Brings back what its file holds; None where there is no file."""
 
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _SharedNode]] = WeakKeyDictionary()
+_leaving: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[str, Store]] = (
+    WeakKeyDictionary()
+)
+"""Stores of nodes that nobody holds any more; each lives on until it has let go of its file."""
+
+
+_NONE: WeakValueDictionary[str, Store] = WeakValueDictionary()
+
+
+class Address(NamedTuple):
+    """Which node: one of a file, one of a name in the event loop, or a private one."""
+
+    name: str
+    path: str = ""
+
+    @property
+    def key(self) -> str:
+        """What two addresses of one node have in common; "" for a private one."""
+        return f"file:{os.path.realpath(self.path)}" if self.path else self.name
 
 
 class EmbeddedNodes:
@@ -132,13 +159,18 @@ class EmbeddedNodes:
         clock: Clock | None = None,
         settings: EngineSettings | None = None,
         event_log: EventLogConfig | None = None,
+        config: NodeConfig | None = None,
     ) -> None:
         """
         Args:
             clock: time source of the nodes made here.
             settings: limits of the nodes made here.
             event_log: where the nodes made here write what happens to each message.
+            config: from which to take the limits and the event log that are not given.
         """
+        if config is not None:
+            settings = settings or engine_settings(config)
+            event_log = event_log or config.event_log
         self._clock, self._settings, self._event_log = clock, settings, event_log
         self._private: Node | None = None
         self._held: dict[str, _SharedNode] = {}
@@ -152,9 +184,9 @@ class EmbeddedNodes:
         """A connector to the node that `url` names.
 
         Raises:
-            UnsupportedError: the address asks for a durable store or for options.
+            UnsupportedError: it is not an address of the built-in broker.
         """
-        return EmbeddedConnector(self, url, _node_name(url), vhost)
+        return EmbeddedConnector(self, url, _address(url), vhost)
 
     def node(self, name: str = "") -> Node:
         """The node of that name, made when there is none; the empty name is the private one.
@@ -164,23 +196,56 @@ class EmbeddedNodes:
         """
         if self._closed:
             raise BrokerClosedError("EmbeddedNodes")
-        if not name:
-            if self._private is None:
-                self._private = self._new_node("")
-            return self._private
-        if name not in self._held:
-            here = _shared.setdefault(asyncio.get_running_loop(), {})
-            if name not in here:
-                here[name] = _SharedNode(self._new_node(name))
-            self._held[name] = here[name]
-            here[name].holders += 1
-        return self._held[name].node
+        if name:
+            return self._share(name, lambda: self._new_node(name)).node
+        if self._private is None:
+            self._private = self._new_node("")
+        return self._private
 
-    def hold(self, name: str) -> Callable[[], None]:
+    async def open(self, address: Address) -> Node:
+        """The node of `address`, with what its file holds.
+
+        Several may wait for one node to open; to be cancelled does not stop it.
+
+        Raises:
+            BrokerClosedError: `close` was called.
+            StoreError: the file cannot be used.
+        """
+        if not address.path:
+            return self.node(address.name)
+        key = address.key
+        before = _leaving.get(asyncio.get_running_loop(), _NONE).get(key)
+        if before is not None:
+            await before.close()
+        if self._closed:
+            raise BrokerClosedError("EmbeddedNodes")
+        shared = self._share(key, lambda: self._new_node(address.path, durable=True))
+        if shared.opening is None:
+            shared.opening = asyncio.create_task(shared.node.recover(), name=f"open {address.path}")
+        try:
+            await asyncio.shield(shared.opening)
+        except StoreError:
+            _forget_shared(key, shared)
+            if self._held.get(key) is shared:
+                del self._held[key]
+            shared.node.stop()
+            raise
+        return shared.node
+
+    def _share(self, key: str, make: Callable[[], Node]) -> _SharedNode:
+        if key not in self._held:
+            here = _shared.setdefault(asyncio.get_running_loop(), {})
+            if key not in here:
+                here[key] = _SharedNode(make())
+            self._held[key] = here[key]
+            here[key].holders += 1
+        return self._held[key]
+
+    def hold(self, key: str) -> Callable[[], None]:
         """Count one more holder of a shared node; returns what lets go of it, once."""
-        if not name:
+        if not key:
             return lambda: None
-        return _Hold(name, self._held[name])
+        return _Hold(key, self._held[key])
 
     async def close(self) -> None:
         """Close the private node; let go of the shared ones, and close those nobody holds."""
@@ -188,19 +253,29 @@ class EmbeddedNodes:
         if self._private is not None:
             await self._private.close()
         held, self._held = self._held, {}
-        for name, shared in held.items():
+        for key, shared in held.items():
             shared.holders -= 1
             if not shared.holders:
-                _forget_shared(name, shared)
+                if shared.opening is not None:
+                    await asyncio.wait([shared.opening])
+                _leave(key, shared)
                 await shared.node.close()
 
-    def _new_node(self, name: str) -> Node:
-        return Node(
-            name,
-            clock=self._clock,
-            settings=self._settings,
-            event_log=None if self._event_log is None else _open_event_log(name, self._event_log),
-        )
+    def _new_node(self, name: str, *, durable: bool = False) -> Node:
+        log_name = Path(name).stem if durable else name
+        log = None if self._event_log is None else _open_event_log(log_name, self._event_log)
+        store = SqliteStore(name) if durable else None
+        return Node(name, store=store, clock=self._clock, settings=self._settings, event_log=log)
+
+
+def engine_settings(config: NodeConfig) -> EngineSettings:
+    """The limits that a configuration sets."""
+    return EngineSettings(
+        message_timeout=config.message_timeout,
+        max_message_timeout=config.max_message_timeout,
+        max_requeue_timeout=config.max_requeue_timeout,
+        memory_limit=config.memory_limit,
+    )
 
 
 def _open_event_log(name: str, config: EventLogConfig) -> EventLog | None:
@@ -218,8 +293,8 @@ def _open_event_log(name: str, config: EventLogConfig) -> EventLog | None:
 class _Hold:
     """One holder's claim to a shared node."""
 
-    def __init__(self, name: str, shared: _SharedNode) -> None:
-        self._name, self._shared = name, shared
+    def __init__(self, key: str, shared: _SharedNode) -> None:
+        self._key, self._shared = key, shared
         self._held = True
         shared.holders += 1
 
@@ -229,21 +304,29 @@ class _Hold:
         self._held = False
         self._shared.holders -= 1
         if not self._shared.holders:
-            _forget_shared(self._name, self._shared)
+            _leave(self._key, self._shared)
             self._shared.node.stop()
 
 
-def _forget_shared(name: str, shared: _SharedNode) -> None:
+def _leave(key: str, shared: _SharedNode) -> None:
+    """Nobody holds it any more; who wants its file next waits until the node has let go."""
+    _forget_shared(key, shared)
+    if shared.node.keeps:
+        leaving = _leaving.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+        leaving[key] = shared.node.store
+
+
+def _forget_shared(key: str, shared: _SharedNode) -> None:
     here = _shared.get(asyncio.get_running_loop(), {})
-    if here.get(name) is shared:
-        del here[name]
+    if here.get(key) is shared:
+        del here[key]
 
 
 class EmbeddedConnector:
     """Makes links to one node and vhost."""
 
-    def __init__(self, nodes: EmbeddedNodes, url: str, name: str, vhost: str) -> None:
-        self._nodes, self._url, self._name, self._vhost = nodes, url, name, vhost
+    def __init__(self, nodes: EmbeddedNodes, url: str, address: Address, vhost: str) -> None:
+        self._nodes, self._url, self._address, self._vhost = nodes, url, address, vhost
 
     def __repr__(self) -> str:
         return f"<EmbeddedConnector {self._url} vhost={self._vhost!r}>"
@@ -253,10 +336,13 @@ class EmbeddedConnector:
         return self._url
 
     async def connect(self, *, timeout: float) -> EmbeddedLink:
-        """Open a link, at once; any vhost name comes into being with its first link."""
+        """Open a link; any vhost name comes into being with its first link.
+
+        At once, but for the first link to a file, which waits until the file has been read.
+        """
         try:
-            node = self._nodes.node(self._name)
-            release = self._nodes.hold(self._name)
+            node = await self._nodes.open(self._address)
+            release = self._nodes.hold(self._address.key)
             try:
                 return EmbeddedLink(self._url, node, self._vhost, release)
             except BaseException:
@@ -266,12 +352,11 @@ class EmbeddedConnector:
             raise ConnectFailedError(self._url, str(error)) from error
 
 
-def _node_name(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme != "embedded":
+def _address(url: str) -> Address:
+    if not url.lower().startswith("embedded://"):
         raise UnsupportedError(url, "an embedded address starts with embedded://")
-    if parts.path:
-        raise UnsupportedError(url, "a durable store is not part of this version; use embedded://")
-    if parts.query or parts.fragment or "@" in parts.netloc:
-        raise UnsupportedError(url, "an embedded address is embedded:// or embedded://NAME")
-    return parts.netloc
+    try:
+        parts = parse_url(url)
+    except ValueError as error:
+        raise UnsupportedError(url, str(error)) from None
+    return Address(parts.hostname, parts.path)

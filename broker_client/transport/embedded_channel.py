@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from broker_client.errors import ChannelClosedError, ReplyError, TransportError
-from broker_client.message import Delivery, Outgoing, Returned
+from broker_client.message import PERSISTENT, Delivery, Outgoing, Returned
 from broker_client.node.node import Node
+from broker_client.store.encoding import encode_arguments, encode_properties
 from broker_client.transport.base import Arguments, ConsumerCallbacks, QueueState
 
 P = ParamSpec("P")
@@ -80,6 +81,10 @@ class EmbeddedChannel:
         the channel, and what stood after it is not published.
         """
         self._check()
+        if self._node.keeps:
+            for outgoing in batch:
+                if outgoing.properties.delivery_mode == PERSISTENT:
+                    encode_properties(outgoing.properties)  # what it refuses cannot be kept
         publish, channel, now = self._engine.publish, self._id, self._node.now()
         step = 1 if self._publish_seq else 0
         try:
@@ -220,6 +225,8 @@ class EmbeddedChannel:
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
         got = self._do(self._engine.get, queue, self._node.now(), no_ack=no_ack)
+        if self._node.failure is not None:
+            raise ChannelClosedError(541, f"INTERNAL_ERROR - {self._node.failure}")
         return None if got is None else got[0]
 
     def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
@@ -291,6 +298,8 @@ class EmbeddedChannel:
     ) -> T:
         """Carry a command out at once; a refusal closes the channel and is raised."""
         self._check()
+        if self._node.keeps and (arguments := options.get("arguments")):
+            encode_arguments(arguments)  # type: ignore[arg-type]  # what it refuses cannot be kept
         try:
             result = command(self._id, *args, **options)
         except ReplyError as refusal:

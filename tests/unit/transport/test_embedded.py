@@ -61,13 +61,6 @@ class Heard:
 # --------------------------------------------------------------------- addresses
 
 
-@pytest.mark.parametrize("url", ["embedded:///x.db", "embedded:///", "embedded://name/x.db"])
-def test_a_durable_address_is_refused_with_what_to_write_instead(url: str) -> None:
-    with pytest.raises(UnsupportedError, match="use embedded://") as refusal:
-        EmbeddedNodes().connector(url, "/")
-    assert refusal.value.what == url
-
-
 @pytest.mark.parametrize("url", ["amqp://localhost", "embedded://?x=1", "embedded://me@name"])
 def test_another_address_is_refused(url: str) -> None:
     with pytest.raises(UnsupportedError):

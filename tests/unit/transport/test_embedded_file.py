@@ -1,0 +1,190 @@
+"""The embedded transport with a file: who shares it, who may not have it, what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker_client.errors import ConnectFailedError, InvalidMessageError, StoreLockedError
+from broker_client.message import PERSISTENT
+from broker_client.transport.base import Channel
+from broker_client.transport.embedded import EmbeddedLink, EmbeddedNodes
+from tests.support.builders import a_message
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "node.db"
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[EmbeddedNodes]:
+    nodes = EmbeddedNodes()
+    yield nodes
+    for link in links:
+        await link.close()
+    links.clear()
+    await nodes.close()
+
+
+links: list[EmbeddedLink] = []
+
+
+async def linked(nodes: EmbeddedNodes, path: Path | str) -> EmbeddedLink:
+    link = await nodes.connector(f"embedded://{path}", "/").connect(timeout=5.0)
+    links.append(link)
+    return link
+
+
+async def bodies(channel: Channel, queue: str = "q") -> list[bytes]:
+    got = []
+    while (delivery := await channel.get(queue, no_ack=True)) is not None:
+        got.append(delivery.body)
+    return got
+
+
+async def keep(path: Path | str, *texts: bytes) -> None:
+    """Have a node of its own keep messages, and end it."""
+    nodes = EmbeddedNodes()
+    link = await linked(nodes, path)
+    channel = await link.open_channel(confirm=True)
+    await channel.declare_queue("q")
+    await channel.publish([a_message(body=text, delivery_mode=PERSISTENT) for text in texts])
+    await link.close()
+    await nodes.close()
+
+
+async def test_messages_and_topology_come_back_with_the_file(
+    path: Path, nodes: EmbeddedNodes
+) -> None:
+    await keep(path, b"1", b"2", b"3")
+    channel = await (await linked(nodes, path)).open_channel()
+    assert (await channel.check_queue("q")).message_count == 3
+    assert await bodies(channel) == [b"1", b"2", b"3"]
+
+
+async def test_a_relative_address_is_a_file_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: EmbeddedNodes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    await keep("./here.db", b"1")
+    assert (tmp_path / "here.db").exists()
+    channel = await (await linked(nodes, tmp_path / "here.db")).open_channel()
+    assert await bodies(channel) == [b"1"]
+
+
+async def test_two_owners_of_one_file_share_its_node_until_both_have_gone(path: Path) -> None:
+    one, two = EmbeddedNodes(), EmbeddedNodes()
+    first = await linked(one, path)
+    second = await linked(two, path.parent / "." / path.name)
+    channel = await first.open_channel(confirm=True)
+    await channel.declare_queue("q")
+    await channel.publish([a_message(body=b"1", delivery_mode=PERSISTENT)])
+    await first.close()
+    await one.close()
+    assert second.is_open
+    assert await bodies(await second.open_channel()) == [b"1"]
+    await second.close()
+    await two.close()
+    await keep(path)  # and now another may have it
+
+
+async def test_two_links_opened_at_once_read_the_file_once(path: Path) -> None:
+    await keep(path, b"1")
+    nodes = EmbeddedNodes()
+    one, two = await asyncio.gather(linked(nodes, path), linked(nodes, path))
+    assert await bodies(await two.open_channel()) == [b"1"]
+    await one.close()
+    await two.close()
+    await nodes.close()
+
+
+async def test_a_cancelled_opening_leaves_the_file_free(path: Path) -> None:
+    nodes = EmbeddedNodes()
+    opening = asyncio.create_task(linked(nodes, path))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await nodes.close()
+    await keep(path, b"1")
+
+
+async def test_a_link_that_outlives_its_owner_ends_the_node_and_frees_the_file(
+    path: Path,
+) -> None:
+    nodes = EmbeddedNodes()
+    link = await linked(nodes, path)
+    await nodes.close()
+    assert link.is_open
+    link.abort()
+    await keep(path, b"1")
+
+
+async def test_another_process_is_told_who_has_the_file(path: Path, nodes: EmbeddedNodes) -> None:
+    await linked(nodes, path)
+    program = (
+        "import asyncio, sys\n"
+        "from broker_client.transport.embedded import EmbeddedNodes\n"
+        "connect = EmbeddedNodes().connector(sys.argv[1], '/').connect(timeout=5)\n"
+        "asyncio.run(connect)\n"
+    )
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", program, f"embedded://{path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"in use by process {os.getpid()} on " in done.stderr
+
+
+async def test_another_loop_of_this_process_is_told_so(path: Path, nodes: EmbeddedNodes) -> None:
+    await linked(nodes, path)
+
+    def elsewhere() -> None:
+        with pytest.raises(ConnectFailedError, match="another event loop of this process") as no:
+            asyncio.run(linked(EmbeddedNodes(), path))
+        assert isinstance(no.value.__cause__, StoreLockedError)
+
+    await asyncio.to_thread(elsewhere)
+
+
+async def test_what_cannot_be_kept_is_refused_before_anything_is_sent(
+    path: Path, nodes: EmbeddedNodes
+) -> None:
+    channel = await (await linked(nodes, path)).open_channel(confirm=True)
+    await channel.declare_queue("q")
+    good = a_message(delivery_mode=PERSISTENT)
+    bad = a_message(delivery_mode=PERSISTENT, headers={"set": {1}})
+    with pytest.raises(InvalidMessageError):
+        await channel.publish([good, bad])
+    assert channel.next_publish_seq == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: path.write_bytes(b"no database" * 1000), "store check"),
+        (lambda path: None, "no folder"),
+    ],
+)
+async def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(
+    tmp_path: Path,
+    nodes: EmbeddedNodes,
+    make: object,
+    told: str,
+) -> None:
+    path = tmp_path / ("missing/x.db" if told == "no folder" else "x.db")
+    make(path)  # type: ignore[operator]
+    with pytest.raises(ConnectFailedError, match=told):
+        await linked(nodes, path)
+    with pytest.raises(ConnectFailedError, match=told):
+        await linked(nodes, path)
