@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -691,3 +692,19 @@ def test_whole_document_loads_with_every_name_it_declares(path: Path) -> None:
 
 def test_document_under_a_key_of_its_own_is_found() -> None:
     assert imported({"rascal": {"vhosts": {"v": {}}}}).vhosts.keys() == {"v"}
+
+
+# --------------------------------------------------------------------------- docs/rascal.md
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rascal.md").read_text(encoding="utf-8")
+
+
+def test_example_of_the_page_is_what_the_command_makes_of_it() -> None:
+    (source,) = re.findall(r"```json\n(.*?)```", PAGE, flags=re.DOTALL)
+    (result,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert yaml_of(json.loads(source)) == result
+
+
+@pytest.mark.parametrize("row", [f"C-{number:02}" for number in range(1, 23)])
+def test_page_tells_of_every_point_where_rascal_is_not_what_it_says(row: str) -> None:
+    assert row in PAGE
