@@ -52,6 +52,13 @@ class QueueSettings:
     consumer_timeout: float | None = None
     """As RabbitMQ's: a delivery in flight longer than this closes its channel."""
     single_active: bool = False
+    quorum: bool = False
+    """x-queue-type: quorum, which here is a classic queue that counts returns."""
+
+    @property
+    def counts_deliveries(self) -> bool:
+        """A redelivery carries x-delivery-count (RabbitMQ: in quorum queues)."""
+        return self.quorum or self.delivery_limit is not None
 
     @property
     def rejects_publish(self) -> bool:
@@ -73,8 +80,8 @@ class _Reader:
             raise self.invalid(key, f"{value} must be at least {least}{upper}")
         return value
 
-    def seconds(self, key: str, *, least: int = 0) -> float | None:
-        milliseconds = self.number(key, least=least)
+    def seconds(self, key: str, *, least: int = 0, most: int | None = None) -> float | None:
+        milliseconds = self.number(key, least=least, most=most)
         return None if milliseconds is None else milliseconds / 1000
 
     def text(self, key: str) -> str | None:
@@ -120,7 +127,23 @@ def queue_settings(arguments: Arguments, name: str, vhost: str) -> QueueSettings
         message_timeout=read.seconds("x-message-timeout"),
         consumer_timeout=read.seconds("x-consumer-timeout", least=1),
         single_active=arguments.get("x-single-active-consumer") is True,
+        quorum=kind == "quorum",
     )
+
+
+def consumer_message_timeout(arguments: Arguments, queue: str, most: float) -> float | None:
+    """Seconds that a consumer wants for each delivery, None where it does not say (N-117).
+
+    Args:
+        arguments: of basic.consume.
+        queue: for the text of the refusal.
+        most: seconds at most.
+
+    Raises:
+        ReplyError: 406 for a value that is no whole number of milliseconds, or out of range.
+    """
+    read = _Reader(arguments, f"consumer of queue '{queue}'")
+    return read.seconds("x-message-timeout", least=1, most=int(most * 1000))
 
 
 def _shown(value: Any) -> str:

@@ -26,7 +26,7 @@ def dead_letter(
     """The message to publish to the dead-letter `exchange`.
 
     Its `expiration` is gone so that it does not expire again; with a `routing_key` of its own
-    the CC header goes too, since those keys no longer count (RabbitMQ).
+    the CC and BCC headers go too, since those keys no longer count (RabbitMQ).
     """
     properties = message.properties
     headers = dict(properties.headers or {})
@@ -48,6 +48,7 @@ def dead_letter(
     headers["x-death"] = _merged(death, before or [])
     if routing_key is not None:
         headers.pop("CC", None)
+        headers.pop("BCC", None)
     return Outgoing(
         exchange,
         message.routing_key if routing_key is None else routing_key,

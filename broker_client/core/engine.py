@@ -8,24 +8,27 @@ refuses raises `ReplyError` and changes nothing; closing the channel is up to th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from broker_client.core.arguments import Arguments
-from broker_client.core.effects import Confirm, Effect, Return
+from broker_client.core.administration import Administration
+from broker_client.core.consuming import REPLY_TO
+from broker_client.core.effects import Confirm, Deliver, Effect, Return
 from broker_client.core.observer import Observer
-from broker_client.core.queue import ChannelState, Consumer, Queue, QueueStats
-from broker_client.core.recovery import Recovery
-from broker_client.core.replies import (
-    access_refused,
-    not_allowed,
-    precondition_failed,
-    unknown_delivery_tag,
-)
+from broker_client.core.queue import ChannelState, Queue
+from broker_client.core.replies import precondition_failed
 from broker_client.core.settings import EngineSettings
+from broker_client.core.snapshots import QueueStats
 from broker_client.core.topology import NOTHING
+from broker_client.core.transaction import Transaction
 from broker_client.core.vhost import VHost
-from broker_client.delivery_event import REASON_RECOVERED, REASON_REJECTED
 from broker_client.message import Delivery, Outgoing, Returned
+
+_SCANNED_AT_A_TIME = 1_000
+"""Messages timed out or released at one visit of a scan, at most."""
+_OURS = frozenset(("CC", "BCC", "x-delay", "x-delivery-count"))
+"""Headers that mean something to a publish."""
+_REPLY_ADDRESS = f"{REPLY_TO}."
 
 
 class Connection:
@@ -38,19 +41,30 @@ class Connection:
         self.channels: dict[int, ChannelState] = {}
 
 
-class Engine(Recovery):
+class Engine(Administration):
     """Decides; does nothing itself."""
 
-    def __init__(self, settings: EngineSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings | None = None,
+        *,
+        new_token: Callable[[], str] | None = None,
+    ) -> None:
+        """
+        Args:
+            settings: limits.
+            new_token: makes the secret part of direct reply-to addresses; by default they are
+                numbered, and so can be guessed.
+        """
         super().__init__(settings or EngineSettings())
+        self._make_token = new_token
         self._effects = self._dispatch.effects
         self._connections: dict[int, Connection] = {}
 
     def __repr__(self) -> str:
-        queues = sum(len(vhost.queues) for vhost in self.vhosts.values())
         return (
             f"<Engine connections={len(self._connections)} channels={len(self._channels)} "
-            f"queues={queues}>"
+            f"queues={self.queue_count}>"
         )
 
     @property
@@ -61,6 +75,9 @@ class Engine(Recovery):
     @observer.setter
     def observer(self, observer: Observer | None) -> None:
         self._dispatch.observer = observer
+
+    def _new_token(self) -> str:
+        return super()._new_token() if self._make_token is None else self._make_token()
 
     # ---------------------------------------------------------------- running
 
@@ -75,39 +92,74 @@ class Engine(Recovery):
     def has_effects(self) -> bool:
         return bool(self._effects)
 
+    @property
+    def is_unfinished(self) -> bool:
+        """More could be delivered at once than a step of it delivers: call `proceed`, when the
+        effects taken so far have been carried out."""
+        return self._dispatch.is_unfinished
+
+    def proceed(self, now: float) -> None:
+        """Deliver the next step; `tick` does it too."""
+        self._dispatch.proceed(now)
+
     def next_deadline(self) -> float | None:
         """When to call `tick`, or None."""
         return self._dispatch.schedule.next_deadline()
 
     def tick(self, now: float) -> None:
         """Do what is due: message time-outs, deferred messages, TTLs, unused queues."""
-        dispatch = self._dispatch
-        for owner in dispatch.schedule.pop_due(now):
-            if isinstance(owner, ChannelState):
-                closing = dispatch.must_close(owner, now)
-                if closing is not None:
-                    self._effects.append(closing)
-                    self.close_channel(owner.id, now)
-                else:
-                    dispatch.time_out(owner, now)
-                    dispatch.schedule.look_again(owner)
-                continue
-            expires = owner.settings.expires
-            if owner.deleted:
-                continue
-            if expires is not None and not owner.consumers and owner.last_used + expires <= now:
-                self._delete_queue(owner)
-                continue
-            dispatch.release_deferred(owner, now)
-            dispatch.schedule.look_again(owner)
+        self._dispatch.proceed(now)
+        for owner in self._dispatch.schedule.pop_due(now):
+            self._visit(owner, now, None)
 
-    def stats(self) -> tuple[QueueStats, ...]:
-        """A snapshot of every queue, by vhost and name."""
+    def scan(self, now: float, most: int) -> tuple[int, int]:
+        """Do what is due at up to `most` queues and channels, those longest overdue first.
+
+        Of each, so many messages at most that one does not hold up the others; what is left is
+        due at the next call. Returns how many were looked at, and at how many something was due.
+        """
+        owners = self._dispatch.schedule.take_due(now, most)
+        dirty = sum(self._visit(owner, now, _SCANNED_AT_A_TIME) for owner in owners)
+        return len(owners), dirty
+
+    def _visit(self, owner: Queue | ChannelState, now: float, limit: int | None) -> bool:
+        dispatch = self._dispatch
+        if isinstance(owner, ChannelState):
+            closing = dispatch.must_close(owner, now)
+            if closing is not None:
+                self._effects.append(closing)
+                self.close_channel(owner.id, now)
+                return True
+            dirty = dispatch.time_out(owner, now, limit)
+            dispatch.schedule.look_again(owner)
+            return dirty
+        if owner.deleted:
+            return False
+        expires = owner.settings.expires
+        if expires is not None and not owner.consumers and owner.last_used + expires <= now:
+            self._delete_queue(owner)
+            return True
+        gone = owner.dropped + owner.dead_lettered
+        dirty = dispatch.release_deferred(owner, now, limit)
+        dispatch.schedule.look_again(owner)
+        return dirty or owner.dropped + owner.dead_lettered > gone
+
+    def stats(self, now: float | None = None) -> tuple[QueueStats, ...]:
+        """A snapshot of every queue, by vhost and name.
+
+        Args:
+            now: the time, for what is counted over the last minutes; left out, that is told as
+                of the last time that was passed in.
+        """
         return tuple(
-            queue.stats()
+            queue.stats(now)
             for _, vhost in sorted(self.vhosts.items())
             for _, queue in sorted(vhost.queues.items())
         )
+
+    @property
+    def queue_count(self) -> int:
+        return sum(len(vhost.queues) for vhost in self.vhosts.values())
 
     @property
     def connection_count(self) -> int:
@@ -148,8 +200,15 @@ class Engine(Recovery):
         return channel.id
 
     def confirm_select(self, channel: int) -> None:
-        """Confirm publishes from now on; harmless when repeated."""
-        self._channels[channel].confirms = True
+        """Confirm publishes from now on; harmless when repeated.
+
+        Raises:
+            ReplyError: 406 on a channel in transaction mode.
+        """
+        state = self._channels[channel]
+        if state.transaction is not None:
+            raise precondition_failed("cannot switch from tx to confirm mode")
+        state.confirms = True
 
     def close_channel(self, channel: int, now: float) -> None:
         """End its consumers and requeue what it had in flight; harmless when closed."""
@@ -177,6 +236,7 @@ class Engine(Recovery):
             self._dispatch.remove_consumer(consumer)
         self._dispatch.give_back(state.ledger.settle_all(), now)
         self._dispatch.schedule.forget(state)
+        self._forget_replies(state)
         if self.observer is not None:
             self.observer.channel_closed(state.id)
         for queue in left:
@@ -187,18 +247,36 @@ class Engine(Recovery):
     def publish(self, channel: int, message: Outgoing, now: float) -> None:
         """Route, store in every queue, deliver; then return it or confirm it.
 
+        With the header `x-delay` (milliseconds) the message waits in each queue it is routed to,
+        and becomes ready when the time is over; see docs/core.md for why there.
+
         Raises:
-            ReplyError: 404 or 403 for the exchange, 406 for bad CC, BCC or expiration.
+            ReplyError: 404 or 403 for the exchange, 406 for bad CC, BCC, x-delay or expiration,
+                or for a reply_to that asks for direct replies without a consumer of them.
         """
         state = self._channels[channel]
         properties = message.properties
-        headers = properties.headers
         if properties.expiration is not None:
             _check_expiration(properties.expiration)
+        if properties.reply_to == REPLY_TO:
+            message = _with_reply_address(state, message)
+        if state.transaction is not None:
+            vhost = self.vhosts[state.vhost]
+            vhost.check_publish(message.exchange)
+            self._prepare(message)
+            state.transaction.publishes.append(message)
+            return
+        self._publish(state, message, now)
+
+    def _publish(self, state: ChannelState, message: Outgoing, now: float) -> None:
         vhost = self.vhosts[state.vhost]
+        headers = message.properties.headers
+        delay = 0.0
         queues: tuple[Queue, ...] | None
-        if headers and ("CC" in headers or "BCC" in headers):
-            message, queues = _route_copies(vhost, message)
+        if headers and not _OURS.isdisjoint(headers):
+            vhost.check_publish(message.exchange)
+            message, keys, delay = self._prepare(message)
+            queues = vhost.route(message.exchange, keys, headers)
         else:
             queues = vhost.routes.get(message[:2])
             if queues is None:
@@ -208,18 +286,130 @@ class Engine(Recovery):
         observer = self._dispatch.observer
         if observer is not None:
             observer.published(state, message, now)
-            if not queues:
-                observer.unroutable(state, message, now)
         acked = True
-        for queue in queues:
-            if not self._dispatch.put(queue, message, now):
-                acked = False
-        if not queues and message.mandatory:
-            exchange, routing_key, body, _, _ = message
-            returned = Returned(312, "NO_ROUTE", exchange, routing_key, body, properties)
-            self._effects.append(Return(channel, returned))
+        if delay:
+            for queue in queues:
+                self._dispatch.put_later(queue, message, now + delay, now)
+        else:
+            for queue in queues:
+                if not self._dispatch.put(queue, message, now):
+                    acked = False
+        if not queues and not self._reply(message):
+            self._unroutable(state, message, now)
         if state.confirms:
             self._confirm(state, acked)
+
+    def _prepare(self, message: Outgoing) -> tuple[Outgoing, list[str], float]:
+        """The message as it is kept, its routing keys, and its delay.
+
+        CC and BCC add routing keys (RabbitMQ's sender-selected distribution). BCC stays in the
+        headers while the message is here, since its dead letters go there too, and is taken off
+        as it is delivered. An x-delay is negated, as RabbitMQ's plugin does, so that a copy of
+        the headers does not delay again; a count of deliveries is for queues to make.
+        """
+        headers = dict(message.properties.headers or {})
+        keys = [message.routing_key]
+        for name in ("CC", "BCC"):
+            more = headers.get(name, [])
+            if not isinstance(more, list) or not all(isinstance(key, str) for key in more):
+                raise precondition_failed(f"header '{name}' is not an array of strings")
+            keys.extend(more)
+        delay = self._delay(headers["x-delay"]) if "x-delay" in headers else 0.0
+        changed = headers.pop("x-delivery-count", None) is not None
+        if delay:
+            headers["x-delay"] = -headers["x-delay"]
+        if delay or changed:
+            message = message._replace(properties=message.properties._replace(headers=headers))
+        return message, keys, delay
+
+    def _delay(self, milliseconds: Any) -> float:
+        """Seconds; none where the header was negated by an earlier delay."""
+        if isinstance(milliseconds, bool) or not isinstance(milliseconds, int):
+            raise precondition_failed(f"x-delay {milliseconds!r} is not an integer")
+        most = int(self.settings.max_publish_delay * 1000)
+        if milliseconds > most:
+            raise precondition_failed(f"x-delay {milliseconds} is above the most allowed, {most}")
+        return max(0, milliseconds) / 1000
+
+    def _unroutable(self, state: ChannelState, message: Outgoing, now: float) -> None:
+        if self.observer is not None:
+            self.observer.unroutable(state, message, now)
+        if message.mandatory:
+            exchange, routing_key, body, properties, _ = message
+            headers = properties.headers
+            if headers and "BCC" in headers:
+                shown = {name: value for name, value in headers.items() if name != "BCC"}
+                properties = properties._replace(headers=shown)
+            returned = Returned(312, "NO_ROUTE", exchange, routing_key, body, properties)
+            self._effects.append(Return(state.id, returned))
+
+    def _reply(self, message: Outgoing) -> bool:
+        """Hand a direct reply to who asked; False when it is none, or nobody waits for it."""
+        if message.exchange or not message.routing_key.startswith(_REPLY_ADDRESS):
+            return False
+        state = self._repliers.get(message.routing_key[len(_REPLY_ADDRESS) :])
+        if state is None:
+            return False
+        _, routing_key, body, properties, _ = message
+        tag = state.ledger.issue()
+        delivery = Delivery(state.reply_tag, tag, False, "", routing_key, body, properties, 1)
+        self._effects.append(Deliver(state.id, delivery))
+        return True
+
+    # ---------------------------------------------------------------- transactions
+
+    def tx_select(self, channel: int) -> None:
+        """Hold publishes and settlements back until `tx_commit`; harmless when repeated.
+
+        Raises:
+            ReplyError: 406 on a channel with confirms.
+        """
+        state = self._channels[channel]
+        if state.confirms:
+            raise precondition_failed("cannot switch from confirm to tx mode")
+        if state.transaction is None:
+            state.transaction = Transaction()
+
+    def tx_commit(self, channel: int, now: float) -> None:
+        """Carry out what was held back: publishes first, then settlements (RabbitMQ).
+
+        Raises:
+            ReplyError: 406 on a channel that is not in transaction mode.
+        """
+        state, transaction = self._transaction(channel)
+        state.transaction = None
+        for message in transaction.publishes:
+            if message.exchange in self.vhosts[state.vhost].exchanges:
+                self._publish(state, message, now)
+            else:
+                self._unroutable(state, message, now)  # deleted since
+        ledger = state.ledger
+        for tags, acked, requeue, delay in transaction.settlements:
+            entries = [entry for tag in tags if (entry := ledger.settle(tag)) is not None]
+            self._dispatch.late_settles += len(tags) - len(entries)
+            if acked:
+                for entry in entries:
+                    self._dispatch.ack(entry, now)
+            else:
+                self._give_away(entries, requeue, delay, now)
+        state.transaction = Transaction()
+
+    def tx_rollback(self, channel: int) -> None:
+        """Forget what was held back; deliveries stay in flight, and can be settled again.
+
+        Raises:
+            ReplyError: 406 on a channel that is not in transaction mode.
+        """
+        state, _ = self._transaction(channel)
+        state.transaction = Transaction()
+
+    def _transaction(self, channel: int) -> tuple[ChannelState, Transaction]:
+        state = self._channels[channel]
+        if state.transaction is None:
+            raise precondition_failed("channel is not transactional")
+        return state, state.transaction
+
+    # ---------------------------------------------------------------- confirms
 
     def _confirm(self, state: ChannelState, acked: bool) -> None:
         state.publish_seq = seq = state.publish_seq + 1
@@ -231,157 +421,15 @@ class Engine(Recovery):
                 return
         effects.append(Confirm(state.id, seq, seq, acked))
 
-    # ---------------------------------------------------------------- consuming
-
-    def qos(self, channel: int, prefetch: int) -> None:
-        """Unsettled deliveries allowed to consumers started after this (S-06-11); 0 is no limit."""
-        self._channels[channel].prefetch = prefetch
-
-    def consume(
-        self,
-        channel: int,
-        queue: str,
-        now: float,
-        *,
-        consumer_tag: str = "",
-        no_ack: bool = False,
-        exclusive: bool = False,
-        arguments: Arguments | None = None,
-    ) -> str:
-        """Start a consumer; returns its tag.
-
-        Raises:
-            ReplyError: 404 for the queue, 403 when it is in exclusive use, 405, 406 for a bad
-                x-priority, 530 (connection) for a tag in use.
-        """
-        state = self._channels[channel]
-        target = self._queue(channel, queue)
-        if consumer_tag in state.consumers:
-            raise not_allowed(f"attempt to reuse consumer tag '{consumer_tag}'")
-        priority = (arguments or NOTHING).get("x-priority", 0)
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise precondition_failed(f"Invalid arguments for consumer priority: {priority!r}")
-        taken = any(consumer.exclusive for consumer in target.consumers)
-        if taken or (exclusive and (target.consumers or target.settings.single_active)):
-            raise access_refused(f"queue '{queue}' in vhost '{state.vhost}' in exclusive use")
-        tag = consumer_tag or f"amq.ctag-{self._next_id()}"
-        consumer = Consumer(
-            tag, state, target, no_ack=no_ack, exclusive=exclusive, priority=priority
-        )
-        self._dispatch.add_consumer(consumer, now)
-        return tag
-
-    def cancel(self, channel: int, consumer_tag: str, now: float) -> None:
-        """Stop a consumer, its deliveries staying in flight; harmless when unknown (S-06-02)."""
-        consumer = self._channels[channel].consumers.get(consumer_tag)
-        if consumer is not None:
-            self._dispatch.remove_consumer(consumer)
-            self._consumer_left(consumer.queue, now)
-
-    def get(
-        self, channel: int, queue: str, now: float, *, no_ack: bool = False
-    ) -> tuple[Delivery, int] | None:
-        """Take the head and the number still ready after it; None when nothing is ready.
-
-        Raises:
-            ReplyError: 404 for the queue, 405 for another's exclusive queue.
-        """
-        target = self._queue(channel, queue)
-        delivery = self._dispatch.take(target, self._channels[channel], no_ack, now)
-        return None if delivery is None else (delivery, len(target.ready))
-
-    def ack(self, channel: int, delivery_tag: int, now: float, *, multiple: bool = False) -> None:
-        """Settle a delivery, or all up to it.
-
-        Raises:
-            ReplyError: 406 for a tag never issued, or settled before.
-        """
-        state = self._channels[channel]
-        if not multiple:
-            entry = state.ledger.settle(delivery_tag)
-            if entry is not None:
-                self._dispatch.ack(entry, now)
-                return
-        for entry in self._settle(state, delivery_tag, multiple):
-            self._dispatch.ack(entry, now)
-
-    def nack(
-        self,
-        channel: int,
-        delivery_tag: int,
-        now: float,
-        *,
-        requeue: bool = True,
-        multiple: bool = False,
-        delay: float | None = None,
-    ) -> None:
-        """Give deliveries away, back to where they were, or to the tail after `delay` seconds.
-
-        Raises:
-            ReplyError: 406 for a tag never issued, or settled before.
-        """
-        entries = self._settle(self._channels[channel], delivery_tag, multiple)
-        if not requeue:
-            for entry in entries:
-                self._dispatch.discard(entry, now)
-        elif delay is not None:
-            for entry in entries:
-                self._dispatch.defer(entry, delay, now)
-        else:
-            self._dispatch.give_back(entries, now, REASON_REJECTED)
-
-    def recover(self, channel: int, now: float) -> None:
-        """Requeue everything the channel has in flight (basic.recover, S-06-14)."""
-        state = self._channels[channel]
-        self._dispatch.give_back(state.ledger.settle_all(), now, REASON_RECOVERED)
-
-    def touch(self, channel: int, delivery_tag: int, now: float) -> float:
-        """Extend a delivery's time in flight; returns the seconds it has left (N-050).
-
-        Raises:
-            StaleDeliveryError: it is not in flight on this channel.
-        """
-        return self._dispatch.touch(self._channels[channel], delivery_tag, now)
-
-    # ---------------------------------------------------------------- inside
-
-    def _settle(self, state: ChannelState, tag: int, multiple: bool) -> list[Any]:
-        ledger = state.ledger
-        if multiple and tag == 0:
-            return ledger.settle_all()  # AMQP 0-9-1 §1.8.3.13: all outstanding
-        if tag not in ledger:
-            if not ledger.forgives(tag):
-                raise unknown_delivery_tag(tag)
-            self._dispatch.late_settles += 1
-            return ledger.settle_through(tag) if multiple else []
-        entry = ledger.settle(tag) if not multiple else None
-        return [entry] if entry is not None else ledger.settle_through(tag)
-
-    def _consumer_left(self, queue: Queue, now: float) -> None:
-        if queue.deleted or queue.consumers:
-            self._dispatch.pump(queue, now)  # another may have become active
-        elif queue.auto_delete:
-            self._delete_queue(queue)  # S-05-05: with its last consumer
-        else:
-            self._used(queue, now)
-
 
 def _check_expiration(expiration: str) -> None:
     if not (expiration.isascii() and expiration.isdigit()):
         raise precondition_failed(f"invalid expiration '{expiration}': not a whole number of ms")
 
 
-def _route_copies(vhost: VHost, message: Outgoing) -> tuple[Outgoing, tuple[Queue, ...]]:
-    """Route by CC and BCC too (RabbitMQ's sender-selected distribution); BCC is taken off."""
-    vhost.check_publish(message.exchange)
-    headers = dict(message.properties.headers or {})
-    keys = [message.routing_key]
-    for name in ("CC", "BCC"):
-        more = headers.get(name, [])
-        if not isinstance(more, list) or not all(isinstance(key, str) for key in more):
-            raise precondition_failed(f"header '{name}' is not an array of strings")
-        keys.extend(more)
-    queues = vhost.route(message.exchange, keys, headers)
-    if headers.pop("BCC", None) is not None:
-        message = message._replace(properties=message.properties._replace(headers=headers))
-    return message, queues
+def _with_reply_address(state: ChannelState, message: Outgoing) -> Outgoing:
+    """RabbitMQ: the pseudo-queue's name is replaced by an address that leads to this channel."""
+    if state.reply_token is None:
+        raise precondition_failed("fast reply consumer does not exist")
+    address = f"{_REPLY_ADDRESS}{state.reply_token}"
+    return message._replace(properties=message.properties._replace(reply_to=address))

@@ -6,6 +6,7 @@ channel's tag is simply not in here.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from broker_client.deadlines import Deadlines
@@ -13,7 +14,7 @@ from broker_client.errors import StaleDeliveryError
 
 E = TypeVar("E")
 
-_REMEMBERED = 1_000  # timed-out tags kept one by one; older ones are kept as a bound
+_REMEMBERED = 1_000  # lapsed deliveries kept one by one; older ones are kept as a bound
 
 
 class InFlightLedger(Generic[E]):
@@ -23,13 +24,15 @@ class InFlightLedger(Generic[E]):
     here or not at all. Times are passed in; nothing here reads a clock.
     """
 
-    __slots__ = ("_deadlines", "_entries", "_forgotten", "_timed_out", "last_tag")
+    __slots__ = ("_deadlines", "_entries", "_first", "_forgotten", "_lapsed", "last_tag")
 
     def __init__(self) -> None:
         self._entries: dict[int, E] = {}  # in order of their tags, since tags only rise
         self._deadlines: Deadlines[int] = Deadlines()
-        self._timed_out: dict[int, None] = {}
+        self._lapsed: dict[int, E] = {}
         self._forgotten = 0
+        self._first = 1
+        """No tag below it is in flight."""
         self.last_tag = 0
         """The tag issued last; AMQP 0-9-1 §1.1: tags start at 1 and belong to the channel."""
 
@@ -65,14 +68,17 @@ class InFlightLedger(Generic[E]):
 
     def settle_through(self, tag: int) -> list[E]:
         """Take out every delivery up to and with `tag`, in order."""
-        tags = []
-        for each in self._entries:
-            if each > tag:
-                break
-            tags.append(each)
-        for each in tags:
-            self._deadlines.discard(each)
-        return [self._entries.pop(each) for each in tags]
+        # Not by iteration: a dict walks over every key deleted at its front, each time anew.
+        entries, discard = self._entries, self._deadlines.discard
+        last = min(tag, self.last_tag)
+        settled = []
+        for each in range(self._first, last + 1):
+            entry = entries.pop(each, None)
+            if entry is not None:
+                discard(each)
+                settled.append(entry)
+        self._first = max(self._first, last + 1)
+        return settled
 
     def settle_all(self) -> list[E]:
         """Take out everything, in order."""
@@ -91,16 +97,30 @@ class InFlightLedger(Generic[E]):
             raise StaleDeliveryError(tag, "")
         self._deadlines.set(tag, deadline)
 
-    def expire(self, now: float) -> list[tuple[int, E]]:
-        """Take out and return every delivery that is due back, earliest first."""
-        due = self._deadlines.pop_due(now)
-        for tag in due:
-            self._timed_out[tag] = None
-        while len(self._timed_out) > _REMEMBERED:
-            oldest = next(iter(self._timed_out))
-            del self._timed_out[oldest]
+    def expire(self, now: float, limit: int | None = None) -> list[tuple[int, E]]:
+        """Take out and return the deliveries that are due back, earliest first.
+
+        Args:
+            now: the time, in seconds.
+            limit: deliveries at most; by default all that are due.
+        """
+        due = self._deadlines.pop_due(now, limit)
+        return [(tag, self._lapse(tag)) for tag in due]
+
+    def revoke(self, wanted: Callable[[E], bool]) -> list[E]:
+        """Take out every delivery that is `wanted`, as if it had timed out; in order."""
+        tags = [tag for tag, entry in self._entries.items() if wanted(entry)]
+        for tag in tags:
+            self._deadlines.discard(tag)
+        return [self._lapse(tag) for tag in tags]
+
+    def _lapse(self, tag: int) -> E:
+        self._lapsed[tag] = entry = self._entries.pop(tag)
+        if len(self._lapsed) > _REMEMBERED:
+            oldest = next(iter(self._lapsed))
+            del self._lapsed[oldest]
             self._forgotten = max(self._forgotten, oldest)
-        return [(tag, self._entries.pop(tag)) for tag in due]
+        return entry
 
     def overdue(self, now: float) -> list[E]:
         """Every delivery that is due back, left in flight. Looks at each one there is."""
@@ -111,16 +131,27 @@ class InFlightLedger(Generic[E]):
             if (at := deadlines.get(tag)) is not None and at <= now
         ]
 
-    def forgives(self, tag: int) -> bool:
-        """Take note of a late settlement: True when `tag` had timed out (parity X-02).
+    def lapsed(self, tag: int) -> E | None:
+        """The entry that was in flight under `tag` until it was taken back from its consumer."""
+        return self._lapsed.get(tag)
 
-        Each time-out is forgiven once. What was forgotten is forgiven always: closing the channel
-        of a slow consumer is worse than overlooking one that settles twice.
+    def forgives(self, tag: int) -> bool:
+        """Take note of a late settlement: True when `tag` had been taken back (parity X-02).
+
+        Each is forgiven once. What was forgotten is forgiven always: closing the channel of a
+        slow consumer is worse than overlooking one that settles twice.
         """
-        if tag in self._timed_out:
-            del self._timed_out[tag]
+        if self._lapsed.pop(tag, None) is not None:
             return True
         return 0 < tag <= self._forgotten and tag not in self._entries
+
+    def deadline(self, tag: int) -> float | None:
+        """When the delivery is due back; None where never."""
+        return self._deadlines.get(tag)
+
+    def items(self) -> Iterator[tuple[int, E]]:
+        """Every delivery in flight with its tag, in order of the tags."""
+        return iter(self._entries.items())
 
     def next_deadline(self) -> float | None:
         """When the earliest delivery is due back."""

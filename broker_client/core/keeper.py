@@ -85,6 +85,7 @@ class Keeper:
                 self.resident_bytes -= len(entry.message.body)
             if not queue.deleted:  # else its records go with it
                 self._effects.append(Settled(queue.vhost, queue.name, entry.record_id))
+        entry.message = ON_DISK  # a ledger may still know the entry, but needs no message
 
     # ---------------------------------------------------------------- memory
 

@@ -6,11 +6,13 @@ These are plain state. What happens to them is decided in `dispatch`, `vhost` an
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from broker_client.core.arguments import Arguments, QueueSettings
 from broker_client.core.inflight import InFlightLedger
+from broker_client.core.latency import NO_LATENCY, LatencyWindow
 from broker_client.core.ready import PriorityReady, Ready
+from broker_client.core.snapshots import ConsumerStats, QueueStats
+from broker_client.core.transaction import Transaction
 from broker_client.deadlines import Deadlines
 from broker_client.message import Outgoing, Properties
 
@@ -30,6 +32,7 @@ class Entry:
         "enqueued_at",
         "expires_at",
         "message",
+        "out",
         "position",
         "priority",
         "published_at",
@@ -43,6 +46,8 @@ class Entry:
         self.message = message
         self.position = position
         self.attempts = 0
+        self.out = False
+        """True while it is in flight."""
         self.expires_at: float | None = None
         self.priority = 0
         self.record_id = 0
@@ -50,7 +55,7 @@ class Entry:
         """Of the body; known in queues with limits only."""
         self.consumer: Consumer | None = None
         self.delivered_at = self.enqueued_at = self.published_at = 0.0
-        """Seconds since the epoch; the last two are known only to an `Observer`."""
+        """Seconds since the epoch; `published_at` is known only to an `Observer`."""
 
 
 class Consumer:
@@ -58,8 +63,10 @@ class Consumer:
 
     __slots__ = (
         "able",
+        "acked",
         "active",
         "channel",
+        "closes_on_timeout",
         "exclusive",
         "in_flight",
         "no_ack",
@@ -67,7 +74,12 @@ class Consumer:
         "priority",
         "priority_matters",
         "queue",
+        "rejected",
+        "requeued",
+        "since",
         "tag",
+        "timed_out",
+        "timeout",
     )
 
     def __init__(
@@ -79,18 +91,63 @@ class Consumer:
         no_ack: bool,
         exclusive: bool,
         priority: int,
+        timeout: float = 0.0,
+        closes_on_timeout: bool = False,
+        now: float = 0.0,
     ) -> None:
         self.tag, self.channel, self.queue = tag, channel, queue
         self.no_ack, self.exclusive, self.priority = no_ack, exclusive, priority
         # RabbitMQ: prefetch counts unsettled deliveries, and with no_ack there are none.
         self.prefetch = 0 if no_ack else channel.prefetch
+        self.timeout = timeout
+        """Seconds a delivery may be in flight; 0 is no limit."""
+        self.closes_on_timeout = closes_on_timeout
+        """A delivery in flight longer than that closes the channel (RabbitMQ)."""
+        self.since = now
         self.in_flight = 0
+        self.acked = self.requeued = self.rejected = self.timed_out = 0
         self.priority_matters = False
         """True when the queue has consumers of another priority."""
         self.active = False
         """True while the queue may choose it."""
         self.able = False
         """True while it stands in its queue's `able`."""
+
+    @property
+    def has_room(self) -> bool:
+        """It may be handed a message now."""
+        if not self.active or self.queue.paused:
+            return False
+        if self.no_ack:
+            return True
+        channel = self.channel
+        return (not self.prefetch or self.in_flight < self.prefetch) and (
+            not channel.window or channel.held < channel.window
+        )
+
+    def stats(self) -> ConsumerStats:
+        """A snapshot."""
+        return ConsumerStats(
+            consumer_tag=self.tag,
+            connection=self.channel.connection,
+            channel=self.channel.id,
+            no_ack=self.no_ack,
+            prefetch=self.prefetch,
+            priority=self.priority,
+            active=self.active,
+            message_timeout=self.timeout,
+            since=self.since,
+            in_flight=self.in_flight,
+            message_count=self.in_flight
+            + self.acked
+            + self.requeued
+            + self.rejected
+            + self.timed_out,
+            ack_count=self.acked,
+            requeue_count=self.requeued,
+            reject_count=self.rejected,
+            timeout_count=self.timed_out,
+        )
 
 
 class ChannelState:
@@ -102,11 +159,16 @@ class ChannelState:
         "connection",
         "consumers",
         "due_at",
+        "held",
         "id",
         "ledger",
         "prefetch",
         "publish_seq",
+        "reply_tag",
+        "reply_token",
+        "transaction",
         "vhost",
+        "window",
     )
 
     def __init__(self, id: int, connection: int, vhost: str) -> None:
@@ -114,38 +176,25 @@ class ChannelState:
         self.ledger: InFlightLedger[Entry] = InFlightLedger()
         self.consumers: dict[str, Consumer] = {}
         self.prefetch = 0
+        """For consumers started from now on."""
+        self.window = self.held = 0
+        """Unsettled deliveries allowed to all its consumers together, and their number; the
+        number is kept only while there is a limit."""
         self.confirms = False
         self.publish_seq = 0
         self.closes_on_timeout = False
         """True once it has used a queue with x-consumer-timeout."""
+        self.transaction: Transaction | None = None
+        """What waits for tx.commit, on a channel in that mode."""
+        self.reply_token: str | None = None
+        """The secret part of its direct reply-to address, while it consumes replies."""
+        self.reply_tag = ""
+        """The consumer tag of these."""
         self.due_at = NEVER
 
     def next_due(self) -> float | None:
         """When the earliest delivery in flight is due back."""
         return self.ledger.next_deadline()
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """One queue as it is now; counts since it was declared."""
-
-    vhost: str
-    name: str
-    durable: bool
-    ready: int
-    in_flight: int
-    deferred: int
-    consumers: int
-    message_count: int
-    """Messages ever put in."""
-    ack_count: int
-    requeue_count: int
-    timeout_count: int
-    dead_letter_count: int
-    """Messages that died and had a dead-letter exchange to go to."""
-    drop_count: int
-    """Messages that died without one."""
-    purge_count: int
 
 
 class Queue:
@@ -160,6 +209,7 @@ class Queue:
         "dead_lettered",
         "deferred",
         "deleted",
+        "delivered",
         "dropped",
         "due_at",
         "durable",
@@ -167,18 +217,22 @@ class Queue:
         "in_flight",
         "kept",
         "last_used",
+        "latency",
         "limited",
         "name",
         "owner",
+        "paused",
         "plain",
         "position",
         "purged",
+        "put_bytes",
         "puts",
         "ready",
         "ready_bytes",
         "requeued",
         "settings",
         "timed_out",
+        "unfinished",
         "vhost",
     )
 
@@ -212,7 +266,13 @@ class Queue:
         """Consumers that would take a message now, the next in turn first."""
         self.position = 0
         self.puts = self.acked = self.dropped = self.dead_lettered = self.purged = 0
-        self.requeued = self.timed_out = 0
+        self.requeued = self.timed_out = self.delivered = self.put_bytes = 0
+        self.latency: LatencyWindow | None = None
+        """From acceptance to ack; made at the first ack, where latencies are kept."""
+        self.paused = False
+        """Nothing is delivered; all else goes on (nsq: a paused channel, N-115)."""
+        self.unfinished = False
+        """More could be delivered at once than a step delivers; see `Dispatcher.proceed`."""
         self.ready_bytes = 0
         """Kept only where x-max-length-bytes is set."""
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
@@ -300,9 +360,7 @@ class Queue:
         del self.consumers[consumer]
         self._rank()
         was_active, consumer.active = consumer.active, False
-        if consumer.able:
-            consumer.able = False
-            self.able.remove(consumer)
+        self.withhold(consumer)
         if self.settings.single_active and was_active and self.consumers:
             self._activate(max(self.consumers, key=lambda each: each.priority))
 
@@ -327,11 +385,42 @@ class Queue:
             consumer.able = False
         else:
             able.append(consumer)
+        channel = consumer.channel
+        if channel.window:
+            channel.held += 1
+            if channel.held >= channel.window:
+                for each in channel.consumers.values():
+                    if not each.no_ack:
+                        each.queue.withhold(each)
         return consumer
 
+    def offer(self, consumer: Consumer) -> None:
+        """Let it be chosen, last in turn, if it has room; harmless when it may be already."""
+        if not consumer.able and consumer.has_room:
+            consumer.able = True
+            self.able.append(consumer)
+
+    def withhold(self, consumer: Consumer) -> None:
+        """Let it not be chosen; harmless when it may not be anyway."""
+        if consumer.able:
+            consumer.able = False
+            self.able.remove(consumer)
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`."""
+        self.paused = True
+        for consumer in self.consumers:
+            self.withhold(consumer)
+
+    def resume(self) -> None:
+        """Let every consumer with room be chosen again."""
+        self.paused = False
+        for consumer in self.consumers:
+            self.offer(consumer)
+
     def _activate(self, consumer: Consumer) -> None:
-        consumer.active = consumer.able = True
-        self.able.append(consumer)
+        consumer.active = True
+        self.offer(consumer)
 
     def _rank(self) -> None:
         ranked = len({consumer.priority for consumer in self.consumers}) > 1
@@ -346,7 +435,7 @@ class Queue:
         here = len(self.ready) + self.in_flight + len(self.deferred)
         assert self.puts == gone + here, f"{self!r}: {self.puts} in, {gone} gone, {here} here"
 
-    def stats(self) -> QueueStats:
+    def stats(self, now: float | None = None) -> QueueStats:
         """A snapshot."""
         return QueueStats(
             vhost=self.vhost,
@@ -363,6 +452,11 @@ class Queue:
             dead_letter_count=self.dead_lettered,
             drop_count=self.dropped,
             purge_count=self.purged,
+            message_bytes=self.put_bytes,
+            deliver_count=self.delivered,
+            paused=self.paused,
+            latency=NO_LATENCY if self.latency is None else self.latency.stats(now),
+            consumer_stats=tuple(consumer.stats() for consumer in self.consumers),
         )
 
     def _exceeds(self, length: int, size_bytes: int) -> bool:

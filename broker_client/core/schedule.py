@@ -56,3 +56,22 @@ class Schedule:
         for owner in owners:
             owner.due_at = NEVER
         return owners
+
+    def take_due(self, now: float, most: int) -> list[Owner]:
+        """Take out up to `most` owners that have something due, longest overdue first.
+
+        Unlike `pop_due` it passes over those whose noted time was too early, so that these do
+        not use up a selection.
+        """
+        owners: list[Owner] = []
+        while len(owners) < most and (first := self._index.first()) is not None:
+            at, owner = first
+            if at > now:
+                break
+            due = owner.next_due()
+            if due is None or due > now:
+                self.look_again(owner)
+                continue
+            self.forget(owner)
+            owners.append(owner)
+        return owners

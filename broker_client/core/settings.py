@@ -15,6 +15,10 @@ class EngineSettings:
     """How long `touch` may keep it there, counted from delivery."""
     max_requeue_timeout: float = 3600.0
     """Longest delay of a deferred requeue; a longer one is cut to this."""
+    max_publish_delay: float = 3600.0
+    """Longest delay of a publish (`x-delay`); a longer one is refused."""
+    latency_window: float = 600.0
+    """Time over which the latency percentiles of a queue are taken; 0 keeps none."""
     keep_records: bool = False
     """Make records among the effects; only a store that keeps something needs them."""
     memory_limit: int = 64 * 1024 * 1024

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,12 +29,16 @@ from broker_client.core.effects import (
 )
 from broker_client.core.engine import Engine
 from broker_client.core.observer import Observer
-from broker_client.core.queue import ON_DISK, QueueStats
+from broker_client.core.queue import ON_DISK
 from broker_client.core.records import RECORDS, Record
+from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
+from broker_client.core.snapshots import QueueStats
 from broker_client.errors import BrokerClosedError, StoreError
 from broker_client.eventlog import EventLog
 from broker_client.message import Delivery, Outgoing, Returned
+from broker_client.node.control import NodeControl
+from broker_client.node.scan import Scanner
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
 
@@ -80,7 +85,7 @@ class NodeStats:
     queues: tuple[QueueStats, ...]
 
 
-class Node:
+class Node(NodeControl):
     """Runs an engine. Made and used inside one event loop."""
 
     def __init__(
@@ -90,6 +95,7 @@ class Node:
         store: Store | None = None,
         clock: Clock | None = None,
         settings: EngineSettings | None = None,
+        scan: ScanSettings | None = None,
         event_log: EventLog | None = None,
     ) -> None:
         """
@@ -98,13 +104,17 @@ class Node:
             store: keeps persistent messages; by default nothing is kept.
             clock: where `now` comes from.
             settings: limits of the engine; `keep_records` follows the store.
+            scan: how to look for what is due.
             event_log: where to write what happens to each message; closed with the node.
         """
         self.name = name
         self.store: Store = store or MemoryStore()
         """Where its messages are kept."""
         self._clock = clock or SystemClock()
-        self.engine = Engine(replace(settings or EngineSettings(), keep_records=self.store.keeps))
+        self.engine = Engine(
+            replace(settings or EngineSettings(), keep_records=self.store.keeps),
+            new_token=secrets.token_urlsafe,
+        )
         if self.store.keeps:
             self.engine.read_from(self)
         self._event_log = event_log
@@ -119,9 +129,8 @@ class Node:
         self._runs: dict[int, int] = {}  # channel -> place in _held of its latest confirm
         self._commits = 0
         self._scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._closed = False
+        self._scanner = Scanner(self.engine, self._clock, scan or ScanSettings(), self.wake)
+        self._closing = self._closed = False
         self._failure: StoreError | None = None
 
     def __repr__(self) -> str:
@@ -134,6 +143,11 @@ class Node:
     @property
     def is_open(self) -> bool:
         return not self._closed
+
+    @property
+    def accepts(self) -> bool:
+        """False once it is closing, or has failed."""
+        return not self._closing and not self._closed and self._failure is None
 
     @property
     def keeps(self) -> bool:
@@ -181,7 +195,7 @@ class Node:
             connections=engine.connection_count,
             channels=engine.channel_count,
             late_settles=engine.late_settles,
-            queues=engine.stats(),
+            queues=engine.stats(self.now()),
         )
 
     # ---------------------------------------------------------------- connections, channels
@@ -271,9 +285,7 @@ class Node:
         self._close_connections(320, "CONNECTION_FORCED - broker forced connection closure")
         self._take_effects()  # what the end itself brought about is kept too
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._scanner.stop()
         waiting = [item for item in self._backlog if callable(item)]
         self._backlog.clear()
         self._receivers.clear()
@@ -288,9 +300,12 @@ class Node:
             self._carry_out(backlog.popleft())
         self._release()
         self._log_events()
+        if not backlog and self.engine.is_unfinished:
+            self.engine.proceed(self.now())
         if backlog or self.engine.has_effects:
             self.wake()
-        self._set_timer()
+        if not self._closed:
+            self._scanner.schedule()
 
     def _take_effects(self) -> None:
         """Give records to the store, at once and in order; the rest waits in the backlog."""
@@ -404,27 +419,7 @@ class Node:
             if events:
                 self._event_log.record_many(events, self.now())
 
-    # ---------------------------------------------------------------- time and the end
-
-    def _set_timer(self) -> None:
-        """Have `tick` called when something is due; nothing due, no timer, no wake-ups.
-
-        A timer that is early is left alone: it looks again when it fires, which costs less than
-        moving it with every acknowledgement.
-        """
-        at = None if self._closed else self.engine.next_deadline()
-        if self._timer is not None:
-            if at is not None and self._timer_at <= at:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if at is not None:
-            self._timer_at = at
-            self._timer = self._loop.call_later(max(0.0, at - self.now()), self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.tick()
+    # ---------------------------------------------------------------- the end
 
     def _close_connections(self, reply_code: int, reply_text: str) -> None:
         for connection, receiver in list(self._connections.items()):

@@ -6,8 +6,8 @@ from typing import Any
 
 from broker_client.core.effects import Confirm, Deliver, Effect, Return
 from broker_client.core.engine import Engine
-from broker_client.core.queue import QueueStats
 from broker_client.core.settings import EngineSettings
+from broker_client.core.snapshots import QueueStats
 from broker_client.message import Delivery, Outgoing, Properties
 
 

@@ -57,7 +57,7 @@ def test_what_is_remembered_of_time_outs_is_bounded_and_old_ones_stay_forgiven(
         ledger.start("a", 1.0)
     alive = ledger.start("b", 9.0)
     ledger.expire(1.0)
-    assert len(ledger._timed_out) == 1_000
+    assert len(ledger._lapsed) == 1_000
     assert ledger.forgives(1)
     assert ledger.forgives(5_000)
     assert not ledger.forgives(alive)

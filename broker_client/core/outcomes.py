@@ -1,0 +1,48 @@
+"""What becomes of an attempt to finish, requeue or touch one delivery, as nsq's FIN, REQ and
+TOUCH do: a value to look at, never a broken connection (parity N-046, N-047)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It was in flight on this channel, and what was asked has been done."""
+
+    seconds_left: float | None = None
+    """After a touch: how long it may still be in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotInFlight:
+    """Nothing was done: it is settled, purged or given back already, or never was in flight."""
+
+    delivery_tag: int
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class NotOwner:
+    """Nothing was done: it timed out here, and is in flight again under another delivery."""
+
+    delivery_tag: int
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClosed:
+    """Nothing was done: the node is closing or closed; what was in flight is ready again."""
+
+    delivery_tag: int
+
+    def __bool__(self) -> bool:
+        return False
+
+
+Outcome = Done | NotInFlight | NotOwner | NodeClosed
+"""True when it was done; else it says why not."""
