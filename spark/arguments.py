@@ -1,0 +1,137 @@
+"""The command line of the pipeline."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+JOBS = {
+    "compact": "JSON lines to Parquet, each event once; run again, it takes only what is new",
+    "latency": "how long messages wait and are handled",
+    "throughput": "events a minute, and what is left in each queue",
+    "reliability": "redeliveries, time-outs, dead letters, and their causes",
+    "poison": "messages that are tried again and again",
+    "audit": "is every message accounted for? lost? handled twice?",
+    "replay": "publish dead letters again; shows which unless --execute is given",
+    "flights": "flights through Spark, the broker and its log, and does it add up?",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="spark.pipeline", description="Runs the jobs over a delivery-event log."
+    )
+    commands = top.add_subparsers(dest="job", required=True, metavar="JOB")
+    adders: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+        "poison": _poison_options,
+        "audit": _audit_options,
+        "replay": _replay_options,
+        "flights": _flights_options,
+    }
+    for name, about in JOBS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        if name != "flights":
+            command.add_argument(
+                "--events",
+                required=True,
+                metavar="LOG",
+                help="folder of the log, or of what compact made of it",
+            )
+        default = f"build/pipeline/{name}"
+        command.add_argument(
+            "--out",
+            default=default,
+            metavar="FOLDER",
+            help=f"where to write Parquet (default {default})",
+        )
+        if name not in ("compact", "replay"):
+            command.add_argument(
+                "--plot", metavar="FILE", type=_plot_file, help="draw it: .png, .svg or .html"
+            )
+        if name in ("latency", "throughput"):
+            command.add_argument(
+                "--window", default="1 minute", help="length of the time windows (1 minute)"
+            )
+        if name in ("throughput", "audit"):
+            command.add_argument(
+                "--as-of", metavar="TIME", help="end of the log (default: its last event)"
+            )
+        if name == "latency":
+            command.add_argument(
+                "--exact", action="store_true", help="sort all values instead of sketching them"
+            )
+        if name in adders:
+            adders[name](command)
+    return top
+
+
+def _poison_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--attempts",
+        type=int,
+        default=3,
+        metavar="N",
+        help="so many deliveries without an ack (default 3)",
+    )
+    command.add_argument(
+        "--consumers",
+        type=int,
+        default=3,
+        metavar="N",
+        help="or to so many different consumers (default 3)",
+    )
+
+
+def _audit_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--settle",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="younger messages are not called lost (default 60)",
+    )
+
+
+def _replay_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--request",
+        required=True,
+        metavar="NAME",
+        help="name of this replay; the same name never replays twice",
+    )
+    command.add_argument(
+        "--reason",
+        action="append",
+        default=[],
+        dest="reasons",
+        help="only letters of this reason; may be given again",
+    )
+    command.add_argument(
+        "--queue",
+        action="append",
+        default=[],
+        dest="queues",
+        help="only letters out of this queue; may be given again",
+    )
+    command.add_argument("--routing-key", metavar="PATTERN", help="SQL's LIKE")
+    command.add_argument("--since", metavar="TIME", help="dead-lettered then or later")
+    command.add_argument("--until", metavar="TIME", help="dead-lettered before")
+    command.add_argument("--limit", type=int, metavar="N", help="the oldest N only")
+    command.add_argument(
+        "--archive", metavar="FOLDER", help="bodies and headers, Parquet or JSON lines"
+    )
+    command.add_argument("--config", metavar="FILE", help="configuration of the broker")
+    command.add_argument("--publication", metavar="NAME", help="publish through this publication")
+    command.add_argument("--execute", action="store_true", help="really publish")
+
+
+def _flights_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--limit", type=int, metavar="N", help="the first N flights only")
+
+
+def _plot_file(name: str) -> str:
+    if Path(name).suffix not in (".png", ".svg", ".html"):
+        raise argparse.ArgumentTypeError(f"{name!r} is none of .png, .svg, .html")
+    return name

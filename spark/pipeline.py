@@ -1,0 +1,157 @@
+"""Runs the jobs over a delivery-event log.
+
+    python -m spark.pipeline JOB --events LOG --out FOLDER [--plot FILE.png|.html]
+    spark-submit spark/pipeline.py JOB --events LOG --out FOLDER
+
+Each job prints tables and writes Parquet to FOLDER; `--plot` draws what one would rather look at.
+`flights` needs no log: it makes one. See spark/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__" and not __package__:  # run by path: by spark-submit
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from rich.console import Console
+
+from broker_client.errors import BrokerClientError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Tables = dict[str, "DataFrame"]
+
+
+def load(spark: SparkSession, path: str, console: Console) -> DataFrame:
+    """The whole events under `path`, each once; what is no event is counted and told."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
+
+    from broker_client.spark.events import CORRUPT, corrupt_lines, deduplicated, read_events, whole
+
+    events = read_events(spark, path)
+    if _is_compacted(path):
+        return whole(events)
+    bad = corrupt_lines(events)
+    if bad:
+        example = events.filter(F.col(CORRUPT).isNotNull()).select(CORRUPT, "v").first()
+        console.print(f"{bad} lines are no events, such as {example}", style="yellow", markup=False)
+    return deduplicated(whole(events))
+
+
+def compact_to(spark: SparkSession, events: str | Path, out: str | Path) -> None:
+    """Add to the Parquet folder `out` what the log `events` has and it has not."""
+    from broker_client.spark.events import read_events
+    from spark import jobs
+
+    query = (
+        jobs.compact(read_events(spark, events, stream=True, format="json"))
+        .writeStream.format("parquet")
+        .option("path", str(out))
+        .option("checkpointLocation", f"{out}/_checkpoint")
+        .partitionBy("dt")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def tables_of(
+    job: str, events: DataFrame, options: argparse.Namespace
+) -> Iterator[tuple[str, DataFrame]]:
+    """The results of a job, by name. Later ones may be made of what `written` gave for earlier."""
+    from spark import jobs
+
+    if job == "latency":
+        yield "latency", jobs.latency(events, window=options.window, exact=options.exact)
+    elif job == "throughput":
+        yield (
+            "throughput",
+            jobs.throughput(events, window=options.window).orderBy("window", "queue", "event"),
+        )
+        yield "backlog", jobs.backlog(events, window=options.window, as_of=options.as_of)
+    elif job == "reliability":
+        yield "reliability", jobs.reliability(events).orderBy("queue", "subscription")
+        yield "causes", jobs.causes(events).orderBy("queue", "event", "reason", "error_class")
+    elif job == "poison":
+        found = jobs.poison(events, attempts=options.attempts, consumers=options.consumers)
+        yield "poison", found
+        yield "poison_groups", jobs.poison_groups(found)
+    elif job == "audit":
+        found = jobs.audit(events, settle=options.settle, as_of=options.as_of)
+        yield "audit", found
+        yield "audit_summary", jobs.audit_summary(events, found)
+
+
+def write(tables: Iterator[tuple[str, DataFrame]], out: Path) -> Tables:
+    """Write each table to a folder of `out`; returns what was written, to be read at no cost."""
+    written: Tables = {}
+    for name, table in tables:
+        there = str(out / name)
+        table.coalesce(1).write.mode("overwrite").parquet(there)
+        written[name] = table.sparkSession.read.schema(table.schema).parquet(there)
+    return written
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Run the job; returns the exit status."""
+    from spark import flights, plots, replaying
+    from spark.session import open_session
+    from spark.tables import show, show_counts
+
+    spark = open_session(f"broker_client {options.job}")
+    out = Path(options.out)
+    if options.job == "flights":
+        return flights.run(spark, options, console)
+    if options.job == "compact":
+        from broker_client.spark.events import corrupt_lines, read_events, whole
+
+        compact_to(spark, options.events, out)
+        compacted = whole(read_events(spark, out, format="parquet"))
+        bad = corrupt_lines(read_events(spark, options.events, format="json"))
+        counts = {"events": compacted.count(), "lines_that_are_no_events": bad}
+        show_counts(console, f"compacted into {out}", counts)
+        return 0
+    events = load(spark, options.events, console)
+    if options.job == "replay":
+        return replaying.run(spark, events, options, console)
+    written = write(tables_of(options.job, events, options), out)
+    for name, table in written.items():
+        if name == "audit_summary":
+            row = table.first()
+            assert row is not None, "an aggregate without groups has one row"
+            show_counts(console, "audit summary", row.asDict())
+        else:
+            show(console, name.replace("_", " "), table)
+    console.print(f"written to {out}", style="dim")
+    if options.plot:
+        plots.draw(options.job, written, Path(options.plot))
+        console.print(f"drawn in {options.plot}", style="dim")
+    return 0
+
+
+def _is_compacted(path: str) -> bool:
+    return (Path(path) / "_spark_metadata").is_dir()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    from spark.arguments import parser
+    from spark.session import NoJavaError
+
+    options = parser().parse_args(arguments)
+    console = Console(highlight=False)
+    try:
+        return run(options, console)
+    except (BrokerClientError, NoJavaError, FileNotFoundError) as error:
+        Console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
