@@ -6,6 +6,7 @@ tries such a flight twice more, 200 ms apart, and then dead-letters it. A second
 the same exchange counts late flights, and a third takes the dead letters.
 
     python examples/flights.py                                          # the built-in broker
+    python examples/flights.py --url embedded:///tmp/flights.db         # the same, with a file
     python examples/flights.py --url amqp://guest:guest@127.0.0.1:5672/   # RabbitMQ
 
 The last line of the output is JSON. The status is 1 when a count is not what it must be.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +113,13 @@ FIRST_2000 = expected(2000, 12)
 
 def test_flights_add_up_on_the_built_in_broker() -> None:
     assert summary(run_python("examples/flights.py", "--limit", "2000")) == FIRST_2000
+
+
+def test_flights_add_up_with_a_file(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path / 'broker.db'}"
+    assert summary(run_python("examples/flights.py", "--limit", "2000", "--url", url)) == FIRST_2000
+    # What is in the file does not get into the counts of the next run.
+    assert summary(run_python("examples/flights.py", "--limit", "2000", "--url", url)) == FIRST_2000
 
 
 def test_flights_add_up_on_rabbitmq(rabbitmq_url: str) -> None:
