@@ -91,7 +91,7 @@ class Broker(Emitter):
         super().__init__(TaskGroup("broker"))
         self.config = config
         self._senders = TaskGroup("broker senders")
-        self._nodes = EmbeddedNodes(event_log=config.node.event_log)
+        self._nodes = EmbeddedNodes(config=config.node)
         self._vhosts: dict[str, Vhost] = {}
         self._routes: dict[str, _Route] = {}
         self._subscriptions: list[Subscription] = []
@@ -412,6 +412,12 @@ class Broker(Emitter):
             {vhost.name: vhost.stats() for vhost in self._vhosts.values()},
             {each.name: each.stats() for each in self._subscriptions},
         )
+
+    @property
+    def nodes(self) -> EmbeddedNodes:
+        """The built-in brokers behind `embedded://` addresses: `broker.nodes.node()` is the
+        private one, whose `deferred`, `in_flight`, `purge` and `stats` look into its queues."""
+        return self._nodes
 
     def _vhost(self, name: str) -> Vhost:
         if name not in self._vhosts:

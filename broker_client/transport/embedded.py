@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from broker_client.clock import Clock
 from broker_client.config_node import EventLogConfig, NodeConfig
 from broker_client.config_url import parse_url
+from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import (
     BrokerClosedError,
@@ -166,12 +167,13 @@ class EmbeddedNodes:
             clock: time source of the nodes made here.
             settings: limits of the nodes made here.
             event_log: where the nodes made here write what happens to each message.
-            config: from which to take the limits and the event log that are not given.
+            config: of the scan loop, and of the limits and the event log that are not given.
         """
         if config is not None:
             settings = settings or engine_settings(config)
             event_log = event_log or config.event_log
         self._clock, self._settings, self._event_log = clock, settings, event_log
+        self._scan = None if config is None else ScanSettings(**config.scan.model_dump())
         self._private: Node | None = None
         self._held: dict[str, _SharedNode] = {}
         self._closed = False
@@ -265,7 +267,14 @@ class EmbeddedNodes:
         log_name = Path(name).stem if durable else name
         log = None if self._event_log is None else _open_event_log(log_name, self._event_log)
         store = SqliteStore(name) if durable else None
-        return Node(name, store=store, clock=self._clock, settings=self._settings, event_log=log)
+        return Node(
+            name,
+            store=store,
+            clock=self._clock,
+            settings=self._settings,
+            scan=self._scan,
+            event_log=log,
+        )
 
 
 def engine_settings(config: NodeConfig) -> EngineSettings:
@@ -274,6 +283,7 @@ def engine_settings(config: NodeConfig) -> EngineSettings:
         message_timeout=config.message_timeout,
         max_message_timeout=config.max_message_timeout,
         max_requeue_timeout=config.max_requeue_timeout,
+        max_publish_delay=config.max_publish_delay,
         memory_limit=config.memory_limit,
     )
 
