@@ -26,7 +26,7 @@ def test_every_promise_is_kept_whatever_fails_and_when(first: int) -> None:
     for seed in range(first, first + AT_A_TIME):
         try:
             Simulation(seed).run()
-        except (Exception, BrokenPromiseError) as error:
+        except (Exception, BrokenPromiseError) as error:  # noqa: BLE001 - told with its seed
             pytest.fail(
                 f"{type(error).__name__}: {error}\n"
                 f"again: python -m tests.property.simulation --seed {seed} --trace"
