@@ -102,8 +102,10 @@ class Broker(Emitter):
         self._vhosts: dict[str, Vhost] = {}
         self._routes: dict[str, _Route] = {}
         self._subscriptions: list[Subscription] = []
+        self._ending: tuple[Subscription, ...] = ()  # those that `shutdown` cancels
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
+        self._closing = False  # subscriptions drain; their handlers may still publish
         self._closed = False
         self._ended = asyncio.Event()
 
@@ -127,7 +129,7 @@ class Broker(Emitter):
         return _Creating(cls, config, event_log)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "closed" if self._closed else "closing" if self._closing else "open"
         vhosts = ", ".join(f"{v.name}: {v.connection.state}" for v in self._vhosts.values())
         return f"<Broker {state}: {vhosts or 'no vhosts'}>"
 
@@ -147,8 +149,14 @@ class Broker(Emitter):
                 await vhost.open()
         except BaseException:
             await self._close_vhosts()
-            self._closed = True
+            self._closing = self._closed = True
+            self._ended.set()
             raise
+
+    def _listener_failed(self, event: str, error: Exception) -> None:
+        log.error("%r: a listener of %r raised", self, event, exc_info=error)
+        if event != "error" and self.has_listener("error"):
+            self.emit("error", error, "")
 
     @property
     def _queue_kind(self) -> Callable[..., PublishQueue]:
@@ -186,7 +194,7 @@ class Broker(Emitter):
         Args:
             name: of the publication, or ``/queue`` or ``/exchange`` without declaring one.
             content: bytes, text, or anything JSON can express (models and dataclasses too).
-            routing_key: instead of the publication's.
+            routing_key: instead of the publication's; without effect where that names a queue.
             overrides: see `PublishOverrides`.
 
         Raises:
@@ -197,7 +205,7 @@ class Broker(Emitter):
             PublishTimeoutError: the queue stayed full for the publication's whole `timeout`.
             BrokerClosedError: the broker was shut down.
         """
-        loop = self._check_usable()
+        loop = self._check_may_publish()
         route = self._route(name)
         body, content_type = contents.encode(content)
         return await self._publish(route, body, content_type, routing_key, overrides, loop.time())
@@ -211,19 +219,16 @@ class Broker(Emitter):
     ) -> Publication:
         """Publish a received message, body and properties as they are, through another publication.
 
-        The routing key is `routing_key`, else the publication's own, else the message's
-        (rascal R-091).
+        The routing key is `routing_key`, else the publication's own, else the message's; so are
+        the properties, each for itself (rascal R-091). Only `persistent`, which every publication
+        has, is the message's own unless it is given here.
         """
-        loop = self._check_usable()
+        loop = self._check_may_publish()
         route = self._route(name)
         properties = message.properties
-        given: PublishOverrides = {}
-        for key in _FORWARDED:
-            value = getattr(properties, key)
-            if value is not None:
-                given[key] = value  # type: ignore[literal-required] # a name out of _FORWARDED
-        if properties.delivery_mode is not None:
-            given["persistent"] = properties.delivery_mode == PERSISTENT
+        given = route.forwarded(properties)
+        if "headers" in overrides:
+            overrides["headers"] = {**given.get("headers", {}), **overrides["headers"]}
         given.update(overrides)
         key = routing_key or route.config.routing_key or message.routing_key
         return await self._publish(
@@ -296,10 +301,11 @@ class Broker(Emitter):
 
     async def unsubscribe_all(self) -> None:
         """Cancel every subscription, all at once, each in order."""
+        caller = asyncio.current_task()
         subscriptions, self._subscriptions = self._subscriptions, []
         if subscriptions:
             results = await asyncio.gather(
-                *(each.cancel() for each in subscriptions), return_exceptions=True
+                *(each.cancel_for(caller) for each in subscriptions), return_exceptions=True
             )
             for result in results:
                 if isinstance(result, Exception):
@@ -397,20 +403,29 @@ class Broker(Emitter):
             timeout: seconds to wait for publishes under way. Those that remain end as
                 `PublishAbortedError` (never sent) or `PublishUnconfirmedError` (outcome unknown).
 
-        Each subscription is given its own `close_timeout`. Harmless twice.
+        Each subscription is given its own `close_timeout`; its handlers may publish until then. A
+        handler may call this: it is not waited for. Harmless twice.
+
+        Raises:
+            WrongLoopError: the broker belongs to another event loop.
         """
-        if self._closed:
-            await self._ended.wait()
+        self._check_loop()
+        if self._closing:
+            caller = asyncio.current_task()
+            if not any(each.is_handled_by(caller) for each in self._ending):
+                await self._ended.wait()
             return
-        self._closed = True
+        self._closing, self._ending = True, tuple(self._subscriptions)
         try:
             await self.unsubscribe_all()
+            self._closed = True
             deadline = asyncio.get_running_loop().time() + timeout
             for vhost in self._vhosts.values():
                 left = max(0.0, deadline - asyncio.get_running_loop().time())
                 if not await vhost.publish_queue.drain(left):
                     log.warning("%r: publishes were not confirmed within %g s", vhost, timeout)
         finally:
+            self._closed = True
             await self._close_vhosts()
             self._ended.set()
 
@@ -449,14 +464,23 @@ class Broker(Emitter):
             raise UnknownNameError("vhost", name, list(self._vhosts))
         return self._vhosts[name]
 
-    def _check_usable(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            raise WrongLoopError("this Broker belongs to another event loop")
-        if os.getpid() != self._pid:
-            raise WrongLoopError("this Broker was made before the process forked")
+    def _check_usable(self) -> None:
+        self._check_loop()
+        if self._closing:
+            raise BrokerClosedError
+
+    def _check_may_publish(self) -> asyncio.AbstractEventLoop:
+        loop = self._check_loop()
         if self._closed:
             raise BrokerClosedError
+        return loop
+
+    def _check_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if os.getpid() != self._pid:
+            raise WrongLoopError("this Broker was made before the process forked")
+        if loop is not self._loop:
+            raise WrongLoopError("this Broker belongs to another event loop")
         return loop
 
 
@@ -534,6 +558,19 @@ class _Route:
         )
         check_publish(Outgoing(self.exchange, self.routing_key, b"", self._template))
 
+    def forwarded(self, properties: Properties) -> PublishOverrides:
+        """What a forwarded message brings along, less what this publication says itself."""
+        given: PublishOverrides = {}
+        for key in _FORWARDED:
+            value = getattr(properties, key)
+            if value is not None and getattr(self._template, key) is None:
+                given[key] = value  # type: ignore[literal-required] # a name out of _FORWARDED
+        if properties.headers and self._template.headers:
+            given["headers"] = {**properties.headers, **self._template.headers}
+        if properties.delivery_mode is not None:
+            given["persistent"] = properties.delivery_mode == PERSISTENT
+        return given
+
     def outgoing(
         self,
         body: bytes,
@@ -547,13 +584,16 @@ class _Route:
             content_type=template.content_type or content_type,
             message_id=overrides.get("message_id") or uuid4().hex,
         )
-        key = self.routing_key if routing_key is None else routing_key
+        # What is published to a queue goes to that queue, whatever a message brings along.
+        key = self.routing_key
+        if routing_key is not None and self.config.queue is None:
+            key = routing_key
         mandatory = self._mandatory
         if overrides:
             mandatory = overrides.get("mandatory", mandatory)
             properties = _overridden(properties, overrides)
         outgoing = Outgoing(self.exchange, key, body, properties, mandatory)
-        if overrides or len(key) > _SURELY_SHORT:
+        if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
             check_publish(outgoing)
         return outgoing
 
