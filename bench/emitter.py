@@ -7,6 +7,7 @@ Compared with pyee's emitter for asyncio, the one of pyee's that takes async lis
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import sys
@@ -17,7 +18,6 @@ from typing import Any, ClassVar
 from broker_client.emitter import Emitter
 from broker_client.tasks import TaskGroup
 
-NUMBER = 50_000
 ROUNDS = 7
 
 
@@ -50,20 +50,23 @@ def steps(make: Callable[[], Any]) -> dict[str, Callable[[], object]]:
     }
 
 
-def microseconds(step: Callable[[], object]) -> float:
+def microseconds(step: Callable[[], object], number: int) -> float:
     """Of the quickest round: what is slower was disturbed."""
-    return min(timeit.repeat(step, number=NUMBER, repeat=ROUNDS)) / NUMBER * 1e6
+    return min(timeit.repeat(step, number=number, repeat=ROUNDS)) / number * 1e6
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.emitter")
+    parser.add_argument("--number", type=int, default=50_000, metavar="N", help="times a round")
+    number = parser.parse_args().number
     tasks = TaskGroup("bench")
-    ours = {name: microseconds(step) for name, step in steps(lambda: Ours(tasks)).items()}
+    ours = {name: microseconds(step, number) for name, step in steps(lambda: Ours(tasks)).items()}
     if importlib.util.find_spec("pyee") is None:
         print("pyee is not installed: pip install pyee")
         theirs = {}
     else:
         kind: Any = importlib.import_module("pyee.asyncio").AsyncIOEventEmitter
-        theirs = {name: microseconds(step) for name, step in steps(kind).items()}
+        theirs = {name: microseconds(step, number) for name, step in steps(kind).items()}
     print(f"{'microseconds':20}{'ours':>8}{'pyee':>8}")
     for name, mine in ours.items():
         other = f"{theirs[name]:8.2f}   {theirs[name] / mine:.1f} x" if theirs else ""

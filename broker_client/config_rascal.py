@@ -245,7 +245,8 @@ class _Conversion:
     def _defaults(self, value: object) -> Draft:
         found = Draft()
         rest = dict(value) if isinstance(value, Mapping) else {}
-        vhosts = dict(rest.pop("vhosts", None) or {})
+        given = rest.pop("vhosts", None)
+        vhosts = dict(given) if isinstance(given, Mapping) else {}
         own = self._vhost_defaults({key: vhosts.pop(key, None) for key in [*_ENTITIES]})
         settings = applied(_VHOST, {k: v for k, v in vhosts.items() if k != "connection"}, Draft())
         if vhosts.get("connection"):

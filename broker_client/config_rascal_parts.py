@@ -62,7 +62,9 @@ def bindings(value: object) -> object:
 def _binding(value: object, name: object) -> Draft | str:
     if isinstance(value, str):
         name, value = value, {}
-    rest = {key: each for key, each in value.items() if key != "name"}  # type: ignore[attr-defined] # a mapping, or rascal fails too
+    rest = dict(value) if isinstance(value, Mapping) else value
+    if isinstance(rest, dict):
+        rest.pop("name", None)
     found = Draft()
     if name:
         found["name"] = str(name)

@@ -163,7 +163,7 @@ def publish_timeout(value: object) -> str:
 
 
 def copies(value: object) -> list[str]:
-    return [value] if isinstance(value, str) else [str(each) for each in value]  # type: ignore[attr-defined] # a list, says rascal's schema
+    return [text(each) for each in (value if isinstance(value, list) else [value])]
 
 
 # --------------------------------------------------------------------------- tables

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
-from urllib.parse import quote
 
 from broker_client.core.records import (
     BindingAdded,
@@ -86,9 +85,8 @@ class SqliteFile:
             raise
 
     def _connect(self) -> sqlite3.Connection:
-        uri = f"file:{quote(self.path)}"
         return sqlite3.connect(
-            uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=64
+            self.path, isolation_level=None, check_same_thread=False, cached_statements=64
         )
 
     def close(self) -> None:

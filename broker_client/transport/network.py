@@ -13,6 +13,7 @@ import aio_pika
 import aio_pika.abc
 import aiormq.abc
 import aiormq.channel
+import aiormq.exceptions
 from yarl import URL
 
 from broker_client.errors import (
@@ -155,7 +156,6 @@ class NetworkLink:
         self.frame_max = 0
         self.tasks = TaskGroup(f"link {url}")
         self.streams = Streams(self)
-        self._connection: aio_pika.Connection | None = None
         self._underlay: aiormq.abc.AbstractConnection | None = None
         self._channels: dict[int, NetworkChannel] = {}
         self._open = False
@@ -184,8 +184,11 @@ class NetworkLink:
         transport = connection.transport
         if transport is None or self._lost is not None:
             raise ConnectFailedError(self.url, "closed right after the handshake")
-        self._connection = connection
         self._underlay = underlay = transport.connection
+        # aio-pika's own callback would start a task, which nobody owns, at the end of the
+        # connection: at the end of a forgotten Broker's loop that is a task too many. We see to
+        # the end ourselves, so the callback may as well count as done.
+        transport.close_callback.finished.set()
         self.frame_max = underlay.connection_tune.frame_max or 0
         if self.streams.reader is not None:
             self.streams.reader.frame_max = self.frame_max
@@ -324,9 +327,9 @@ class NetworkLink:
         self._end_channels("the link was closed")
         self._open = False
         try:
-            if self._connection is not None:
+            if self._underlay is not None:
                 async with asyncio.timeout(_CLOSE_TIMEOUT if was_open else 0.5):
-                    await self._connection.close()
+                    await self._underlay.close(aiormq.exceptions.ConnectionClosed(0, "closed"))
         except asyncio.CancelledError:
             if cancelled_from_outside():
                 raise

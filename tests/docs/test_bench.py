@@ -18,7 +18,7 @@ from tests.support.rabbitmq import RabbitMQ
 def test_bench_measures_each_client_and_writes_json(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     vhost = rabbitmq.make_vhost()
     file = tmp_path / "new" / "bench.json"
-    options = ["--messages", "300", "--rounds", "1", "--json", str(file)]
+    options = ["--messages", "200", "--rounds", "1", "--json", str(file)]
     done = run_python("-m", "bench", *options, "--url", rabbitmq.url(vhost))
     rabbitmq.delete_vhost(vhost)
     assert done.returncode == 0, done.stderr
@@ -34,7 +34,7 @@ def test_bench_measures_each_client_and_writes_json(rabbitmq: RabbitMQ, tmp_path
 
 @pytest.mark.timeout(60)
 def test_emitter_is_measured() -> None:
-    done = run_python("-m", "bench.emitter")
+    done = run_python("-m", "bench.emitter", "--number", "500")
     assert done.returncode == 0, done.stderr
     assert "make, listen, emit" in done.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker_client import Broker, load_config
 from tests.docs.documents import ROOT
 from tests.docs.processes import run_python
 from tests.support.rabbitmq import RabbitMQ
@@ -107,32 +109,46 @@ def expected(published: int, never_departed: int) -> dict[str, int]:
     }
 
 
-# 12 of the first 2,000 flights never departed: counted with zcat, head and awk.
+# Of the first 1,000 and 2,000 flights, 4 and 12 never departed: counted with zcat, head and awk.
+FIRST_1000 = expected(1000, 4)
 FIRST_2000 = expected(2000, 12)
 
 
+def fly(limit: int, url: str = "embedded://") -> subprocess.CompletedProcess[str]:
+    return run_python("examples/flights.py", "--limit", str(limit), "--url", url)
+
+
+async def leave_three_flights_behind(url: str) -> None:
+    """As a demo does that is killed."""
+    config = load_config(ROOT / "config" / "demo.yaml", environ={"URL": url})
+    async with Broker.create(config) as broker:
+        for number in range(3):
+            await broker.publish("departed", {"flight": number}, "flight.EWR.LAX")
+
+
 def test_flights_add_up_on_the_built_in_broker() -> None:
-    assert summary(run_python("examples/flights.py", "--limit", "2000")) == FIRST_2000
-
-
-def test_flights_add_up_with_a_file(tmp_path: Path) -> None:
-    url = f"embedded://{tmp_path / 'broker.db'}"
-    assert summary(run_python("examples/flights.py", "--limit", "2000", "--url", url)) == FIRST_2000
-    # What is in the file does not get into the counts of the next run.
-    assert summary(run_python("examples/flights.py", "--limit", "2000", "--url", url)) == FIRST_2000
+    assert summary(fly(2000)) == FIRST_2000
 
 
 def test_flights_add_up_on_rabbitmq(rabbitmq_url: str) -> None:
-    arguments = ("examples/flights.py", "--limit", "2000", "--url", rabbitmq_url)
-    assert summary(run_python(*arguments)) == FIRST_2000
+    assert summary(fly(2000, rabbitmq_url)) == FIRST_2000
 
 
-def test_flights_start_clean_and_leave_nothing_behind(
+def test_flights_add_up_with_a_file_that_holds_others(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path / 'broker.db'}"
+    asyncio.run(leave_three_flights_behind(url))
+    done = fly(1000, url)
+    assert summary(done) == FIRST_1000
+    assert "emptied the queues: 6 messages" in done.stderr
+
+
+def test_flights_start_clean_and_leave_nothing_behind_on_rabbitmq(
     rabbitmq: RabbitMQ, rabbitmq_url: str
 ) -> None:
-    arguments = ("examples/flights.py", "--limit", "1000", "--url", rabbitmq_url)
-    first = summary(run_python(*arguments))
-    assert summary(run_python(*arguments)) == first
+    asyncio.run(leave_three_flights_behind(rabbitmq_url))
+    done = fly(1000, rabbitmq_url)
+    assert summary(done) == FIRST_1000
+    assert "emptied the queues: 6 messages" in done.stderr
     vhost = rabbitmq_url.rsplit("/", 1)[1]
     counts = rabbitmq.ctl("list_queues", "--vhost", vhost, "--no-table-headers", "name", "messages")
     assert sorted(counts.split()[::2]) == ["cemetery", "departures", "late-departures"]
@@ -147,7 +163,7 @@ def test_flights_say_so_when_nobody_answers() -> None:
 
 
 def test_progress_is_on_stderr_in_plain_lines_without_a_terminal() -> None:
-    done = run_python("examples/flights.py", "--limit", "500")
+    done = fly(500)
     assert done.returncode == 0
     assert "published 500, handled " in done.stderr
     assert "\x1b" not in done.stderr + done.stdout

@@ -35,7 +35,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=5))
 def test_whatever_json_holds_comes_back(value: dict[str, object]) -> None:
     assert yaml.safe_load(written(Draft(value))) == value

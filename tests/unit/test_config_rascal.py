@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -688,6 +690,33 @@ def test_whole_document_loads_with_every_name_it_declares(path: Path) -> None:
             assert names <= set(getattr(config.vhosts[name], kind))
         for kind in ("publications", "subscriptions"):
             assert set(vhost.get(kind, {})) <= set(getattr(config, kind))
+
+
+STRANGE: list[Any] = [None, -1, 2.5, "", "x", "a -> b", [], {}, [None], [[]], {"name": []}, True]
+
+
+def places(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from places(each, (*path, key))
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from places(each, (*path, index))
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=repr)
+def test_strange_value_in_any_place_is_still_written_as_yaml(strange: object) -> None:
+    for original in EXAMPLES:
+        document = json.loads(original.read_text())
+        for path in places(document):
+            changed = copy.deepcopy(document)
+            here = changed
+            for key in path[:-1]:
+                here = here[key]
+            here[path[-1]] = copy.deepcopy(strange)
+            assert yaml_of(changed).endswith("\n")
 
 
 def test_document_under_a_key_of_its_own_is_found() -> None:

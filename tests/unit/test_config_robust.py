@@ -15,17 +15,50 @@ from broker_client.errors import ConfigError
 GOOD: dict[str, Any] = {
     "vhosts": {
         "/": {
-            "connection": {"url": "amqp://h", "retry": {"max": "5s"}},
+            "connection": {
+                "url": "amqps://h",
+                "retry": {"max": "5s"},
+                "tls": {"verify_hostname": False},
+                "management": {"port": 1},
+                "client_properties": {"a": 1},
+                "frame_max": "64KiB",
+            },
+            "namespace": "ns",
+            "redeliveries": {"counters": {"mine": {"type": "sqlite", "path": "x.db"}}},
             "exchanges": ["e", {"name": "f"}],
             "queues": {"q": {"options": {"arguments": {"x": 1}}}},
             "bindings": ["e -> q", {"source": "e", "destination": "q", "binding_keys": ["k"]}],
-            "publications": {"p": {"exchange": "e", "options": {"headers": {"h": 1}}}},
-            "subscriptions": {"s": {"queue": "q", "recovery": "again"}},
+            "publications": {
+                "p": {
+                    "exchange": "e",
+                    "options": {"headers": {"h": 1}},
+                    "reply_to": "q",
+                    "encryption": "k",
+                }
+            },
+            "subscriptions": {
+                "s": {
+                    "queue": "q",
+                    "recovery": "again",
+                    "encryption": ["k"],
+                    "redeliveries": {"counter": "mine"},
+                    "deduplicate": {"window": "1m"},
+                    "options": {"offset": "first"},
+                }
+            },
             "defaults": {"connection": {"heartbeat": "5s"}, "queues": {"purge": True}},
         }
     },
     "recovery": {"again": [{"strategy": "republish"}, {"strategy": "forward", "publication": "p"}]},
-    "defaults": {"publications": {"timeout": "1s"}, "subscriptions": {"recovery": "again"}},
+    "defaults": {
+        "publications": {"timeout": "1s", "encryption": "k"},
+        "subscriptions": {"recovery": "again", "encryption": ["k"]},
+        "vhosts": {"connection": {"tls": {"verify": True}}, "redeliveries": {"counters": ["stub"]}},
+    },
+    "shovels": ["s -> p", {"name": "x", "subscription": "s", "publication": "p"}],
+    "encryption": {"k": {"key": "ab" * 16, "algorithm": "aes-128-gcm"}},
+    "redeliveries": {"counters": {"memory": {"size": 5}}},
+    "node": {"scan": {"interval": "50ms"}, "memory_limit": "1MiB"},
     "profile": "test",
 }
 STRANGE: list[Any] = [None, -1, 2.5, "", "x", "a -> b", [], {}, [None], [[]], {"name": []}]

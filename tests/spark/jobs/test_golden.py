@@ -12,8 +12,6 @@ from pyspark.sql import SparkSession
 from spark import jobs
 from tests.spark.jobs.builders import Lines, frame, rows
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def minute(number: int) -> datetime:
     return datetime(2026, 1, 1, 0, number)  # noqa: DTZ001 - Spark gives naive times in UTC

@@ -1,0 +1,480 @@
+"""A whole node in a world without time: real engine, real node, a disk that may fail or lie dead.
+
+Whoever drives it says what happens next, down to when the event loop takes a turn, when a commit
+ends, and after how many effects the process dies. Meanwhile the world keeps its own books of what
+it was promised, and `check` compares them with what is there:
+
+* confirmed and not settled: it is in its queue, or among the dead letters;
+* settled, and that is safe: it is not there;
+* nothing is in a queue twice, and nothing that was never published;
+* deliveries that are safe are counted, and who was never moved has kept its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from broker_client.clock import ManualClock
+from broker_client.core.queue import ON_DISK
+from broker_client.core.settings import EngineSettings
+from broker_client.errors import ReplyError, StaleDeliveryError, StoreError
+from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Outgoing, Properties, Returned
+from broker_client.node.node import Node
+from tests.support.faulty_store import DiskState, FaultyStore
+
+DEAD = "dead"
+_TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
+QUEUES: dict[str, dict[str, Any]] = {
+    "one": {},
+    "two": {},
+    "rejecting": dict(_TO_DEAD),
+    "short": {"x-max-length": 3, **_TO_DEAD},
+    "timed": {"x-message-ttl": 4000, **_TO_DEAD},
+    "limited": {"x-delivery-limit": 2, **_TO_DEAD},
+    "ranked": {"x-max-priority": 2, **_TO_DEAD},
+    DEAD: {},
+}
+SINGLE = [name for name in QUEUES if name != DEAD]
+FANOUT = ("one", "two")
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class BrokenPromiseError(BaseException):
+    """Not an Exception: the node would log it as the fault of a receiver, and go on."""
+
+
+def promise(kept: object, *told: object) -> None:
+    if not kept:
+        raise BrokenPromiseError(*told)
+
+
+class SimLoop:
+    """As much of an event loop as a node needs, turned by hand."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._soon: list[Handle] = []
+        self._later: list[Handle] = []
+
+    def call_soon(self, call: Callable[..., object], *arguments: Any) -> Handle:
+        handle = Handle(0.0, call, arguments)
+        self._soon.append(handle)
+        return handle
+
+    def call_later(self, delay: float, call: Callable[..., object], *arguments: Any) -> Handle:
+        handle = Handle(self._clock.now() + delay, call, arguments)
+        self._later.append(handle)
+        return handle
+
+    def turn(self) -> bool:
+        """Run what is ready now; False when nothing was."""
+        now = self._clock.now()
+        due = [handle for handle in self._later if handle.at <= now]
+        self._later = [handle for handle in self._later if handle.at > now]
+        ready, self._soon = self._soon + due, []
+        for handle in ready:
+            handle.run()
+        return bool(ready)
+
+
+class Handle:
+    def __init__(self, at: float, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self.at, self._call, self._arguments = at, call, arguments
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def run(self) -> None:
+        if not self._cancelled:
+            self._call(*self._arguments)
+
+
+def _unforgiving(method: Callable[..., None]) -> Callable[..., None]:
+    """Have what goes wrong in here end the run."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:
+            raise BrokenPromiseError(f"{method.__name__}: {error!r}") from error
+
+    return call
+
+
+class Ear:
+    """Receiver of one channel and of its connection."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.published: list[tuple[bytes, tuple[str, ...]]] = []
+        self.channel = 0
+
+    @_unforgiving
+    def deliver(self, delivery: Delivery) -> None:
+        self.world.point("deliver")
+        queue = delivery.consumer_tag.partition("#")[0]
+        self.world.delivered(self.channel, queue, delivery)
+
+    @_unforgiving
+    def confirm(self, first: int, last: int, acked: bool) -> None:
+        self.world.point("confirm")
+        for body, queues in self.published[first - 1 : last]:
+            self.world.confirmed(body, queues, acked)
+
+    @_unforgiving
+    def returned(self, returned: Returned) -> None:
+        self.world.point("returned")
+
+    @_unforgiving
+    def cancelled(self, consumer_tag: str) -> None:
+        self.world.point("cancelled")
+
+    @_unforgiving
+    def timed_out(self, consumer_tag: str, delivery_tag: int) -> None:
+        self.world.point("timed out")
+        self.world.held.pop((self.channel, delivery_tag), None)
+
+    @_unforgiving
+    def closed(self, reply_code: int, reply_text: str) -> None:
+        self.world.point("closed")
+
+
+class World:
+    """One node over its lives, and what it has promised in them."""
+
+    def __init__(self, *, memory_limit: int = 1 << 20) -> None:
+        self.clock = ManualClock()
+        self.disk = DiskState()
+        self.lives = 0
+        self.memory_limit = memory_limit
+        self.die_in: int | None = None
+        """Points after which the process dies."""
+        self.commits_at_death = 0
+        """How many of the commits then under way have reached the disk."""
+        self.next_body = 0
+        self.targets: dict[bytes, tuple[str, ...]] = {}
+        self.transient: set[bytes] = set()
+        self.promised: set[tuple[str, bytes]] = set()
+        """(queue, body) of what was confirmed."""
+        self.begun: set[tuple[str, bytes]] = set()
+        """Of what may be gone, since somebody has begun to settle it."""
+        self.gone: set[tuple[str, bytes]] = set()
+        """Of what must be gone."""
+        self.attempts: Counter[tuple[str, bytes]] = Counter()
+        self.safe_attempts: dict[tuple[str, bytes], int] = {}
+        self.moved: set[tuple[str, bytes]] = set()
+        self._begin()
+
+    # ---------------------------------------------------------------- life and death
+
+    def point(self, name: str) -> None:
+        """A place where the process may die."""
+        if self.die_in is not None:
+            self.die_in -= 1
+            if self.die_in <= 0:
+                raise Died(name)
+
+    def _begin(self) -> None:
+        self.lives += 1
+        self.loop = SimLoop(self.clock)
+        self.store = FaultyStore(self.disk, self.point)
+        settings = EngineSettings(
+            message_timeout=10.0, max_message_timeout=25.0, memory_limit=self.memory_limit
+        )
+        asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
+        try:
+            self.node = Node("sim", store=self.store, clock=self.clock, settings=settings)
+        finally:
+            asyncio._set_running_loop(None)
+        self.engine = self.node.engine
+        self.store.begin(self.engine)
+        self.engine.restored(self.clock.now())
+        self.held: dict[tuple[int, int], tuple[str, bytes]] = {}
+        self.tags = 0
+        self.ears: list[Ear] = []
+        self.check()
+        self.node.tick()
+        for _ in range(3):
+            self.open_channel()
+        admin = self.ears[0].channel
+        for name, arguments in QUEUES.items():
+            self.engine.declare_queue(admin, name, self.clock.now(), arguments=arguments)
+        for name in FANOUT:
+            self.engine.bind_queue(admin, name, "amq.fanout", "", {})
+        self.node.wake()
+
+    def open_channel(self) -> None:
+        ear = Ear(self)
+        connection = self.node.open_connection("/", ear)
+        ear.channel = self.node.open_channel(connection, ear, confirm=True)
+        self.ears.append(ear)
+
+    def crash(self) -> None:
+        """Die and start anew."""
+        self.die_in = None
+        self.disk = self.store.die(commits_made=self.commits_at_death)
+        # A delivery that nobody had heard of when it died is no promise.
+        self.attempts = Counter(self.safe_attempts)
+        self._begin()
+
+    def guarded(self, action: Callable[[], object]) -> None:
+        """Do `action`; if the process dies in it, start anew."""
+        try:
+            action()
+        except Died:
+            self.crash()
+
+    # ---------------------------------------------------------------- what clients do
+
+    def command(self, name: str, *arguments: Any, **options: Any) -> Any:
+        try:
+            return getattr(self.engine, name)(*arguments, **options)
+        except (ReplyError, StaleDeliveryError):
+            return None
+        finally:
+            self.node.wake()
+
+    def after(self, then: Callable[[], object]) -> None:
+        """Do `then` once all that was done so far is safe; never, if it is not."""
+
+        def reached() -> None:
+            if self.node.failure is None:
+                then()
+
+        self.node.call_after_effects(reached)
+
+    def publish(self, at: int, queue: str | None, *, persistent: bool, priority: int) -> None:
+        """To one queue, or to both of the fanout exchange."""
+        self.next_body += 1
+        body = b"%d" % self.next_body
+        queues = FANOUT if queue is None else (queue,)
+        self.targets[body] = queues
+        if not persistent:
+            self.transient.add(body)
+        message = Outgoing(
+            "amq.fanout" if queue is None else "",
+            queue or "",
+            body,
+            Properties(
+                delivery_mode=PERSISTENT if persistent else TRANSIENT,
+                priority=priority,
+                headers={"n": self.next_body},
+            ),
+        )
+        self.ears[at].published.append((body, queues))
+        self.command("publish", self.ears[at].channel, message, self.clock.now())
+
+    def consume(self, at: int, queue: str, prefetch: int) -> None:
+        self.tags += 1
+        channel = self.ears[at].channel
+        self.engine.qos(channel, prefetch)
+        self.command(
+            "consume", channel, queue, self.clock.now(), consumer_tag=f"{queue}#{self.tags}"
+        )
+
+    def cancel(self, at: int) -> None:
+        channel = self.ears[at].channel
+        for tag in list(self.engine._channels[channel].consumers)[:1]:
+            self.command("cancel", channel, tag, self.clock.now())
+
+    def get(self, at: int, queue: str, *, no_ack: bool) -> None:
+        got = self.command("get", self.ears[at].channel, queue, self.clock.now(), no_ack=no_ack)
+        if got is not None and self.node.failure is None:
+            delivery = got[0]
+            self.delivered(self.ears[at].channel, queue, delivery)
+            if no_ack:
+                del self.held[self.ears[at].channel, delivery.delivery_tag]
+                self._settle(queue, delivery.body, dead_letter=False)
+
+    def _pick(self, which: int) -> tuple[int, int, str, bytes] | None:
+        if not self.held or self.node.failure is not None:
+            return None
+        key = list(self.held)[which % len(self.held)]
+        channel, tag = key
+        queue, body = self.held.pop(key)
+        if tag not in self.engine._channels[channel].ledger:
+            return None  # timed out, and the notice is on its way
+        return channel, tag, queue, body
+
+    def ack(self, which: int) -> None:
+        if picked := self._pick(which):
+            channel, tag, queue, body = picked
+            self.command("ack", channel, tag, self.clock.now())
+            self._settle(queue, body, dead_letter=False)
+
+    def reject(self, which: int) -> None:
+        if picked := self._pick(which):
+            channel, tag, queue, body = picked
+            self.command("nack", channel, tag, self.clock.now(), requeue=False)
+            self._settle(queue, body, dead_letter="x-dead-letter-exchange" in QUEUES[queue])
+
+    def requeue(self, which: int, delay: float | None) -> None:
+        if picked := self._pick(which):
+            channel, tag, queue, body = picked
+            if delay is not None:
+                self.moved.add((queue, body))
+            self.command("nack", channel, tag, self.clock.now(), delay=delay)
+
+    def touch(self, which: int) -> None:
+        if self.held:
+            channel, tag = list(self.held)[which % len(self.held)]
+            self.command("touch", channel, tag, self.clock.now())
+
+    def close_channel(self, at: int) -> None:
+        """With all that is in flight on it; another takes its place."""
+        if self.node.failure is not None:
+            return
+        channel = self.ears[at].channel
+        self.node.close_channel(channel)
+        self.held = {key: held for key, held in self.held.items() if key[0] != channel}
+        del self.ears[at]
+        self.open_channel()
+
+    def purge(self, queue: str) -> None:
+        fetch = self.engine._dispatch.keeper.fetch
+        ready = [fetch(entry).body for entry in self._queue(queue).ready]
+        self.command("purge_queue", self.ears[0].channel, queue)
+        for body in ready:
+            self._settle(queue, body, dead_letter=False)
+
+    def remake(self, queue: str) -> None:
+        """Delete a queue and declare it again: nothing may come back."""
+        admin = self.ears[0].channel
+        self.command("delete_queue", admin, queue)
+        for body, queues in self.targets.items():
+            if queue in queues:
+                self._settle(queue, body, dead_letter=False)
+        now = self.clock.now()
+        self.command("declare_queue", admin, queue, now, arguments=QUEUES[queue])
+        if queue in FANOUT:
+            self.command("bind_queue", admin, queue, "amq.fanout", "", {})
+
+    def _settle(self, queue: str, body: bytes, *, dead_letter: bool) -> None:
+        if not dead_letter:
+            self.begun.add((queue, body))
+        self.after(lambda: self.gone.add((queue, body)))
+
+    # ---------------------------------------------------------------- what else happens
+
+    def advance(self, seconds: float) -> None:
+        for channel in self.engine._channels.values():
+            for entry in channel.ledger._entries.values():
+                self.moved.add((entry.queue.name, entry.message.body))  # it may time out
+        self.clock.advance(seconds)
+        self.node.tick()
+
+    def turn(self) -> None:
+        self.loop.turn()
+
+    def end_commit(self, *, fail: bool = False) -> None:
+        if self.store.commits_under_way:
+            self.store.end_commit(StoreError("sim.db", "disk full") if fail else None)
+
+    def note_attempts(self) -> None:
+        """From when this is safe, a crash may not forget these deliveries."""
+        seen = dict(self.attempts)
+        self.after(lambda: self.safe_attempts.update(seen))
+
+    def settle_down(self) -> None:
+        """Let everything happen that is due now."""
+        for _ in range(10_000):
+            if not self.loop.turn() and not self.store.commits_under_way:
+                return
+            while self.store.commits_under_way:
+                self.store.end_commit()
+        raise AssertionError("the node does not come to rest")
+
+    # ---------------------------------------------------------------- what the node says
+
+    def delivered(self, channel: int, queue: str, delivery: Delivery) -> None:
+        promise(self.node.failure is None, "delivered after the store had failed")
+        body = delivery.body
+        promise((queue, body) not in self.gone, f"{body!r} came back to {queue!r}")
+        promise(body in self.targets, f"{body!r} was never published")
+        number = (delivery.properties.headers or {}).get("n")
+        promise(number == int(body), f"{body!r} has the properties of {number}")
+        self.held[channel, delivery.delivery_tag] = queue, body
+        self.attempts[queue, body] += 1
+        least = self.attempts[queue, body]
+        assert delivery.attempts is not None
+        promise(delivery.attempts >= least, (queue, body, delivery.attempts, least))
+        promise(delivery.redelivered is (delivery.attempts > 1), delivery)
+
+    def confirmed(self, body: bytes, queues: tuple[str, ...], acked: bool) -> None:
+        promise(self.node.failure is None, "confirmed after the store had failed")
+        if acked and body not in self.transient:
+            for queue in queues:
+                self.promised.add((queue, body))
+                promise(self._is_safe(queue, body), f"{body!r} confirmed but not in {queue!r}")
+
+    # ---------------------------------------------------------------- the books
+
+    def _is_safe(self, queue: str, body: bytes) -> bool:
+        if {(queue, body), (DEAD, body)} & self.begun:
+            return True
+        return body in self.disk.bodies(queue) or (
+            "x-dead-letter-exchange" in QUEUES[queue] and body in self.disk.bodies(DEAD)
+        )
+
+    def check(self) -> None:
+        """Compare the books with what is there, in memory and on disk."""
+        self.engine.check_conservation()
+        for queue, body in self.promised:
+            promise(self._is_safe(queue, body), f"{body!r} is lost from {queue!r}")
+        on_disk = {name: self.disk.bodies(name) for name in QUEUES}
+        for name, bodies in on_disk.items():
+            promise(len(bodies) == len(set(bodies)), f"{name!r} holds something twice: {bodies}")
+            for body in bodies:
+                promise((name, body) not in self.gone, f"{body!r} is back in {name!r}")
+                promise(body not in self.transient, f"{body!r} is transient, and was kept")
+        for held in self.disk.held.values():
+            least = self.safe_attempts.get((held.queue, held.message.body), 0)
+            promise(held.entry.attempts >= least or held.queue == DEAD, held)
+        for name in ("one", "two", "rejecting"):
+            kept = [int(body) for body in on_disk[name] if (name, body) not in self.moved]
+            promise(kept == sorted(kept), f"{name!r} is out of order: {kept}")
+
+        if self.store.is_at_rest and not self.engine.has_effects:
+            self._check_disk_is_memory()
+
+    def _check_disk_is_memory(self) -> None:
+        in_memory = {}
+        for entry in self._entries():
+            if entry.record_id and not entry.queue.deleted:
+                due_at = entry.queue.deferred.get(entry)
+                in_memory[entry.record_id] = entry.position, entry.attempts, due_at
+        on_disk = {
+            id: (held.entry.position, held.entry.attempts, held.entry.due_at)
+            for id, held in self.disk.held.items()
+        }
+        promise(in_memory == on_disk, "memory and disk differ", in_memory, on_disk)
+
+    def check_memory(self) -> None:
+        """No more stays in memory than the limit, but for what was just read or is in flight."""
+        keeper = self.engine._dispatch.keeper
+        resident = sum(
+            len(entry.message.body)
+            for entry in self._entries()
+            if entry.record_id and entry.message is not ON_DISK
+        )
+        assert keeper.resident_bytes == resident
+
+    def _entries(self) -> list[Any]:
+        found: list[Any] = []
+        for queue in [q for v in self.engine.vhosts.values() for q in v.queues.values()]:
+            found += [*queue.ready, *queue.deferred.keys()]
+        for channel in self.engine._channels.values():
+            found += [e for e in channel.ledger._entries.values()]
+        return found
+
+    def _queue(self, name: str) -> Any:
+        return self.engine.vhosts["/"].queues[name]
