@@ -9,6 +9,7 @@ requeue (C-04), which a dead-letter exchange catches.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -22,6 +23,8 @@ from broker_client.errors import (
 )
 from broker_client.message import RASCAL, Message, Outgoing
 from broker_client.transport.base import Channel
+
+log = logging.getLogger("broker_client.ackornack")
 
 _ERROR_TEXT_LIMIT = 1024  # characters; R-177
 _LAST_RESORT = Nack()
@@ -70,7 +73,7 @@ class SettleOwner(Protocol):
 class AckOrNack:
     """What a handler calls, once, to settle its message."""
 
-    __slots__ = ("_begun", "_channel", "_is_lost", "_owner", "message")
+    __slots__ = ("_begun", "_channel", "_is_covered", "_is_lost", "_owner", "message")
 
     def __init__(self, owner: SettleOwner, channel: Channel, message: Message) -> None:
         self._owner = owner
@@ -78,6 +81,7 @@ class AckOrNack:
         self.message = message
         self._begun = False
         self._is_lost = False
+        self._is_covered = False  # settled along with a later one (`all`)
 
     def __repr__(self) -> str:
         state = "lost" if self._is_lost else "settled" if self._begun else "open"
@@ -114,10 +118,7 @@ class AckOrNack:
                 else strategies_from(recovery)
             )
         if self._begun:
-            delivery = self.message.delivery
-            self._owner.settled_twice(
-                AlreadySettledError(delivery.delivery_tag, delivery.consumer_tag)
-            )
+            self._report_second_call()
             return
         self._begun = True
         if error is None:
@@ -128,13 +129,27 @@ class AckOrNack:
                 if await self._apply(strategy, error, all):
                     return
             except BrokerClientError as failure:
-                self._owner.recovery_failed(
-                    RecoveryFailedError(strategy.strategy, self.message.message_id, str(failure))
-                )
+                self._report_failure(strategy, str(failure))
+            except Exception as failure:
+                # A fault of ours must not keep the message, and a place in the prefetch, for good.
+                log.exception("recovery %r of message %s", strategy, self.message.message_id)
+                self._report_failure(strategy, f"{type(failure).__name__}: {failure}")
 
     def lose(self) -> None:
         """The delivery is not ours any more: its channel is gone, or its time ran out."""
         self._is_lost = True
+
+    def cover(self) -> None:
+        """The delivery was settled along with a later one."""
+        self._begun = self._is_covered = True
+
+    def _report_second_call(self) -> None:
+        delivery = self.message.delivery
+        self._owner.settled_twice(AlreadySettledError(delivery.delivery_tag, delivery.consumer_tag))
+
+    def _report_failure(self, strategy: Strategy, reason: str) -> None:
+        error = RecoveryFailedError(strategy.strategy, self.message.message_id, reason)
+        self._owner.recovery_failed(error)
 
     # ------------------------------------------------------------------ strategies
 
@@ -232,6 +247,9 @@ class AckOrNack:
         A tag means nothing on another channel, so a late settle is never sent; the broker
         delivers the message again.
         """
+        if self._is_covered:  # RabbitMQ: to settle a tag twice closes the channel
+            self._report_second_call()
+            return False
         if not self._is_lost and self._channel.is_usable:
             return True
         delivery = self.message.delivery
@@ -258,21 +276,26 @@ def recovery_headers(
         for key, value in (message.properties.headers or {}).items()
         if key not in ("CC", "BCC")
     }
-    history = headers.get(RASCAL)
-    history = history if isinstance(history, dict) else {}
+    history = _table_at(headers, RASCAL)
     history.setdefault("originalQueue", message.queue)
     history.setdefault("originalVhost", message.vhost)
     history.setdefault("originalExchange", message.exchange)
     history.setdefault("originalRoutingKey", message.routing_key)
     history["restoreRoutingHeaders"] = restore
-    recovery = history.setdefault("recovery", {})
-    recovery.setdefault(message.queue, {}).update(counters)
+    _table_at(_table_at(history, "recovery"), message.queue).update(counters)
     history["error"] = {"message": _shortened(str(error))}
     code = getattr(error, "code", None)
     if isinstance(code, str | int):
         history["error"]["code"] = code
-    headers[RASCAL] = history
     return headers
+
+
+def _table_at(table: dict[str, Any], key: str) -> dict[str, Any]:
+    """The table under `key`, made anew where there is none: headers may come from anybody."""
+    inner = table.get(key)
+    if not isinstance(inner, dict):
+        inner = table[key] = {}
+    return inner
 
 
 def _shortened(text: str) -> str:

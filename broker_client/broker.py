@@ -95,8 +95,10 @@ class Broker(Emitter):
         self._vhosts: dict[str, Vhost] = {}
         self._routes: dict[str, _Route] = {}
         self._subscriptions: list[Subscription] = []
+        self._ending: tuple[Subscription, ...] = ()  # those that `shutdown` cancels
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
+        self._closing = False  # subscriptions drain; their handlers may still publish
         self._closed = False
         self._ended = asyncio.Event()
 
@@ -117,7 +119,7 @@ class Broker(Emitter):
         return _Creating(cls, config)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "closed" if self._closed else "closing" if self._closing else "open"
         vhosts = ", ".join(f"{v.name}: {v.connection.state}" for v in self._vhosts.values())
         return f"<Broker {state}: {vhosts or 'no vhosts'}>"
 
@@ -137,8 +139,14 @@ class Broker(Emitter):
                 await vhost.open()
         except BaseException:
             await self._close_vhosts()
-            self._closed = True
+            self._closing = self._closed = True
+            self._ended.set()
             raise
+
+    def _listener_failed(self, event: str, error: Exception) -> None:
+        log.error("%r: a listener of %r raised", self, event, exc_info=error)
+        if event != "error" and self.has_listener("error"):
+            self.emit("error", error, "")
 
     def _connector(self, vhost: VhostConfig, connection: ConnectionConfig) -> Connector:
         url = connection.url.get_secret_value()
@@ -175,7 +183,7 @@ class Broker(Emitter):
             PublishTimeoutError: the queue stayed full for the publication's whole `timeout`.
             BrokerClosedError: the broker was shut down.
         """
-        loop = self._check_usable()
+        loop = self._check_may_publish()
         route = self._route(name)
         body, content_type = contents.encode(content)
         return await self._publish(route, body, content_type, routing_key, overrides, loop.time())
@@ -189,19 +197,16 @@ class Broker(Emitter):
     ) -> Publication:
         """Publish a received message, body and properties as they are, through another publication.
 
-        The routing key is `routing_key`, else the publication's own, else the message's
-        (rascal R-091).
+        The routing key is `routing_key`, else the publication's own, else the message's; so are
+        the properties, each for itself (rascal R-091). Only `persistent`, which every publication
+        has, is the message's own unless it is given here.
         """
-        loop = self._check_usable()
+        loop = self._check_may_publish()
         route = self._route(name)
         properties = message.properties
-        given: PublishOverrides = {}
-        for key in _FORWARDED:
-            value = getattr(properties, key)
-            if value is not None:
-                given[key] = value  # type: ignore[literal-required] # a name out of _FORWARDED
-        if properties.delivery_mode is not None:
-            given["persistent"] = properties.delivery_mode == PERSISTENT
+        given = route.forwarded(properties)
+        if "headers" in overrides:
+            overrides["headers"] = {**given.get("headers", {}), **overrides["headers"]}
         given.update(overrides)
         key = routing_key or route.config.routing_key or message.routing_key
         return await self._publish(
@@ -273,10 +278,11 @@ class Broker(Emitter):
 
     async def unsubscribe_all(self) -> None:
         """Cancel every subscription, all at once, each in order."""
+        caller = asyncio.current_task()
         subscriptions, self._subscriptions = self._subscriptions, []
         if subscriptions:
             results = await asyncio.gather(
-                *(each.cancel() for each in subscriptions), return_exceptions=True
+                *(each.cancel_for(caller) for each in subscriptions), return_exceptions=True
             )
             for result in results:
                 if isinstance(result, Exception):
@@ -374,20 +380,29 @@ class Broker(Emitter):
             timeout: seconds to wait for publishes under way. Those that remain end as
                 `PublishAbortedError` (never sent) or `PublishUnconfirmedError` (outcome unknown).
 
-        Each subscription is given its own `close_timeout`. Harmless twice.
+        Each subscription is given its own `close_timeout`; its handlers may publish until then. A
+        handler may call this: it is not waited for. Harmless twice.
+
+        Raises:
+            WrongLoopError: the broker belongs to another event loop.
         """
-        if self._closed:
-            await self._ended.wait()
+        self._check_loop()
+        if self._closing:
+            caller = asyncio.current_task()
+            if not any(each.is_handled_by(caller) for each in self._ending):
+                await self._ended.wait()
             return
-        self._closed = True
+        self._closing, self._ending = True, tuple(self._subscriptions)
         try:
             await self.unsubscribe_all()
+            self._closed = True
             deadline = asyncio.get_running_loop().time() + timeout
             for vhost in self._vhosts.values():
                 left = max(0.0, deadline - asyncio.get_running_loop().time())
                 if not await vhost.publish_queue.drain(left):
                     log.warning("%r: publishes were not confirmed within %g s", vhost, timeout)
         finally:
+            self._closed = True
             await self._close_vhosts()
             self._ended.set()
 
@@ -424,14 +439,23 @@ class Broker(Emitter):
             raise UnknownNameError("vhost", name, list(self._vhosts))
         return self._vhosts[name]
 
-    def _check_usable(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            raise WrongLoopError("this Broker belongs to another event loop")
-        if os.getpid() != self._pid:
-            raise WrongLoopError("this Broker was made before the process forked")
+    def _check_usable(self) -> None:
+        self._check_loop()
+        if self._closing:
+            raise BrokerClosedError
+
+    def _check_may_publish(self) -> asyncio.AbstractEventLoop:
+        loop = self._check_loop()
         if self._closed:
             raise BrokerClosedError
+        return loop
+
+    def _check_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if os.getpid() != self._pid:
+            raise WrongLoopError("this Broker was made before the process forked")
+        if loop is not self._loop:
+            raise WrongLoopError("this Broker belongs to another event loop")
         return loop
 
 
@@ -503,6 +527,19 @@ class _Route:
             app_id=options.app_id,
         )
         check_publish(Outgoing(self.exchange, self.routing_key, b"", self._template))
+
+    def forwarded(self, properties: Properties) -> PublishOverrides:
+        """What a forwarded message brings along, less what this publication says itself."""
+        given: PublishOverrides = {}
+        for key in _FORWARDED:
+            value = getattr(properties, key)
+            if value is not None and getattr(self._template, key) is None:
+                given[key] = value  # type: ignore[literal-required] # a name out of _FORWARDED
+        if properties.headers and self._template.headers:
+            given["headers"] = {**properties.headers, **self._template.headers}
+        if properties.delivery_mode is not None:
+            given["persistent"] = properties.delivery_mode == PERSISTENT
+        return given
 
     def outgoing(
         self,

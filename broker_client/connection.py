@@ -106,9 +106,13 @@ class Connection:
         Raises:
             TransportError: no address answered; the last failure.
             TopologyError: the broker is there but cannot be made as declared.
+            BrokerClosedError: it was closed meanwhile.
         """
         self._up, self._down = asyncio.Event(), asyncio.Event()
         link = await self._connect_round()
+        if self._closed:
+            link.abort()
+            raise BrokerClosedError(f"connection {self._name!r}")
         self._rise(link)
         self._tasks.spawn(self._keep(), "keep")
 
@@ -157,10 +161,19 @@ class Connection:
             if asyncio.get_running_loop().time() - since >= self._retry.stable_after:
                 self._restless = False
                 self._backoff.reset()
-            link_or_none = await self._reconnect()
-            if link_or_none is None:
+            if not self._retry.enabled:
+                self._give_up(error)
                 return
-            self._rise(link_or_none)
+            new_link = await self._reconnect()
+            if new_link is None:
+                return
+            self._rise(new_link)
+
+    def _give_up(self, error: Exception) -> None:
+        """Not retryable, or retrying is off: say so once and stay down."""
+        log.error("%s: given up: %s", self._name, error)
+        self._failed, self._closed = error, True
+        self._wake()
 
     async def _reconnect(self) -> Link | None:
         """A new link, however long it takes; None when it was given up."""
@@ -172,10 +185,7 @@ class Connection:
                 with attempt:
                     return await self._connect_round()
         except Exception as error:  # noqa: BLE001 - the edge of the loop
-            # Not retryable, or retrying is off: say so once and stay down.
-            log.error("%s: given up: %s", self._name, error)
-            self._failed, self._closed = error, True
-            self._wake()
+            self._give_up(error)
         return None
 
     async def _connect_round(self) -> Link:
@@ -220,9 +230,6 @@ class Connection:
         return link
 
     def _rise(self, link: Link) -> None:
-        if self._closed:
-            link.abort()
-            return
         self._lost = asyncio.get_running_loop().create_future()
         self._link = link
         self.epoch += 1

@@ -24,22 +24,22 @@ def encode(content: Any) -> tuple[bytes, str | None]:
     pydantic models, dataclasses, dates, UUIDs and sets included.
 
     Raises:
-        InvalidContentError: JSON cannot express it.
+        InvalidContentError: JSON cannot express it, or its text holds half of a surrogate pair.
     """
     if isinstance(content, bytes):
         return content, None
     if isinstance(content, bytearray | memoryview):
         return bytes(content), None
     if isinstance(content, str):
-        return content.encode(), TEXT
+        return _utf8(content, TEXT), TEXT
     try:
         try:
             text = _encode_json(content)
         except TypeError:
             text = _encode_json(to_jsonable_python(_plain(content)))
-    except (TypeError, ValueError, PydanticSerializationError) as error:
+    except (TypeError, ValueError, PydanticSerializationError, RecursionError) as error:
         raise InvalidContentError(JSON, str(error)) from error
-    return text.encode(), JSON
+    return _utf8(text, JSON), JSON
 
 
 def decode(body: bytes, content_type: str | None) -> Any:
@@ -55,14 +55,21 @@ def decode(body: bytes, content_type: str | None) -> Any:
     if kind == JSON or kind.endswith("+json"):
         try:
             return json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidContentError(content_type, str(error)) from error
     if kind == TEXT:
         try:
             return body.decode(_charset(parameters))
-        except (UnicodeDecodeError, LookupError) as error:
+        except (ValueError, LookupError) as error:
             raise InvalidContentError(content_type, str(error)) from error
     return body
+
+
+def _utf8(text: str, content_type: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidContentError(content_type, str(error)) from error
 
 
 def _charset(parameters: str) -> str:

@@ -24,6 +24,14 @@ def is_retryable(error: BaseException) -> bool:
     return isinstance(error, BrokerClientError) and error.retryable
 
 
+def growing(config: BackoffConfig, failures: int) -> float:
+    """Seconds to wait after so many failures: ``min * factor ** failures``, `max` at most."""
+    try:
+        return min(config.max, config.min * config.factor**failures)
+    except OverflowError:
+        return config.max
+
+
 class Backoff(wait_base):
     """The waits of one loop, growing from failure to failure until `reset`.
 

@@ -17,19 +17,21 @@ from broker_client.errors import (
     AlreadySettledError,
     BrokerClientError,
     BrokerClosedError,
+    ChannelClosedError,
     ConsumerCancelledError,
     HandlerError,
     InvalidContentError,
     RecoveryFailedError,
 )
 from broker_client.message import Delivery, Message
-from broker_client.retry import Backoff
+from broker_client.retry import Backoff, growing
 from broker_client.stats import SubscriptionStats
 from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Channel, ConsumerCallbacks, Link
 
 log = logging.getLogger("broker_client.subscription")
 
+_NOT_FOUND = 404
 _FAILURES_REMEMBERED = 10_000  # message ids whose failures the default recovery counts
 
 
@@ -155,6 +157,7 @@ class Subscription(Emitter):
                         return
                     if link is None or link.is_open:
                         self.emit("error", error)  # the loss of a link is the broker's to report
+                        await self._restore_missing(error)
                 if link is not None and not link.is_open:
                     continue  # `wait_up` is all the waiting there is
                 if not self.config.retry.enabled:
@@ -164,6 +167,14 @@ class Subscription(Emitter):
                 await self._sleep_unless_stopping(self._backoff.next())
         finally:
             self._state = "cancelled"
+
+    async def _restore_missing(self, error: BrokerClientError) -> None:
+        """Declare everything again when the queue is not there: nobody else would."""
+        if isinstance(error, ChannelClosedError) and error.reply_code == _NOT_FOUND:
+            try:
+                await self._vhost.restore_topology()
+            except BrokerClientError as failure:
+                self.emit("error", failure)
 
     async def _consume(self, link: Link) -> None:
         """Subscribe on a new channel and stay until it, or the consumer, is gone."""
@@ -193,6 +204,8 @@ class Subscription(Emitter):
                 self.emit("subscribed")
             error = await gone
         finally:
+            if self._state == "subscribed":
+                self._state = "subscribing"
             self._gone = None
             self._channel = None
             self._lose_unsettled()
@@ -224,25 +237,39 @@ class Subscription(Emitter):
 
         Waits `close_timeout` at most; what is unsettled then goes back to its queue, and handlers
         that still run are cancelled. Recovery that waits for a `defer` gives back at once.
-        Harmless twice.
+        A handler may call it: it is not waited for, nor cancelled. Harmless twice.
         """
+        await self.cancel_for(asyncio.current_task())
+
+    async def cancel_for(self, caller: asyncio.Task[Any] | None) -> None:
+        """`cancel`, on behalf of the task `caller`, which may be one of our handlers."""
         if self.is_cancelled:
-            await self._stopped.wait()
+            if not self.is_handled_by(caller):  # else the first call may be waiting for this one
+                await self._stopped.wait()
             return
         self._stopping.set()
         try:
-            await self._drain()
+            try:
+                await self._drain(caller)
+            finally:
+                await self._end(caller)
         finally:
-            self._end_of_channel(None)
-            runner = self._runner
-            if runner is not None and runner is not asyncio.current_task():
-                runner.cancel()
-                await asyncio.wait([runner])
-            await self._handlers.cancel()
             self._state = "cancelled"
             self._stopped.set()
 
-    async def _drain(self) -> None:
+    def is_handled_by(self, task: asyncio.Task[Any] | None) -> bool:
+        """True when `task` is one of our running handlers."""
+        return task in self._handlers
+
+    async def _end(self, caller: asyncio.Task[Any] | None) -> None:
+        self._end_of_channel(None)
+        runner = self._runner
+        if runner is not None and runner is not caller:
+            runner.cancel()
+            await asyncio.wait([runner])
+        await self._handlers.cancel(spare=caller)
+
+    async def _drain(self, caller: asyncio.Task[Any] | None) -> None:
         channel = self._channel
         if channel is None:
             return
@@ -253,7 +280,7 @@ class Subscription(Emitter):
                 while self._unsettled and channel.is_usable:
                     self._all_settled.clear()
                     await self._all_settled.wait()
-                await self._handlers.wait()
+                await self._handlers.wait(spare=caller)
         except TimeoutError:
             log.warning(
                 "subscription %s: %d messages unsettled after %g s go back to %s",
@@ -295,16 +322,20 @@ class Subscription(Emitter):
                 delivery.body, config.content_type or delivery.properties.content_type
             )
         except InvalidContentError as error:
-            if not self.emit("invalid_content", error, message, settle):
+            if self.has_listener("invalid_content"):
+                self._hand_over("invalid_content", settle, error, message, settle)
+            else:
                 self.emit("error", error)
                 self._handlers.spawn(settle(error, Nack()), "nack invalid content")
             return
-        self._hand_over(message, value, settle)
+        self._hand_over("message", settle, message, value, settle)
 
-    def _hand_over(self, message: Message, value: Any, settle: AckOrNack) -> None:
-        for listener in tuple((self._listeners or {}).get("message", ())):
+    def _hand_over(self, event: str, settle: AckOrNack, *args: Any) -> None:
+        """Call the handlers: listeners whose failure means that the message needs recovery."""
+        message = settle.message
+        for listener in tuple((self._listeners or {}).get(event, ())):
             try:
-                result = listener(message, value, settle)
+                result = listener(*args)
             except Exception as error:  # noqa: BLE001 - user code behind a fence
                 self._handler_failed(message, settle, error)
             else:
@@ -316,10 +347,15 @@ class Subscription(Emitter):
     ) -> None:
         try:
             await result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._handler_failed(message, settle, error)  # something it waited for was cancelled
         except Exception as error:  # noqa: BLE001 - user code behind a fence
             self._handler_failed(message, settle, error)
 
-    def _handler_failed(self, message: Message, settle: AckOrNack, cause: Exception) -> None:
+    def _handler_failed(self, message: Message, settle: AckOrNack, cause: BaseException) -> None:
         self._counts["errors"] += 1
         error = HandlerError(self.config.name, message.message_id, _described(cause))
         error.__cause__ = cause
@@ -345,8 +381,7 @@ class Subscription(Emitter):
         self._failures[key] = failures + 1
         while len(self._failures) > _FAILURES_REMEMBERED:
             self._failures.popitem(last=False)
-        backoff = self.config.requeue_defer
-        return (Nack(requeue=True, defer=min(backoff.max, backoff.min * backoff.factor**failures)),)
+        return (Nack(requeue=True, defer=growing(self.config.requeue_defer, failures)),)
 
     def settled(self, settle: AckOrNack, how: str) -> None:
         tag = settle.message.delivery.delivery_tag
@@ -355,7 +390,9 @@ class Subscription(Emitter):
             how = how.removesuffix(" all")
             done = [each for each in self._unsettled if each <= tag]
         for each in done:
-            self._unsettled.pop(each, None)
+            covered = self._unsettled.pop(each, None)
+            if covered is not None and covered is not settle:
+                covered.cover()
         self._counts[how] += len(done)
         if self._failures and how != "nacked" and settle.message.message_id:
             self._failures.pop(settle.message.message_id, None)

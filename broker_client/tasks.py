@@ -38,19 +38,25 @@ class TaskGroup:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task %s failed", task.get_name(), exc_info=error)
 
-    async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all are done; False when `timeout` seconds were not enough."""
-        current = asyncio.current_task()
-        tasks = {task for task in self._tasks if task is not current}
+    def __contains__(self, task: object) -> bool:
+        return task in self._tasks
+
+    async def wait(
+        self, timeout: float | None = None, *, spare: asyncio.Task[Any] | None = None
+    ) -> bool:
+        """Wait until all are done, save the one that calls and `spare`.
+
+        False when `timeout` seconds were not enough.
+        """
+        tasks = self._tasks - {asyncio.current_task(), spare}
         if not tasks:
             return True
         _, pending = await asyncio.wait(tasks, timeout=timeout)
         return not pending
 
-    async def cancel(self) -> None:
-        """Cancel all of them, save the one that calls, and wait until they have ended."""
-        current = asyncio.current_task()
-        tasks = {task for task in self._tasks if task is not current}
+    async def cancel(self, *, spare: asyncio.Task[Any] | None = None) -> None:
+        """Cancel all of them, save the one that calls and `spare`; wait until they have ended."""
+        tasks = self._tasks - {asyncio.current_task(), spare}
         for task in tasks:
             task.cancel()
         if tasks:

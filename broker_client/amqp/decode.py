@@ -38,6 +38,8 @@ frame_header = struct.Struct(">BHI").unpack_from
 method_key = struct.Struct(">I").unpack_from
 """Class and method of a method payload, as one number."""
 
+_YEAR_9999 = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())
+
 _ACK = struct.Struct(">QB").unpack_from
 _U64 = struct.Struct(">Q").unpack_from
 _U32 = struct.Struct(">I").unpack_from
@@ -190,7 +192,8 @@ def _field(data: bytes, at: int) -> tuple[Any, int]:
         case "V":
             return None, at
         case "T":
-            return _timestamp(data, at)
+            time, end = _timestamp(data, at)
+            return (_U64(data, at)[0] if time is None else time), end
         case "F":
             return table(data, at)
         case "D":
@@ -218,12 +221,17 @@ def _long_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     return bytes(data[at + 4 : end]), end
 
 
-def _timestamp(data: bytes, at: int) -> tuple[datetime, int]:
-    (seconds,) = _U64(data, at)
-    try:
-        return datetime.fromtimestamp(seconds, UTC), at + 8
-    except (OverflowError, ValueError, OSError):
-        raise MalformedFrameError(f"timestamp {seconds} is out of range") from None
+def _timestamp(data: bytes, at: int) -> tuple[datetime | None, int]:
+    """A time; None where the number is no time at all.
+
+    AMQP counts seconds, but many publishers write milliseconds: what lies beyond the year 9999
+    is taken as such. One odd message must not cost its reader the connection.
+    """
+    (number,) = _U64(data, at)
+    seconds = number if number <= _YEAR_9999 else number / 1000
+    if seconds > _YEAR_9999:
+        return None, at + 8
+    return datetime.fromtimestamp(seconds, UTC), at + 8
 
 
 def _octet(data: bytes, at: int) -> tuple[int, int]:

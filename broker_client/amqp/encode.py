@@ -24,6 +24,7 @@ _FRAME_OVERHEAD = _FRAME.size + len(_END)
 _CONTENT = struct.Struct(">HHQH")  # class, weight, body size, property flags
 _BASIC = 60
 _PUBLISH = struct.Struct(">HHH")  # class, method, reserved
+_DECIMAL_DIGITS = 10  # as many as 32 bits hold
 _INT32, _INT64 = 2**31, 2**63
 
 # Property flags, highest bit first, in the order of `Properties` (AMQP 0-9-1 §1.8).
@@ -45,6 +46,11 @@ def publish_frames(channel: int, message: Outgoing, frame_max: int) -> bytes:
     size = len(body)
     head = _method_frame(channel, message.exchange, message.routing_key, message.mandatory)
     header = _header_frame(channel, size, message.properties)
+    if frame_max and len(header) > frame_max:
+        # AMQP 0-9-1 §4.2.3: only a body may be split; RabbitMQ closes the connection over this.
+        raise InvalidMessageError(
+            "headers", f"make a frame of {len(header)} bytes; this broker takes {frame_max}"
+        )
     if not size:
         return head + header
     limit = frame_max - _FRAME_OVERHEAD if frame_max else size
@@ -70,7 +76,7 @@ def get_frame(channel: int, queue: str, no_ack: bool) -> bytes:
 
 
 def check_publish(message: Outgoing) -> None:
-    """Raise InvalidMessageError if `publish_frames` would."""
+    """Raise InvalidMessageError if `publish_frames` would, whatever the largest frame."""
     short_string(message.exchange, "exchange")
     short_string(message.routing_key, "routing key")
     _header_frame(0, 0, message.properties)
@@ -104,7 +110,9 @@ def _header_frame(channel: int, body_size: int, properties: Properties) -> bytes
 
 def short_string(value: str, name: str) -> bytes:
     """A length octet and up to 255 bytes of UTF-8 (AMQP 0-9-1 §4.2.5.3)."""
-    data = value.encode()
+    if not isinstance(value, str):
+        raise InvalidMessageError(name, f"is {_described(value)}; text is needed")
+    data = _utf8(value, name)
     if len(data) > 255:
         raise InvalidMessageError(name, f"is {len(data)} bytes long; AMQP allows 255")
     return bytes((len(data),)) + data
@@ -112,6 +120,8 @@ def short_string(value: str, name: str) -> bytes:
 
 def table(value: Mapping[str, Any], name: str = "headers") -> bytes:
     """A field table, its length first (AMQP 0-9-1 §4.2.5.5)."""
+    if not isinstance(value, Mapping):
+        raise InvalidMessageError(name, f"is {_described(value)}; a mapping is needed")
     parts = []
     for key, item in value.items():
         if not isinstance(key, str):
@@ -128,7 +138,7 @@ def _field(value: Any, name: str) -> bytes:
         case bool():
             return b"t\x01" if value else b"t\x00"
         case str():
-            data = value.encode()
+            data = _utf8(value, name)
             return b"S" + len(data).to_bytes(4, "big") + data
         case int():
             if -_INT32 <= value < _INT32:
@@ -152,11 +162,27 @@ def _field(value: Any, name: str) -> bytes:
         case list() | tuple():
             data = b"".join(_field(item, f"{name}[{i}]") for i, item in enumerate(value))
             return b"A" + len(data).to_bytes(4, "big") + data
-    raise InvalidMessageError(name, f"is a {type(value).__name__}, which AMQP cannot carry")
+    raise InvalidMessageError(name, f"is {_described(value)}, which AMQP cannot carry")
+
+
+def _described(value: object) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _utf8(value: str, name: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessageError(
+            name, "holds half of a surrogate pair, which is no text"
+        ) from None
 
 
 def _timestamp(value: datetime, name: str) -> bytes:
     """Whole seconds since 1970 (AMQP 0-9-1 §4.2.5.4); a naive time is taken as UTC."""
+    if not isinstance(value, datetime):
+        raise InvalidMessageError(name, f"is {_described(value)}; a datetime is needed")
     aware = value if value.tzinfo else value.replace(tzinfo=UTC)
     seconds = int(aware.timestamp())
     if seconds < 0:
@@ -169,6 +195,8 @@ def _decimal(value: Decimal, name: str) -> bytes:
     number = int("".join(map(str, digits)) or "0") * (-1 if sign else 1)
     if not isinstance(exponent, int):
         raise InvalidMessageError(name, f"is {value}, which AMQP cannot carry")
+    if exponent > _DECIMAL_DIGITS and number:
+        raise InvalidMessageError(name, f"is {value}, too long for an AMQP decimal")
     if exponent > 0:
         number, exponent = number * 10**exponent, 0
     if not (-_INT32 <= number < _INT32 and -exponent <= 255):
@@ -177,6 +205,8 @@ def _decimal(value: Decimal, name: str) -> bytes:
 
 
 def _octet(value: int, name: str) -> bytes:
+    if not isinstance(value, int):
+        raise InvalidMessageError(name, f"is {_described(value)}; a number is needed")
     if not 0 <= value <= 255:
         raise InvalidMessageError(name, f"is {value}; 0 to 255 is allowed")
     return bytes((value,))

@@ -413,11 +413,12 @@ class NetworkChannel:
 
     def delivered(self, delivery: Delivery) -> None:
         callbacks = self._consumers.get(delivery.consumer_tag)
-        if not self._usable or callbacks is None:
-            return  # it stays unacked, and goes back when the channel closes
+        if not self._usable:
+            return  # it goes back when the channel closes
         if delivery.consumer_tag not in self._no_ack:
-            self._outstanding[delivery.delivery_tag] = None
-        callbacks.on_delivery(delivery)
+            self._outstanding[delivery.delivery_tag] = None  # no `multiple` may cover it
+        if callbacks is not None:
+            callbacks.on_delivery(delivery)
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
         callbacks = self._consumers.pop(consumer_tag, None)
@@ -551,22 +552,22 @@ class NetworkChannel:
         limit = self._owner.operation_timeout
         deadline = asyncio.timeout(limit)
         try:
-            async with self._translated(), deadline:
+            async with self._translated(deadline), deadline:
                 yield
         except TimeoutError as error:
-            if not deadline.expired():
-                raise
             self.abort()  # what the broker makes of the question is unknown now
             raise OperationTimeoutError(f"channel {self.number}", limit) from error
 
     @asynccontextmanager
-    async def _translated(self) -> AsyncIterator[None]:
+    async def _translated(self, deadline: asyncio.Timeout | None = None) -> AsyncIterator[None]:
         try:
             yield
         except BrokerClientError:
             raise
-        except TimeoutError:
-            raise  # ours, from `_asking`
+        except TimeoutError as error:
+            if deadline is not None and deadline.expired():
+                raise
+            raise self._failure(error) from error  # the socket's own (ETIMEDOUT)
         except asyncio.CancelledError:
             if cancelled_from_outside():
                 raise

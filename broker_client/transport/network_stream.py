@@ -30,6 +30,15 @@ _UNTUNED_FRAME_MAX = 131_072  # bytes; RabbitMQ's own, until connection.tune say
 _READ_LIMIT = 2**20  # bytes aiormq may leave unread before the socket is paused
 
 
+_UNREADABLE = (
+    MalformedFrameError,
+    IndexError,
+    struct.error,
+    RecursionError,  # tables within tables
+)
+"""What splitting or decoding raises when the bytes are not what they claim to be."""
+
+
 class ChannelReceiver(Protocol):
     """What a channel gets to see of its own frames."""
 
@@ -74,6 +83,7 @@ class FrameReader(asyncio.StreamReader):
         self._seen_at = 0.0
         self._clock = asyncio.get_running_loop().time
         self._broken = False
+        self._passed_on = 0  # bytes of the present buffer that aiormq has, or must not have
         self.heard_at = self._clock()
         """Loop time of the last bytes from the broker."""
         self.frame_max = _UNTUNED_FRAME_MAX
@@ -96,18 +106,20 @@ class FrameReader(asyncio.StreamReader):
             return
         try:
             used = self._split(buffer)
-        except (MalformedFrameError, IndexError, struct.error) as error:
-            # aiormq reads the same bytes, finds the same fault, and ends the connection.
+        except _UNREADABLE as error:
+            # aiormq may read on for ever where we cannot: the connection ends here. Before it is
+            # established, aiormq reads the same bytes and says what is wrong with them.
             log.error("unreadable bytes from the broker: %s", error)
             self._broken = True
-            super().feed_data(buffer)
+            super().feed_data(buffer[self._passed_on :])
+            self._link.socket_lost(error)
             return
         self._rest = buffer[used:]
 
     def _split(self, buffer: bytes) -> int:
         """Go through the whole frames in `buffer`; returns how many bytes they take."""
         end = len(buffer)
-        at = forward_from = 0
+        at = forward_from = self._passed_on = 0
         taken = False
         while end - at > decode.FRAME_HEADER_SIZE:
             kind, number, size = decode.frame_header(buffer, at)
@@ -124,7 +136,7 @@ class FrameReader(asyncio.StreamReader):
             if self._take(kind, number, buffer, at + decode.FRAME_HEADER_SIZE, stop - 1):
                 if forward_from < at:
                     super().feed_data(buffer[forward_from:at])
-                forward_from = stop
+                forward_from = self._passed_on = stop
                 taken = True
             at = stop
         if forward_from < at:
