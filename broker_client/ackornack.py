@@ -73,7 +73,16 @@ class SettleOwner(Protocol):
 class AckOrNack:
     """What a handler calls, once, to settle its message."""
 
-    __slots__ = ("_begun", "_channel", "_is_covered", "_is_lost", "_owner", "message")
+    __slots__ = (
+        "_begun",
+        "_channel",
+        "_is_covered",
+        "_is_lost",
+        "_owner",
+        "error",
+        "message",
+        "requeues",
+    )
 
     def __init__(self, owner: SettleOwner, channel: Channel, message: Message) -> None:
         self._owner = owner
@@ -81,6 +90,10 @@ class AckOrNack:
         self.message = message
         self._begun = False
         self._is_lost = False
+        self.error: BaseException | str | None = None
+        """What it was called with."""
+        self.requeues = False
+        """True when it gives the message back to its queue."""
         self._is_covered = False  # settled along with a later one (`all`)
 
     def __repr__(self) -> str:
@@ -121,6 +134,7 @@ class AckOrNack:
             self._report_second_call()
             return
         self._begun = True
+        self.error = error
         if error is None:
             self._ack(all)
             return
@@ -159,16 +173,19 @@ class AckOrNack:
             return False
         if isinstance(strategy, Nack) and self._can_defer(strategy) and not all:
             delay = strategy.defer or 0.0
+            self.requeues = True
             self._settle("nacked", lambda tag: self._channel.requeue_later(tag, delay))
             return True
         if strategy.defer and not await self._owner.pause(strategy.defer):
             # We are closing: give it back now, rather than hold up the end.
+            self.requeues = True
             self._settle("nacked", lambda tag: self._channel.nack(tag, requeue=True))
             return True
         match strategy:
             case Ack():
                 self._ack(all)
             case Nack(requeue=requeue):
+                self.requeues = requeue
                 self._settle(
                     "nacked",
                     lambda tag: self._channel.nack(tag, requeue=requeue, multiple=all),

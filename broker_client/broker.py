@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import AsyncIterable, Callable, Generator, Iterable
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Unpack
 
+from broker_client.client_events import LoggedPublishQueue, LoggedSubscription
 from broker_client.config import BrokerConfig, ConnectionConfig, SubscriptionConfig, VhostConfig
 from broker_client.config_loader import Source, load_config
 from broker_client.emitter import Emitter, Listener
@@ -18,8 +22,10 @@ from broker_client.errors import (
     UnknownNameError,
     WrongLoopError,
 )
+from broker_client.eventlog import EventLog
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
+from broker_client.publish_queue import PublishQueue
 from broker_client.publisher import Publisher, PublishReport
 from broker_client.requests import Reply
 from broker_client.routes import PublishOverrides
@@ -59,9 +65,10 @@ class Broker(Emitter):
         }
     )
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, event_log: EventLog | None = None) -> None:
         super().__init__(TaskGroup("broker"))
         self.config = config
+        self._event_log = event_log
         self._senders = TaskGroup("broker senders")
         self._nodes = EmbeddedNodes(config=config.node)
         self._vhosts: dict[str, Vhost] = {}
@@ -76,11 +83,13 @@ class Broker(Emitter):
         self._ended = asyncio.Event()
 
     @classmethod
-    def create(cls, config: Source) -> _Creating:
+    def create(cls, config: Source, *, event_log: str | Path | None = None) -> _Creating:
         """A connected Broker.
 
         Args:
             config: path of a YAML file, a mapping of the same shape, or a `BrokerConfig`.
+            event_log: folder in which to write down what this client sees happen to messages, for
+                a broker that does not write it itself. The built-in one does: `node.event_log`.
 
         Use it as ``async with Broker.create(...) as broker`` or ``await Broker.create(...)``.
 
@@ -88,8 +97,9 @@ class Broker(Emitter):
             ConfigError: the configuration is wrong; every problem is listed.
             TransportError: a vhost's broker did not answer.
             TopologyError: a vhost cannot be made as declared.
+            OSError: `event_log` cannot be written to.
         """
-        return _Creating(cls, config)
+        return _Creating(cls, config, event_log)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "open"
@@ -107,7 +117,7 @@ class Broker(Emitter):
         try:
             for config in self.config.vhosts.values():
                 connectors = [self._connector(config, each) for each in config.connections]
-                vhost = Vhost(config, connectors, self.emit, self._senders)
+                vhost = Vhost(config, connectors, self.emit, self._senders, self._queue_kind)
                 self._vhosts[config.name] = vhost
                 await vhost.open()
             for shovel in self.config.shovels.values():
@@ -126,6 +136,18 @@ class Broker(Emitter):
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
         if event != "error" and self.has_listener("error"):
             self.emit("error", error, "")
+
+    @property
+    def _queue_kind(self) -> Callable[..., PublishQueue]:
+        if self._event_log is None:
+            return PublishQueue
+        return partial(LoggedPublishQueue, event_log=self._event_log)
+
+    @property
+    def _subscription_kind(self) -> Callable[..., Subscription]:
+        if self._event_log is None:
+            return Subscription
+        return partial(LoggedSubscription, event_log=self._event_log)
 
     def _connector(self, vhost: VhostConfig, connection: ConnectionConfig) -> Connector:
         url = connection.url.get_secret_value()
@@ -379,6 +401,8 @@ class Broker(Emitter):
         await self._tasks.wait(timeout=_DRAIN_TIMEOUT)  # async listeners of the last events
         await self._tasks.cancel()
         await self._nodes.close()
+        if self._event_log is not None:
+            await asyncio.to_thread(self._event_log.close)
 
     def connections(self) -> list[tuple[str, str]]:
         """(vhost, address) of every vhost; passwords are masked."""
@@ -425,16 +449,20 @@ class Broker(Emitter):
 class _Creating:
     """What `Broker.create` returns: awaitable, and an async context manager."""
 
-    def __init__(self, kind: type[Broker], source: Source) -> None:
+    def __init__(self, kind: type[Broker], source: Source, event_log: str | Path | None) -> None:
         self._kind = kind
         self._source = source
+        self._event_log = event_log
         self._broker: Broker | None = None
 
     def __await__(self) -> Generator[Any, None, Broker]:
         return self._create().__await__()
 
     async def _create(self) -> Broker:
-        broker = self._kind(load_config(self._source))
+        config, event_log = load_config(self._source), None
+        if self._event_log is not None:
+            event_log = EventLog(self._event_log, f"{socket.gethostname()}-client")
+        broker = self._kind(config, event_log)
         await broker._open()  # noqa: SLF001 - the other half of `create`
         return broker
 

@@ -37,6 +37,7 @@ class Vhost:
         connectors: its addresses.
         emit: where its events go (rascal R-222).
         tasks: owner of the tasks that send.
+        queue: what to make the publish queue with.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Vhost:
         connectors: Sequence[Connector],
         emit: VhostEvents,
         tasks: TaskGroup,
+        queue: Callable[..., PublishQueue] = PublishQueue,
     ) -> None:
         self.config = config
         self._connectors = connectors
@@ -72,7 +74,7 @@ class Vhost:
         self._confirm = ChannelPool(
             f"{config.name} confirm", self._opener(confirm=True), pools.confirm
         )
-        self.publish_queue = PublishQueue(
+        self.publish_queue = queue(
             config.name,
             config.publish_queue,
             self,

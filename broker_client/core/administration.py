@@ -59,7 +59,7 @@ class Administration(ConsumeCommands):
                 attempts=entry.attempts,
                 due_at=waiting.get(entry) or 0.0,
             )
-            for entry in islice(waiting.keys(), most)
+            for entry in islice(waiting.ordered(), most)
             for message in (self._dispatch.keeper.fetch(entry),)
         )
 
@@ -128,7 +128,7 @@ class Administration(ConsumeCommands):
 
 
 def _chosen(queue: Queue, ids: Collection[int] | None) -> list[Entry]:
-    entries = queue.deferred.keys()
+    entries = queue.deferred.ordered()
     if ids is None:
         return entries
     wanted = frozenset(ids)

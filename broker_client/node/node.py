@@ -262,6 +262,7 @@ class Node(NodeControl):
 
     async def close(self) -> None:
         """Finish what is due, close every connection (320), then the store. Harmless twice."""
+        self._closing = True
         if not self._closed:
             await self.settled()
         if not self._closed:

@@ -29,6 +29,7 @@ ROWS: list[tuple[str, ...]] = [
     ("pool",),
     ("publish_queue", "topology", "publication", "content", "ackornack"),
     ("subscription", "vhost"),
+    ("client_events",),
     ("broker",),
     # connectors
     ("spark",),
