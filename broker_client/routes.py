@@ -52,12 +52,21 @@ _FORWARDED = (
 class Route:
     """A publication, made ready once: publishing fills in what differs from message to message."""
 
-    __slots__ = ("_mandatory", "_template", "config", "exchange", "routing_key", "vhost")
+    __slots__ = (
+        "_is_queue",
+        "_mandatory",
+        "_template",
+        "config",
+        "exchange",
+        "routing_key",
+        "vhost",
+    )
 
     def __init__(self, every: BrokerConfig, config: PublicationConfig, vhost: Vhost) -> None:
         self.config = config
         self.vhost = vhost
         self.exchange, self.routing_key = every.target_of(config)
+        self._is_queue = config.queue is not None  # it takes no other routing key
         options = config.options
         self._mandatory = options.mandatory
         self._template = Properties(
@@ -101,7 +110,7 @@ class Route:
             content_type=template.content_type or content_type,
             message_id=overrides.get("message_id") or uuid4().hex,
         )
-        key = self.routing_key if routing_key is None else routing_key
+        key = self.routing_key if routing_key is None or self._is_queue else routing_key
         mandatory = self._mandatory
         if overrides:
             mandatory = overrides.get("mandatory", mandatory)
