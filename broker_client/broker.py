@@ -173,7 +173,7 @@ class Broker(Emitter):
         Args:
             name: of the publication, or ``/queue`` or ``/exchange`` without declaring one.
             content: bytes, text, or anything JSON can express (models and dataclasses too).
-            routing_key: instead of the publication's.
+            routing_key: instead of the publication's; without effect where that names a queue.
             overrides: see `PublishOverrides`.
 
         Raises:

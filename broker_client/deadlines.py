@@ -96,13 +96,13 @@ class Deadlines(Generic[K]):
                 due.append(entry[2])
         return due
 
-    def ordered(self) -> list[K]:
+    def keys(self) -> list[K]:
         """Every key, in order of its time."""
         return [entry[2] for entry in sorted(self._entries.values(), key=_time_and_order)]
 
     def clear(self) -> list[K]:
         """Forget every key; returns them in order of their time."""
-        keys = self.ordered()
+        keys = self.keys()
         self._entries.clear()
         self._line.clear()
         self._heap.clear()

@@ -66,7 +66,7 @@ class Route:
         self.config = config
         self.vhost = vhost
         self.exchange, self.routing_key = every.target_of(config)
-        self._is_queue = config.queue is not None  # it takes no other routing key
+        self._is_queue = config.queue is not None
         options = config.options
         self._mandatory = options.mandatory
         self._template = Properties(
@@ -110,6 +110,7 @@ class Route:
             content_type=template.content_type or content_type,
             message_id=overrides.get("message_id") or uuid4().hex,
         )
+        # What is published to a queue goes to that queue, whatever a message brings along.
         key = self.routing_key if routing_key is None or self._is_queue else routing_key
         mandatory = self._mandatory
         if overrides:
@@ -118,7 +119,7 @@ class Route:
         if self.config.encryption is not None:
             body, properties = encrypt(self.config.encryption, body, properties)
         outgoing = Outgoing(self.exchange, key, body, properties, mandatory)
-        if overrides or len(key) > _SURELY_SHORT:
+        if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
             check_publish(outgoing)
         return outgoing
 

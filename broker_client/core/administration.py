@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import islice
 
-from broker_client.core.consuming import ConsumeCommands
+from broker_client.core.publishing import PublishCommands
 from broker_client.core.queue import Entry, Queue
 from broker_client.core.replies import not_found
 from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged
 
 
-class Administration(ConsumeCommands):
+class Administration(PublishCommands):
     """The part of the engine that knows no channels: queues are named by vhost and name.
 
     Every command raises `ReplyError` 404 where there is no such queue.
@@ -59,7 +59,7 @@ class Administration(ConsumeCommands):
                 attempts=entry.attempts,
                 due_at=waiting.get(entry) or 0.0,
             )
-            for entry in islice(waiting.ordered(), most)
+            for entry in islice(waiting.keys(), most)
             for message in (self._dispatch.keeper.fetch(entry),)
         )
 
@@ -128,7 +128,7 @@ class Administration(ConsumeCommands):
 
 
 def _chosen(queue: Queue, ids: Collection[int] | None) -> list[Entry]:
-    entries = queue.deferred.ordered()
+    entries = queue.deferred.keys()
     if ids is None:
         return entries
     wanted = frozenset(ids)

@@ -31,7 +31,6 @@ log = logging.getLogger("broker_client.spark.source")
 
 _ACCESS_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION = 403, 404, 405, 406
 _RETRY_PAUSE = 0.2  # seconds between two sessions
-_EXCLUSIVE_WAIT = 10.0  # seconds for the consumer of a process that was killed to disappear
 _UNSURE_KEPT = 8  # segments whose ack is in doubt, and whose messages are remembered
 
 Fingerprint = tuple[str, bytes]
@@ -137,8 +136,9 @@ class QueueReceiver:
                     await self._session()
                 except ChannelClosedError as error:
                     if error.reply_code == _ACCESS_REFUSED and self._options.exclusive:
+                        # The consumer of a process that was killed takes a moment to go.
                         refused_since = refused_since or clock()
-                        if clock() - refused_since < _EXCLUSIVE_WAIT:
+                        if clock() - refused_since < self._options.lock_timeout:
                             await asyncio.sleep(_RETRY_PAUSE)
                             continue
                     if error.reply_code in (_ACCESS_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION):

@@ -98,8 +98,8 @@ class Crowd:
                 assert consumer.in_flight == mine
                 assert consumer.able == consumer.has_room
         assert flying == queue.in_flight
-        assert not any(entry.out for entry in queue.ready)
-        assert not any(entry.out for entry in queue.deferred.ordered())
+        waiting = [*queue.ready, *queue.deferred.keys()]
+        assert not any(entry.out for entry in waiting)
         assert not (queue.ready and queue.able)
 
 
