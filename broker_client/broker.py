@@ -303,9 +303,8 @@ class Broker(Emitter):
         return [self._subscribe(config, None) for config in self.config.subscriptions.values()]
 
     def _subscribe(self, config: SubscriptionConfig, handler: Listener | None) -> Subscription:
-        subscription = Subscription(
-            config, self._vhosts[config.vhost], self._publisher, self._tasks
-        )
+        vhost = self._vhosts[config.vhost]
+        subscription = self._subscription_kind(config, vhost, self._publisher, self._tasks)
         self._subscriptions = [each for each in self._subscriptions if not each.is_cancelled]
         self._subscriptions.append(subscription)
         if handler is not None:
