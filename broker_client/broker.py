@@ -6,24 +6,14 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterable, Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, TypedDict, Unpack
-from uuid import uuid4
+from typing import Any, ClassVar, Unpack
 
-from broker_client import content as contents
-from broker_client.amqp.encode import check_publish
 from broker_client.client_events import LoggedPublishQueue, LoggedSubscription
-from broker_client.config import (
-    BrokerConfig,
-    ConnectionConfig,
-    PublicationConfig,
-    SubscriptionConfig,
-    VhostConfig,
-)
+from broker_client.config import BrokerConfig, ConnectionConfig, SubscriptionConfig, VhostConfig
 from broker_client.config_loader import Source, load_config
 from broker_client.emitter import Emitter, Listener
 from broker_client.errors import (
@@ -33,9 +23,13 @@ from broker_client.errors import (
     WrongLoopError,
 )
 from broker_client.eventlog import EventLog
-from broker_client.message import PERSISTENT, TRANSIENT, Message, Outgoing, Properties
-from broker_client.publication import Publication
+from broker_client.message import Message
+from broker_client.publication import Outcome, Publication
 from broker_client.publish_queue import PublishQueue
+from broker_client.publisher import Publisher, PublishReport
+from broker_client.requests import Reply
+from broker_client.routes import PublishOverrides
+from broker_client.shovels import Shovel
 from broker_client.stats import BrokerStats
 from broker_client.subscription import Subscription
 from broker_client.tasks import TaskGroup
@@ -47,28 +41,6 @@ from broker_client.vhost import Vhost
 log = logging.getLogger("broker_client.broker")
 
 _DRAIN_TIMEOUT = 10.0  # seconds `shutdown` waits for publishes to be confirmed
-
-
-class PublishOverrides(TypedDict, total=False):
-    """What one publish may set otherwise than its publication."""
-
-    message_id: str
-    headers: Mapping[str, Any]
-    content_type: str
-    content_encoding: str
-    persistent: bool
-    mandatory: bool
-    priority: int
-    expiration: float
-    """Seconds."""
-    correlation_id: str
-    reply_to: str
-    timestamp: datetime
-    type: str
-    user_id: str
-    app_id: str
-    timeout: float
-    """Seconds for the whole publish."""
 
 
 class Broker(Emitter):
@@ -100,7 +72,8 @@ class Broker(Emitter):
         self._senders = TaskGroup("broker senders")
         self._nodes = EmbeddedNodes(config=config.node)
         self._vhosts: dict[str, Vhost] = {}
-        self._routes: dict[str, _Route] = {}
+        self._publisher = Publisher(config, self._vhosts, self._tasks)
+        self._shovels: list[Shovel] = []
         self._subscriptions: list[Subscription] = []
         self._ending: tuple[Subscription, ...] = ()  # those that `shutdown` cancels
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -147,11 +120,17 @@ class Broker(Emitter):
                 vhost = Vhost(config, connectors, self.emit, self._senders, self._queue_kind)
                 self._vhosts[config.name] = vhost
                 await vhost.open()
+            for shovel in self.config.shovels.values():
+                self._shovels.append(Shovel(shovel, self._publisher, self._shovel_failed))
+                self._shovels[-1].start(await self.subscribe(shovel.subscription))
         except BaseException:
             await self._close_vhosts()
             self._closing = self._closed = True
             self._ended.set()
             raise
+
+    def _shovel_failed(self, error: BrokerClientError, vhost: str) -> None:
+        self.emit("error", error, vhost)
 
     def _listener_failed(self, event: str, error: Exception) -> None:
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
@@ -205,10 +184,83 @@ class Broker(Emitter):
             PublishTimeoutError: the queue stayed full for the publication's whole `timeout`.
             BrokerClosedError: the broker was shut down.
         """
-        loop = self._check_may_publish()
-        route = self._route(name)
-        body, content_type = contents.encode(content)
-        return await self._publish(route, body, content_type, routing_key, overrides, loop.time())
+        self._check_may_publish()
+        return await self._publisher.publish(name, content, routing_key, overrides)
+
+    async def publish_many(
+        self,
+        name: str,
+        many: Iterable[Any] | AsyncIterable[Any],
+        routing_key: str | Callable[[Any], str] | None = None,
+        *,
+        window: int = 1000,
+        **overrides: Unpack[PublishOverrides],
+    ) -> PublishReport:
+        """Publish each of `many`, with at most `window` of them unconfirmed, in bounded memory.
+
+        Args:
+            name: of the publication.
+            many: contents, as for `publish`.
+            routing_key: one for all, or a function of the content.
+            window: publishes under way at a time.
+            overrides: for all of them.
+
+        Returns once every one has ended; the report says how. A content that cannot be published
+        at all raises as `publish` does, after those before it have ended.
+        """
+        self._check_may_publish()
+        return await self._publisher.publish_many(name, many, routing_key, window, overrides)
+
+    def publish_sync(
+        self,
+        name: str,
+        content: Any,
+        routing_key: str | None = None,
+        **overrides: Unpack[PublishOverrides],
+    ) -> Outcome:
+        """`publish` from another thread, and wait there for the outcome.
+
+        Raises:
+            WrongLoopError: called from the event loop's own thread, which it would stop.
+            PublishError: it did not end as `success`; and what `publish` raises.
+        """
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            raise BrokerClosedError
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is loop:
+            raise WrongLoopError("publish_sync would stop the event loop it waits for")
+
+        async def publish_and_wait() -> Outcome:
+            return await (await self.publish(name, content, routing_key, **overrides))
+
+        return asyncio.run_coroutine_threadsafe(publish_and_wait(), loop).result()
+
+    async def request(
+        self,
+        name: str,
+        content: Any,
+        routing_key: str | None = None,
+        **overrides: Unpack[PublishOverrides],
+    ) -> Reply:
+        """Publish a request and wait for its answer.
+
+        Args:
+            name: of the publication it goes through.
+            content: as for `publish`.
+            routing_key: instead of the publication's.
+            overrides: as for `publish`; `timeout` (30 s) is for request and answer together.
+
+        Raises:
+            RequestTimeoutError: no answer came in time.
+            RequestLostError: the connection the answer was to come on was lost.
+            PublishError: the request was not delivered; and what `publish` raises.
+        """
+        self._check_may_publish()
+        return await self._publisher.request(name, content, routing_key, overrides)
 
     async def forward(
         self,
@@ -223,48 +275,8 @@ class Broker(Emitter):
         the properties, each for itself (rascal R-091). Only `persistent`, which every publication
         has, is the message's own unless it is given here.
         """
-        loop = self._check_may_publish()
-        route = self._route(name)
-        properties = message.properties
-        given = route.forwarded(properties)
-        if "headers" in overrides:
-            overrides["headers"] = {**given.get("headers", {}), **overrides["headers"]}
-        given.update(overrides)
-        key = routing_key or route.config.routing_key or message.routing_key
-        return await self._publish(
-            route, message.body, properties.content_type, key, given, loop.time()
-        )
-
-    async def _publish(
-        self,
-        route: _Route,
-        body: bytes,
-        content_type: str | None,
-        routing_key: str | None,
-        overrides: PublishOverrides,
-        now: float,
-    ) -> Publication:
-        outgoing = route.outgoing(body, content_type, routing_key, overrides)
-        publication = Publication(
-            route.config.name,
-            outgoing,
-            route.vhost.publish_queue,
-            self._tasks,
-            started=now,
-            timeout=overrides.get("timeout", route.config.timeout),
-            nacks_left=route.config.retry_nacked,
-        )
-        await route.vhost.publish_queue.put(publication, confirm=route.config.confirm)
-        return publication
-
-    def _route(self, name: str) -> _Route:
-        route = self._routes.get(name)
-        if route is None:
-            config = self.config.find_publication(name)
-            if config is None:
-                raise UnknownNameError("publication", name, list(self.config.publications))
-            route = self._routes[name] = _Route(config, self._vhosts[config.vhost])
-        return route
+        self._check_may_publish()
+        return await self._publisher.forward(name, message, routing_key, overrides)
 
     # ------------------------------------------------------------------ subscribing
 
@@ -292,7 +304,7 @@ class Broker(Emitter):
 
     def _subscribe(self, config: SubscriptionConfig, handler: Listener | None) -> Subscription:
         vhost = self._vhosts[config.vhost]
-        subscription = self._subscription_kind(config, vhost, self, self._tasks)
+        subscription = self._subscription_kind(config, vhost, self._publisher, self._tasks)
         self._subscriptions = [each for each in self._subscriptions if not each.is_cancelled]
         self._subscriptions.append(subscription)
         if handler is not None:
@@ -310,58 +322,6 @@ class Broker(Emitter):
             for result in results:
                 if isinstance(result, Exception):
                     self.emit("error", result, "")
-
-    # ------------------------------------------------------------------ for recovery
-
-    async def republish(self, vhost: str, outgoing: Outgoing) -> None:
-        """Publish a recovery copy to a queue; returns once it is confirmed (`Republisher`)."""
-        queue = self._vhosts[vhost].publish_queue
-        publication = Publication(
-            f"republish to {outgoing.routing_key}",
-            outgoing,
-            queue,
-            self._tasks,
-            started=asyncio.get_running_loop().time(),
-            timeout=PublicationConfig.model_fields["timeout"].default,
-        )
-        await queue.put(publication, confirm=True)
-        await publication
-
-    async def forward_copy(
-        self,
-        publication: str,
-        message: Message,
-        headers: Mapping[str, Any],
-        routing_key: str | None,
-    ) -> None:
-        """Publish a recovery copy through a publication; returns once confirmed (`Republisher`).
-
-        Always confirmed, whatever the publication says: the original is acked on the strength
-        of it (rascal C-22). The copy also gets a CC of ``<queue>.<routing key>``, by which an
-        exchange behind it can lead it back to the queue it failed in (R-093).
-        """
-        route = self._route(publication)
-        key = routing_key or route.config.routing_key or message.routing_key
-        back = f"{message.queue}.{key}"
-        headers = {**headers, "CC": [back]}
-        outgoing = Outgoing(
-            route.exchange,
-            key if route.config.exchange is not None else route.routing_key,
-            message.body,
-            message.properties._replace(headers=headers),
-            mandatory=True,
-        )
-        queue = route.vhost.publish_queue
-        copy = Publication(
-            route.config.name,
-            outgoing,
-            queue,
-            self._tasks,
-            started=asyncio.get_running_loop().time(),
-            timeout=route.config.timeout,
-        )
-        await queue.put(copy, confirm=True)
-        await copy
 
     # ------------------------------------------------------------------ life
 
@@ -430,6 +390,7 @@ class Broker(Emitter):
             self._ended.set()
 
     async def _close_vhosts(self) -> None:
+        await self._publisher.close()
         for vhost in self._vhosts.values():
             try:
                 await vhost.close()
@@ -497,8 +458,7 @@ class _Creating:
         return self._create().__await__()
 
     async def _create(self) -> Broker:
-        event_log = None
-        config = load_config(self._source)
+        config, event_log = load_config(self._source), None
         if self._event_log is not None:
             event_log = EventLog(self._event_log, f"{socket.gethostname()}-client")
         broker = self._kind(config, event_log)
@@ -517,105 +477,3 @@ class _Creating:
     ) -> None:
         if self._broker is not None:
             await self._broker.shutdown()
-
-
-_TEXT_PROPERTIES = ("content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id")
-_FORWARDED = (
-    *_TEXT_PROPERTIES,
-    "content_type",
-    "headers",
-    "message_id",
-    "priority",
-    "timestamp",
-)
-
-
-class _Route:
-    """A publication, made ready once: publishing fills in what differs from message to message."""
-
-    __slots__ = ("_mandatory", "_template", "config", "exchange", "routing_key", "vhost")
-
-    def __init__(self, config: PublicationConfig, vhost: Vhost) -> None:
-        self.config = config
-        self.vhost = vhost
-        # AMQP 0-9-1 §3.1.3.1: the default exchange routes to the queue of that name.
-        self.exchange = config.exchange if config.exchange is not None else ""
-        self.routing_key = config.routing_key if config.queue is None else config.queue
-        options = config.options
-        self._mandatory = options.mandatory
-        self._template = Properties(
-            content_type=options.content_type,
-            content_encoding=options.content_encoding,
-            headers=options.headers or None,
-            delivery_mode=PERSISTENT if options.persistent else TRANSIENT,
-            priority=options.priority,
-            correlation_id=options.correlation_id,
-            reply_to=options.reply_to,
-            expiration=_milliseconds(options.expiration),
-            type=options.type,
-            user_id=options.user_id,
-            app_id=options.app_id,
-        )
-        check_publish(Outgoing(self.exchange, self.routing_key, b"", self._template))
-
-    def forwarded(self, properties: Properties) -> PublishOverrides:
-        """What a forwarded message brings along, less what this publication says itself."""
-        given: PublishOverrides = {}
-        for key in _FORWARDED:
-            value = getattr(properties, key)
-            if value is not None and getattr(self._template, key) is None:
-                given[key] = value  # type: ignore[literal-required] # a name out of _FORWARDED
-        if properties.headers and self._template.headers:
-            given["headers"] = {**properties.headers, **self._template.headers}
-        if properties.delivery_mode is not None:
-            given["persistent"] = properties.delivery_mode == PERSISTENT
-        return given
-
-    def outgoing(
-        self,
-        body: bytes,
-        content_type: str | None,
-        routing_key: str | None,
-        overrides: PublishOverrides,
-    ) -> Outgoing:
-        """The message for the wire."""
-        template = self._template
-        properties = template._replace(
-            content_type=template.content_type or content_type,
-            message_id=overrides.get("message_id") or uuid4().hex,
-        )
-        # What is published to a queue goes to that queue, whatever a message brings along.
-        key = self.routing_key
-        if routing_key is not None and self.config.queue is None:
-            key = routing_key
-        mandatory = self._mandatory
-        if overrides:
-            mandatory = overrides.get("mandatory", mandatory)
-            properties = _overridden(properties, overrides)
-        outgoing = Outgoing(self.exchange, key, body, properties, mandatory)
-        if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
-            check_publish(outgoing)
-        return outgoing
-
-
-_SURELY_SHORT = 63  # characters, four bytes at most each: within AMQP's 255 bytes
-
-
-def _overridden(properties: Properties, overrides: PublishOverrides) -> Properties:
-    changes: dict[str, Any] = {
-        name: overrides[name]  # type: ignore[literal-required] # a name of both
-        for name in (*_TEXT_PROPERTIES, "content_type", "priority", "timestamp")
-        if name in overrides
-    }
-    if "headers" in overrides:
-        changes["headers"] = {**(properties.headers or {}), **overrides["headers"]} or None
-    if "expiration" in overrides:
-        changes["expiration"] = _milliseconds(overrides["expiration"])
-    if "persistent" in overrides:
-        changes["delivery_mode"] = PERSISTENT if overrides["persistent"] else TRANSIENT
-    return properties._replace(**changes)
-
-
-def _milliseconds(seconds: float | None) -> str | None:
-    """RabbitMQ: `expiration` is a whole number of milliseconds, in digits."""
-    return None if seconds is None else str(round(seconds * 1000))

@@ -6,6 +6,7 @@ BrokerClientError
 │   ├── UnknownNameError
 │   ├── InvalidMessageError
 │   ├── InvalidNameError
+│   ├── InvalidHandlerError
 │   ├── BrokerClosedError
 │   ├── WrongLoopError
 │   └── UnsupportedError
@@ -28,6 +29,9 @@ BrokerClientError
 │   ├── PublishUnconfirmedError
 │   ├── PublishAbortedError
 │   └── PublishQueueFullError
+├── RequestError
+│   ├── RequestTimeoutError
+│   └── RequestLostError
 ├── DeliveryError
 │   ├── AlreadySettledError
 │   ├── StaleDeliveryError
@@ -147,6 +151,17 @@ class InvalidNameError(UsageError, ValueError):
     def __str__(self) -> str:
         shown = self.name if len(self.name) <= 40 else self.name[:37] + "..."
         return f"{self.kind} {shown!r} {self.reason}"
+
+
+class InvalidHandlerError(UsageError, TypeError):
+    """A function cannot be a handler as it stands."""
+
+    def __init__(self, handler: str, reason: str) -> None:
+        super().__init__(handler, reason)
+        self.handler, self.reason = handler, reason
+
+    def __str__(self) -> str:
+        return f"{self.handler} cannot handle messages: {self.reason}"
 
 
 class WrongLoopError(UsageError, RuntimeError):
@@ -436,6 +451,39 @@ class PublishQueueFullError(PublishError):
 
     def __str__(self) -> str:
         return f"{self._what()} was refused: {self.queued} messages wait already ({self.limit})"
+
+
+# --------------------------------------------------------------------------- requests
+
+
+class RequestError(BrokerClientError):
+    """A request got no answer. It may have been carried out all the same."""
+
+
+class RequestTimeoutError(RequestError, TimeoutError):
+    """No answer came in time."""
+
+    retryable = True
+
+    def __init__(self, publication: str, waited: float) -> None:
+        super().__init__(publication, waited)
+        self.publication, self.waited = publication, waited
+
+    def __str__(self) -> str:
+        return f"request through {self.publication!r}: no answer within {self.waited:g} s"
+
+
+class RequestLostError(RequestError):
+    """The reply queue went, with its connection or by itself, before the answer came."""
+
+    retryable = True
+
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(queue, reason)
+        self.queue, self.reason = queue, reason
+
+    def __str__(self) -> str:
+        return f"the answer is lost with reply queue {self.queue!r}: {self.reason}"
 
 
 # --------------------------------------------------------------------------- deliveries

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from broker_client.config import VhostConfig
 from broker_client.connection import Connection
+from broker_client.delay import DelayQueues, DelayStep
 from broker_client.errors import TransportError
 from broker_client.pool import ChannelPool
 from broker_client.publish_queue import PublishQueue
@@ -51,6 +52,7 @@ class Vhost:
         self._connectors = connectors
         self._emit = emit
         self._topology = Topology(config)
+        self._delays = DelayQueues()
         self._purged = False
         self._down_since: float | None = None
         self._last_error: Exception | None = None
@@ -149,6 +151,16 @@ class Vhost:
         assert failure is not None
         raise failure
 
+    @property
+    def is_embedded(self) -> bool:
+        """True when its broker is the built-in one."""
+        return all(connection.is_embedded for connection in self.config.connections)
+
+    async def prepare_delay(self, step: DelayStep) -> None:
+        """Have the waiting place of a delayed publish there: now, or with the next link."""
+        link = self.connection.link
+        await self._delays.prepare(link if link is not None and link.is_open else None, step)
+
     async def purge(self) -> int:
         """Empty every declared queue; returns how many ready messages went."""
         link = await self.open_link()
@@ -182,6 +194,7 @@ class Vhost:
                 await asyncio.sleep(wait)
             link = await self.wait_up()
             await self._topology.establish(link, purge=False)
+            await self._delays.restore(link)
             self._restored_at = loop.time()
 
     def _opener(self, *, confirm: bool) -> Callable[[], Any]:
@@ -195,6 +208,7 @@ class Vhost:
 
     async def prepare(self, link: Link) -> None:
         await self._topology.establish(link, purge=not self._purged)
+        await self._delays.restore(link)
         self._purged = True
 
     def link_up(self, link: Link) -> None:

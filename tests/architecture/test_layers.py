@@ -24,12 +24,15 @@ ROWS: list[tuple[str, ...]] = [
     ("node",),
     ("server",),
     # client
+    ("encryption", "management", "redeliveries"),
+    ("deduplication",),
     ("transport",),
-    ("connection",),
+    ("connection", "delay"),
     ("pool",),
     ("publish_queue", "topology", "publication", "content", "ackornack"),
     ("subscription", "vhost"),
-    ("client_events",),
+    ("client_events", "routes", "requests", "handlers"),
+    ("publisher", "shovels"),
     ("broker",),
     # connectors
     ("spark",),
@@ -58,11 +61,13 @@ OWNERS = {
     "pamqp": ("transport.network*", "amqp.codec*"),
     "tenacity": ("retry",),
     "yaml": ("config_loader*", "config_tree"),
-    "pydantic": ("config", "config_*", "content"),  # content writes an application's models
+    "pydantic": ("config", "config_*", "content", "handlers"),  # an application's models
     "pydantic_core": ("config", "config_*", "content"),
     "typer": ("cli*",),
     "rich": ("cli*",),
-    "sqlite3": ("store*",),
+    "sqlite3": ("store*", "redeliveries", "deduplication"),
+    "cryptography": ("encryption",),
+    "redis": ("redeliveries",),
     "pyspark": ("spark*",),
     "pyarrow": ("spark*",),
     "starlette": ("server*",),
