@@ -30,6 +30,7 @@ ROWS: list[tuple[str, ...]] = [
     ("connection", "delay"),
     ("pool",),
     ("publish_queue", "topology", "publication", "content", "ackornack"),
+    ("outbox",),
     ("subscription", "vhost"),
     ("client_events", "routes", "requests", "handlers"),
     ("publisher", "shovels"),
