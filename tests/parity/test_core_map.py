@@ -14,7 +14,7 @@ MAP = tomllib.loads(Path(__file__).with_name("core.toml").read_text(encoding="ut
 
 
 @cache
-def tests_in(file: str) -> frozenset[str]:
+def functions_in(file: str) -> frozenset[str]:
     functions = ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
     return frozenset(
         node.name for node in functions if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -27,7 +27,9 @@ def test_every_row_names_tests_that_are_there(row: str) -> None:
     assert tests
     for test in tests:
         file, name = test.split("::")
-        assert name in tests_in(file), f"{row}: {test} is gone; name the test that took its place"
+        assert name in functions_in(file), (
+            f"{row}: {test} is gone; name the test that took its place"
+        )
 
 
 def test_no_row_is_both_held_and_without_meaning() -> None:
