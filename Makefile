@@ -19,7 +19,7 @@ demo: ## Run examples/flights.py; URL=amqp://... for a broker other than the bui
 
 test: ## Run every test, with a RabbitMQ of our own where Debian's package is or can be installed
 	@scripts/venv test
-	@scripts/install-rabbitmq
+	@scripts/install-servers
 	@scripts/test
 
 check: ## Format, lint, types, architecture, unit and document tests: before a commit
@@ -27,7 +27,7 @@ check: ## Format, lint, types, architecture, unit and document tests: before a c
 
 bench: ## Measure, side by side with other clients; JSON out
 	@scripts/venv test
-	@scripts/install-rabbitmq
+	@scripts/install-servers
 	@"$(VENV)/bin/python" -m bench
 
 clean: ## Remove .venv, caches and builds
