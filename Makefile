@@ -4,9 +4,10 @@
 export PYTHON ?=
 export VENV ?= .venv
 URL ?= embedded://
+SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench soak clean
 
 help: ## Print this
 	@echo "make TARGET, where TARGET is one of"
@@ -29,6 +30,9 @@ bench: ## Measure, side by side with other clients; JSON out
 	@scripts/venv test
 	@scripts/install-servers
 	@"$(VENV)/bin/python" -m bench
+
+soak: ## Kill a node again and again under load and see that nothing is lost; SECONDS=600
+	@scripts/soak "$(SECONDS)"
 
 clean: ## Remove .venv, caches and builds
 	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
