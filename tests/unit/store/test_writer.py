@@ -191,3 +191,18 @@ async def test_no_more_is_read_at_a_time_than_memory_should_hold(store: SqliteSt
 async def test_a_missing_message_is_damage(store: SqliteStore) -> None:
     with pytest.raises(StoreError, match="message 7 is missing"):
         store.load([7 << COPY_BITS])
+
+
+async def test_it_is_behind_while_much_waits_for_the_commit_before(store: SqliteStore) -> None:
+    gate, answers = Gate(store), Answers()
+    gate.open.clear()
+    ask(store, answers, "first")
+    big = a_message(body=b"x" * (5 << 20), delivery_mode=2)
+    store.write([appended(1, big)])
+    assert not store.is_behind
+    store.write([appended(2, a_message(body=b"y" * (5 << 20), delivery_mode=2))])
+    assert store.is_behind
+    ask(store, answers, "second")
+    gate.open.set()
+    await eventually(lambda: len(answers.heard) == 2)
+    assert not store.is_behind
