@@ -40,6 +40,7 @@ from broker_client.store.encoding import decode_arguments, decode_properties
 _NEEDED = (3, 35)  # UPDATE ... FROM is of 3.33
 _CHUNK = 256  # rows a statement: each statement gives up the interpreter's lock only once
 _IDS = 20_000  # ids a statement
+_PATIENCE = 30.0  # seconds to wait for another program that writes into the file
 _CHECKPOINT = 4_000  # pages in the log before it is worked into the file
 _WITHOUT_QUEUE: Callable[[Any], StoredEntry] = itemgetter(slice(1, None))
 """A row of `entries` in the shape of a `StoredEntry`; to make one of each would take too long."""
@@ -90,7 +91,11 @@ class SqliteFile:
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(
-            self.path, isolation_level=None, check_same_thread=False, cached_statements=64
+            self.path,
+            timeout=_PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
         )
 
     def close(self) -> None:
