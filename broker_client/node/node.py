@@ -306,7 +306,7 @@ class Node(NodeControl):
             self._carry_out(backlog.popleft())
         self._release()
         self._log_events()
-        if not backlog and self.engine.is_unfinished:
+        if len(backlog) < _BATCH and self.engine.is_unfinished:
             self.engine.proceed(self.now())
         if backlog or self.engine.has_effects:
             self.wake()
