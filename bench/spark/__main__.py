@@ -6,6 +6,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import logging
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +25,7 @@ def main() -> int:
     command.add_argument("--json", type=Path, default=Path("build/bench-spark.json"))
     options = command.parse_args()
     console = Console()
+    logging.getLogger("broker_client").setLevel(logging.ERROR)  # no advice on our small topology
     spark = open_session("bench")
     ratios: list[Ratio] = []
     for part in (options.only,) if options.only else PARTS:
