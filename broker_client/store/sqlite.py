@@ -11,7 +11,7 @@ import gc
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -34,12 +34,13 @@ from broker_client.errors import (
 )
 from broker_client.message import Outgoing
 from broker_client.store import schema
-from broker_client.store.batch import Batch, QueueIds, Row
+from broker_client.store.batch import Batch, QueueIds
 from broker_client.store.encoding import decode_arguments, decode_properties
 
 _NEEDED = (3, 35)  # UPDATE ... FROM is of 3.33
 _CHUNK = 256  # rows a statement: each statement gives up the interpreter's lock only once
 _IDS = 20_000  # ids a statement
+_PATIENCE = 30.0  # seconds to wait for another program that writes into the file
 _CHECKPOINT = 4_000  # pages in the log before it is worked into the file
 _WITHOUT_QUEUE: Callable[[Any], StoredEntry] = itemgetter(slice(1, None))
 """A row of `entries` in the shape of a `StoredEntry`; to make one of each would take too long."""
@@ -90,7 +91,11 @@ class SqliteFile:
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(
-            self.path, isolation_level=None, check_same_thread=False, cached_statements=64
+            self.path,
+            timeout=_PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
         )
 
     def close(self) -> None:
@@ -214,14 +219,14 @@ class SqliteFile:
         self._for_ids(_DROP, record_ids)
         self._for_ids(schema.DROP_ORPHANS, list(dict.fromkeys(map(message_number, record_ids))))
 
-    def _many(self, statement: str, rows: list[Row], width: int) -> None:
+    def _many(self, statement: str, rows: Sequence[Sequence[Any]], width: int) -> None:
         """`statement` with as many rows of values as fit, in few sizes, so that it stays cached."""
         row = f"({', '.join('?' * width)})"
         at, chunk = 0, _CHUNK
         while at < len(rows):
             while chunk > len(rows) - at:
                 chunk //= 4
-            values: list[Any] = [value for each in rows[at : at + chunk] for value in each]
+            values = list(chain.from_iterable(rows[at : at + chunk]))
             self.connection.execute(statement.format(", ".join([row] * chunk)), values)
             at += chunk
 
