@@ -29,6 +29,7 @@ from broker_client.core.records import (
     VHostAdded,
 )
 from broker_client.message import Outgoing
+from broker_client.store import schema
 from broker_client.store.encoding import decode_properties, encode_arguments, encode_properties
 
 Row = tuple[Any, ...]
@@ -70,7 +71,8 @@ class Batch:
         """Statements and their parameters, in order; to be done first."""
         self._appended: dict[int, list[Any]] = {}
         self._new: dict[int, Row] = {}
-        self._all_held = True
+        self.rows: list[Row] = []
+        """For the view `intake`, once it is sealed."""
         self.body_bytes = 0
         """Of all messages that came with it."""
         self.delivered: dict[int, int] = {}
@@ -78,34 +80,36 @@ class Batch:
         self.settled: list[int] = []
         self.removed_queues: list[int] = []
 
+    @property
+    def is_plain(self) -> bool:
+        """True when it has nothing to do but what is in `rows`."""
+        return not (self.settled or self.delivered or self.topology or self.removed_queues)
+
     def __bool__(self) -> bool:
-        return bool(
-            self._appended
-            or self.settled
-            or self.delivered
-            or self.moved
-            or self.topology
-            or self.removed_queues
-        )
+        return bool(self._appended or self.moved or not self.is_plain)
 
     def message(self, number: int) -> Outgoing | None:
         """A message that came with this batch."""
         row = self._new.get(number)
         if row is None:
             return None
-        _, exchange, routing_key, properties, body, _ = row
+        exchange, routing_key, properties, body, _ = row
         return Outgoing(exchange, routing_key, body, decode_properties(properties))
 
-    def entry_rows(self) -> list[list[Any]]:
-        """Rows for `entries`."""
-        return list(self._appended.values())
-
-    def message_rows(self) -> list[Row]:
-        """Rows for `messages`: those that a queue still holds."""
-        if self._all_held:
-            return list(self._new.values())
-        numbers = dict.fromkeys(record_id >> COPY_BITS for record_id in self._appended)
-        return [self._new[number] for number in numbers]
+    def seal(self) -> None:
+        """Make the rows for the view `intake`; nothing may be added any more."""
+        kept: set[int] = set()
+        rows = self.rows
+        for entry in self._appended.values():
+            number = entry[0] >> COPY_BITS
+            if number in kept:
+                rows.append((schema.APPEND, *entry, *_NO_MESSAGE))
+            else:
+                kept.add(number)
+                rows.append((schema.APPEND_WITH_MESSAGE, *entry, *self._new[number]))
+        for record_id, (position, due_at) in self.moved.items():
+            place = (position, None, None, None, None, due_at)
+            rows.append((schema.MOVE, record_id, None, *place, *_NO_MESSAGE))
 
     def add(self, records: Iterable[Record]) -> None:
         """Take in what happened next.
@@ -123,8 +127,6 @@ class Batch:
                     self.settled.append(record_id)
                     self.delivered.pop(record_id, None)
                     self.moved.pop(record_id, None)
-                else:
-                    self._all_held = False
             elif isinstance(record, Delivered):
                 row = appended.get(record.record_id)
                 if row is None:
@@ -148,7 +150,7 @@ class Batch:
         if number not in self._new:
             encoded = encode_properties(properties)
             crc = zlib.crc32(body, zlib.crc32(encoded))
-            self._new[number] = (number, exchange, routing_key, encoded, body, crc)
+            self._new[number] = (exchange, routing_key, encoded, body, crc)
             self.body_bytes += size_bytes
         queue_id = self._queue_ids.of(vhost, queue)
         self._appended[record_id] = [
@@ -191,6 +193,7 @@ class Batch:
                 do((_UNBIND, row))
 
 
+_NO_MESSAGE: Row = (None,) * 5
 _UNBIND = (
     "DELETE FROM bindings WHERE vhost = ? AND source = ? AND kind = ? AND destination = ? "
     "AND binding_key = ? AND arguments = ?"
