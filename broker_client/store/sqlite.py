@@ -27,6 +27,7 @@ from broker_client.core.records import (
 )
 from broker_client.errors import (
     MalformedFrameError,
+    ReplyError,
     StoreCorruptError,
     StoreError,
     StoreFullError,
@@ -126,7 +127,11 @@ class SqliteFile:
             StoreError: it cannot be read.
         """
         with translated(self.path), _no_collections():
-            target.restore_topology(self._topology())
+            try:
+                target.restore_topology(self._topology())
+            except (ReplyError, LookupError) as error:
+                why = f"exchanges, queues and bindings do not fit together ({error!r})"
+                raise StoreCorruptError(self.path, why) from error
             names: dict[int, tuple[str, str]] = {}
             for id, vhost, name in self.connection.execute("SELECT id, vhost, name FROM queues"):
                 names[id] = vhost, name

@@ -451,3 +451,27 @@ async def test_a_torn_page_is_an_error_at_the_start_or_at_the_message(
 
     with pytest.raises(StoreError, match=r"store .*node\.db"):
         await use()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM queues",
+        "DELETE FROM vhosts",
+        "UPDATE exchanges SET type = 'nonsense'",
+        "UPDATE queues SET arguments = x'ffff'",
+    ],
+)
+async def test_a_file_that_does_not_fit_together_is_refused(
+    path: Path, opened: Open, statement: str
+) -> None:
+    async with opened() as desk:
+        desk.queue()
+        engine = desk.node.engine
+        engine.declare_exchange(desk.channel, "e", "topic")
+        engine.bind_queue(desk.channel, "q", "e", "#", {})
+        desk.publish(b"1")
+    rows(path, statement)
+    with pytest.raises(StoreCorruptError, match="store check"):
+        async with opened():
+            pass
