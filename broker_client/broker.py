@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
 from broker_client import content as contents
@@ -21,6 +21,7 @@ from broker_client.config import (
     VhostConfig,
 )
 from broker_client.config_loader import Source, load_config
+from broker_client.consuming import ConsumingStores
 from broker_client.emitter import Emitter, Listener
 from broker_client.errors import (
     BrokerClientError,
@@ -28,8 +29,10 @@ from broker_client.errors import (
     UnknownNameError,
     WrongLoopError,
 )
+from broker_client.handlers import Handler
 from broker_client.message import PERSISTENT, TRANSIENT, Message, Outgoing, Properties
 from broker_client.publication import Publication
+from broker_client.redeliveries import CounterFactory
 from broker_client.stats import BrokerStats
 from broker_client.subscription import Subscription
 from broker_client.tasks import TaskGroup
@@ -39,6 +42,8 @@ from broker_client.transport.network import NetworkConnector
 from broker_client.vhost import Vhost
 
 log = logging.getLogger("broker_client.broker")
+
+H = TypeVar("H", bound=Handler)
 
 _DRAIN_TIMEOUT = 10.0  # seconds `shutdown` waits for publishes to be confirmed
 
@@ -87,9 +92,12 @@ class Broker(Emitter):
         }
     )
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(
+        self, config: BrokerConfig, *, counters: Mapping[str, CounterFactory] | None = None
+    ) -> None:
         super().__init__(TaskGroup("broker"))
         self.config = config
+        self._consuming = ConsumingStores(config, counters or {})
         self._senders = TaskGroup("broker senders")
         self._nodes = EmbeddedNodes(config=config.node)
         self._vhosts: dict[str, Vhost] = {}
@@ -103,11 +111,15 @@ class Broker(Emitter):
         self._ended = asyncio.Event()
 
     @classmethod
-    def create(cls, config: Source) -> _Creating:
+    def create(
+        cls, config: Source, *, counters: Mapping[str, CounterFactory] | None = None
+    ) -> _Creating:
         """A connected Broker.
 
         Args:
             config: path of a YAML file, a mapping of the same shape, or a `BrokerConfig`.
+            counters: what makes the `custom` redelivery counters, by their names: each is called
+                with its `CounterConfig`.
 
         Use it as ``async with Broker.create(...) as broker`` or ``await Broker.create(...)``.
 
@@ -115,8 +127,9 @@ class Broker(Emitter):
             ConfigError: the configuration is wrong; every problem is listed.
             TransportError: a vhost's broker did not answer.
             TopologyError: a vhost cannot be made as declared.
+            UnsupportedError: a custom counter has no factory.
         """
-        return _Creating(cls, config)
+        return _Creating(cls, config, counters)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "open"
@@ -257,23 +270,60 @@ class Broker(Emitter):
             UnknownNameError: no such subscription.
             BrokerClosedError: the broker was shut down.
         """
+        subscription = self._subscribe(self._subscription_config(name))
+        if handler is not None:
+            subscription.on("message", handler)
+        return subscription
+
+    async def subscribe_all(
+        self,
+        only: Callable[[SubscriptionConfig], bool] | None = None,
+        *,
+        implied: bool = False,
+    ) -> list[Subscription]:
+        """All declared subscriptions.
+
+        Args:
+            only: takes those alone for which it says True.
+            implied: also those that queues have without a declaration (rascal does so always).
+        """
+        self._check_usable()
+        configs = list(self.config.subscriptions.values())
+        if implied:
+            configs += self.config.implied_subscriptions()
+        return [self._subscribe(config) for config in configs if only is None or only(config)]
+
+    def handle(self, name: str) -> Callable[[H], H]:
+        """Decorator: the function takes the messages of the subscription `name`.
+
+        It is called as ``handler(content)`` or ``handler(content, message)``; see
+        `Subscription.handle`, and `broker_client.handlers` for all it may do.
+
+        Raises:
+            UnknownNameError: no such subscription.
+            BrokerClosedError: the broker was shut down.
+            InvalidHandlerError: the function takes another number of arguments.
+        """
+        config = self._subscription_config(name)
+
+        def decorate(handler: H) -> H:
+            return self._subscribe(config).handle(handler)
+
+        return decorate
+
+    def _subscription_config(self, name: str) -> SubscriptionConfig:
         self._check_usable()
         config = self.config.find_subscription(name)
         if config is None:
             raise UnknownNameError("subscription", name, list(self.config.subscriptions))
-        return self._subscribe(config, handler)
+        return config
 
-    async def subscribe_all(self) -> list[Subscription]:
-        """All declared subscriptions."""
-        self._check_usable()
-        return [self._subscribe(config, None) for config in self.config.subscriptions.values()]
-
-    def _subscribe(self, config: SubscriptionConfig, handler: Listener | None) -> Subscription:
-        subscription = Subscription(config, self._vhosts[config.vhost], self, self._tasks)
+    def _subscribe(self, config: SubscriptionConfig) -> Subscription:
+        setup = self._consuming.setup(config)
+        vhost = self._vhosts[config.vhost]
+        subscription = Subscription(config, vhost, self, self._tasks, setup=setup)
         self._subscriptions = [each for each in self._subscriptions if not each.is_cancelled]
         self._subscriptions.append(subscription)
-        if handler is not None:
-            subscription.on("message", handler)
         return subscription
 
     async def unsubscribe_all(self) -> None:
@@ -415,6 +465,7 @@ class Broker(Emitter):
         await self._senders.cancel()
         await self._tasks.wait(timeout=_DRAIN_TIMEOUT)  # async listeners of the last events
         await self._tasks.cancel()
+        await self._consuming.close()
         await self._nodes.close()
 
     def connections(self) -> list[tuple[str, str]]:
@@ -462,16 +513,22 @@ class Broker(Emitter):
 class _Creating:
     """What `Broker.create` returns: awaitable, and an async context manager."""
 
-    def __init__(self, kind: type[Broker], source: Source) -> None:
+    def __init__(
+        self,
+        kind: type[Broker],
+        source: Source,
+        counters: Mapping[str, CounterFactory] | None = None,
+    ) -> None:
         self._kind = kind
         self._source = source
+        self._counters = counters
         self._broker: Broker | None = None
 
     def __await__(self) -> Generator[Any, None, Broker]:
         return self._create().__await__()
 
     async def _create(self) -> Broker:
-        broker = self._kind(load_config(self._source))
+        broker = self._kind(load_config(self._source), counters=self._counters)
         await broker._open()  # noqa: SLF001 - the other half of `create`
         return broker
 
