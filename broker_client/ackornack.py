@@ -95,16 +95,19 @@ class AckOrNack:
         "_is_covered",
         "_is_lost",
         "_owner",
-        "has_succeeded",
+        "error",
         "message",
+        "requeues",
     )
 
     def __init__(self, owner: SettleOwner, channel: Channel, message: Message) -> None:
         self._owner = owner
         self._channel = channel
         self.message = message
-        self.has_succeeded = False
-        """True once it was called without an error."""
+        self.error: BaseException | str | None = None
+        """What it was called with."""
+        self.requeues = False
+        """True when it gives the message back to its queue."""
         self._begun = False
         self._is_lost = False
         self._is_covered = False  # settled along with a later one (`all`)
@@ -152,8 +155,8 @@ class AckOrNack:
             self._report_second_call()
             return
         self._begun = True
+        self.error = error
         if error is None:
-            self.has_succeeded = True
             self._ack(all)
             return
         for strategy in (*chain, _LAST_RESORT):
@@ -185,9 +188,10 @@ class AckOrNack:
         """The delivery is not ours any more: its channel is gone, or its time ran out."""
         self._is_lost = True
 
-    def cover(self) -> None:
-        """The delivery was settled along with a later one."""
+    def cover(self, by: AckOrNack) -> None:
+        """The delivery was settled along with `by`, a later one."""
         self._begun = self._is_covered = True
+        self.error, self.requeues = by.error, by.requeues
 
     def _report_second_call(self) -> None:
         delivery = self.message.delivery
@@ -205,6 +209,7 @@ class AckOrNack:
             return False
         if isinstance(strategy, Nack) and self._can_defer(strategy) and not all:
             delay = strategy.defer or 0.0
+            self.requeues = True
             self._settle("nacked", lambda tag: self._channel.requeue_later(tag, delay))
             return True
         if strategy.defer and not await self._owner.pause(strategy.defer):
@@ -291,6 +296,7 @@ class AckOrNack:
         self._settle("acked", lambda tag: self._channel.ack(tag, multiple=all), all)
 
     def _nack(self, *, requeue: bool, all: bool) -> None:
+        self.requeues = requeue
         self._settle(
             "nacked",
             lambda tag: self._channel.nack(tag, requeue=requeue, multiple=all),
@@ -298,6 +304,7 @@ class AckOrNack:
         )
 
     def _release(self) -> None:
+        self.requeues = True
         self._settle("released", self._channel.release)
 
     def _settle(self, how: str, send: Callable[[int], None], all: bool = False) -> None:

@@ -5,21 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Generator, Mapping
-from datetime import datetime
+import socket
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
-from uuid import uuid4
+from typing import Any, ClassVar, TypeVar, Unpack
 
-from broker_client import content as contents
-from broker_client.amqp.encode import check_publish
-from broker_client.config import (
-    BrokerConfig,
-    ConnectionConfig,
-    PublicationConfig,
-    SubscriptionConfig,
-    VhostConfig,
-)
+from broker_client.client_events import LoggedPublishQueue, LoggedSubscription
+from broker_client.config import BrokerConfig, ConnectionConfig, SubscriptionConfig, VhostConfig
 from broker_client.config_loader import Source, load_config
 from broker_client.consuming import ConsumingStores
 from broker_client.emitter import Emitter, Listener
@@ -29,10 +23,16 @@ from broker_client.errors import (
     UnknownNameError,
     WrongLoopError,
 )
+from broker_client.eventlog import EventLog
 from broker_client.handlers import Handler
-from broker_client.message import PERSISTENT, TRANSIENT, Message, Outgoing, Properties
-from broker_client.publication import Publication
+from broker_client.message import Message
+from broker_client.publication import Outcome, Publication
+from broker_client.publish_queue import PublishQueue
+from broker_client.publisher import Publisher, PublishReport
 from broker_client.redeliveries import CounterFactory
+from broker_client.requests import Reply
+from broker_client.routes import PublishOverrides
+from broker_client.shovels import Shovel
 from broker_client.stats import BrokerStats
 from broker_client.subscription import Subscription
 from broker_client.tasks import TaskGroup
@@ -46,28 +46,6 @@ log = logging.getLogger("broker_client.broker")
 H = TypeVar("H", bound=Handler)
 
 _DRAIN_TIMEOUT = 10.0  # seconds `shutdown` waits for publishes to be confirmed
-
-
-class PublishOverrides(TypedDict, total=False):
-    """What one publish may set otherwise than its publication."""
-
-    message_id: str
-    headers: Mapping[str, Any]
-    content_type: str
-    content_encoding: str
-    persistent: bool
-    mandatory: bool
-    priority: int
-    expiration: float
-    """Seconds."""
-    correlation_id: str
-    reply_to: str
-    timestamp: datetime
-    type: str
-    user_id: str
-    app_id: str
-    timeout: float
-    """Seconds for the whole publish."""
 
 
 class Broker(Emitter):
@@ -93,15 +71,21 @@ class Broker(Emitter):
     )
 
     def __init__(
-        self, config: BrokerConfig, *, counters: Mapping[str, CounterFactory] | None = None
+        self,
+        config: BrokerConfig,
+        event_log: EventLog | None = None,
+        *,
+        counters: Mapping[str, CounterFactory] | None = None,
     ) -> None:
         super().__init__(TaskGroup("broker"))
         self.config = config
         self._consuming = ConsumingStores(config, counters or {})
+        self._event_log = event_log
         self._senders = TaskGroup("broker senders")
         self._nodes = EmbeddedNodes(config=config.node)
         self._vhosts: dict[str, Vhost] = {}
-        self._routes: dict[str, _Route] = {}
+        self._publisher = Publisher(config, self._vhosts, self._tasks)
+        self._shovels: list[Shovel] = []
         self._subscriptions: list[Subscription] = []
         self._ending: tuple[Subscription, ...] = ()  # those that `shutdown` cancels
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,12 +96,18 @@ class Broker(Emitter):
 
     @classmethod
     def create(
-        cls, config: Source, *, counters: Mapping[str, CounterFactory] | None = None
+        cls,
+        config: Source,
+        *,
+        event_log: str | Path | None = None,
+        counters: Mapping[str, CounterFactory] | None = None,
     ) -> _Creating:
         """A connected Broker.
 
         Args:
             config: path of a YAML file, a mapping of the same shape, or a `BrokerConfig`.
+            event_log: folder in which to write down what this client sees happen to messages, for
+                a broker that does not write it itself. The built-in one does: `node.event_log`.
             counters: what makes the `custom` redelivery counters, by their names: each is called
                 with its `CounterConfig`.
 
@@ -127,9 +117,10 @@ class Broker(Emitter):
             ConfigError: the configuration is wrong; every problem is listed.
             TransportError: a vhost's broker did not answer.
             TopologyError: a vhost cannot be made as declared.
+            OSError: `event_log` cannot be written to.
             UnsupportedError: a custom counter has no factory.
         """
-        return _Creating(cls, config, counters)
+        return _Creating(cls, config, event_log, counters)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "open"
@@ -147,19 +138,42 @@ class Broker(Emitter):
         try:
             for config in self.config.vhosts.values():
                 connectors = [self._connector(config, each) for each in config.connections]
-                vhost = Vhost(config, connectors, self.emit, self._senders)
+                vhost = Vhost(config, connectors, self.emit, self._senders, self._queue_kind)
                 self._vhosts[config.name] = vhost
+                if config.publish_queue.outbox is not None:
+                    await vhost.open_outbox(
+                        self._nodes.connector(outbox_url(config.publish_queue.outbox), "/"),
+                        self._senders,
+                    )
                 await vhost.open()
+            for shovel in self.config.shovels.values():
+                self._shovels.append(Shovel(shovel, self._publisher, self._shovel_failed))
+                self._shovels[-1].start(await self.subscribe(shovel.subscription))
         except BaseException:
             await self._close_vhosts()
             self._closing = self._closed = True
             self._ended.set()
             raise
 
+    def _shovel_failed(self, error: BrokerClientError, vhost: str) -> None:
+        self.emit("error", error, vhost)
+
     def _listener_failed(self, event: str, error: Exception) -> None:
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
         if event != "error" and self.has_listener("error"):
             self.emit("error", error, "")
+
+    @property
+    def _queue_kind(self) -> Callable[..., PublishQueue]:
+        if self._event_log is None:
+            return PublishQueue
+        return partial(LoggedPublishQueue, event_log=self._event_log)
+
+    @property
+    def _subscription_kind(self) -> Callable[..., Subscription]:
+        if self._event_log is None:
+            return Subscription
+        return partial(LoggedSubscription, event_log=self._event_log)
 
     def _connector(self, vhost: VhostConfig, connection: ConnectionConfig) -> Connector:
         url = connection.url.get_secret_value()
@@ -185,7 +199,7 @@ class Broker(Emitter):
         Args:
             name: of the publication, or ``/queue`` or ``/exchange`` without declaring one.
             content: bytes, text, or anything JSON can express (models and dataclasses too).
-            routing_key: instead of the publication's.
+            routing_key: instead of the publication's; without effect where that names a queue.
             overrides: see `PublishOverrides`.
 
         Raises:
@@ -196,10 +210,83 @@ class Broker(Emitter):
             PublishTimeoutError: the queue stayed full for the publication's whole `timeout`.
             BrokerClosedError: the broker was shut down.
         """
-        loop = self._check_may_publish()
-        route = self._route(name)
-        body, content_type = contents.encode(content)
-        return await self._publish(route, body, content_type, routing_key, overrides, loop.time())
+        self._check_may_publish()
+        return await self._publisher.publish(name, content, routing_key, overrides)
+
+    async def publish_many(
+        self,
+        name: str,
+        many: Iterable[Any] | AsyncIterable[Any],
+        routing_key: str | Callable[[Any], str] | None = None,
+        *,
+        window: int = 1000,
+        **overrides: Unpack[PublishOverrides],
+    ) -> PublishReport:
+        """Publish each of `many`, with at most `window` of them unconfirmed, in bounded memory.
+
+        Args:
+            name: of the publication.
+            many: contents, as for `publish`.
+            routing_key: one for all, or a function of the content.
+            window: publishes under way at a time.
+            overrides: for all of them.
+
+        Returns once every one has ended; the report says how. A content that cannot be published
+        at all raises as `publish` does, after those before it have ended.
+        """
+        self._check_may_publish()
+        return await self._publisher.publish_many(name, many, routing_key, window, overrides)
+
+    def publish_sync(
+        self,
+        name: str,
+        content: Any,
+        routing_key: str | None = None,
+        **overrides: Unpack[PublishOverrides],
+    ) -> Outcome:
+        """`publish` from another thread, and wait there for the outcome.
+
+        Raises:
+            WrongLoopError: called from the event loop's own thread, which it would stop.
+            PublishError: it did not end as `success`; and what `publish` raises.
+        """
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            raise BrokerClosedError
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is loop:
+            raise WrongLoopError("publish_sync would stop the event loop it waits for")
+
+        async def publish_and_wait() -> Outcome:
+            return await (await self.publish(name, content, routing_key, **overrides))
+
+        return asyncio.run_coroutine_threadsafe(publish_and_wait(), loop).result()
+
+    async def request(
+        self,
+        name: str,
+        content: Any,
+        routing_key: str | None = None,
+        **overrides: Unpack[PublishOverrides],
+    ) -> Reply:
+        """Publish a request and wait for its answer.
+
+        Args:
+            name: of the publication it goes through.
+            content: as for `publish`.
+            routing_key: instead of the publication's.
+            overrides: as for `publish`; `timeout` (30 s) is for request and answer together.
+
+        Raises:
+            RequestTimeoutError: no answer came in time.
+            RequestLostError: the connection the answer was to come on was lost.
+            PublishError: the request was not delivered; and what `publish` raises.
+        """
+        self._check_may_publish()
+        return await self._publisher.request(name, content, routing_key, overrides)
 
     async def forward(
         self,
@@ -214,48 +301,8 @@ class Broker(Emitter):
         the properties, each for itself (rascal R-091). Only `persistent`, which every publication
         has, is the message's own unless it is given here.
         """
-        loop = self._check_may_publish()
-        route = self._route(name)
-        properties = message.properties
-        given = route.forwarded(properties)
-        if "headers" in overrides:
-            overrides["headers"] = {**given.get("headers", {}), **overrides["headers"]}
-        given.update(overrides)
-        key = routing_key or route.config.routing_key or message.routing_key
-        return await self._publish(
-            route, message.body, properties.content_type, key, given, loop.time()
-        )
-
-    async def _publish(
-        self,
-        route: _Route,
-        body: bytes,
-        content_type: str | None,
-        routing_key: str | None,
-        overrides: PublishOverrides,
-        now: float,
-    ) -> Publication:
-        outgoing = route.outgoing(body, content_type, routing_key, overrides)
-        publication = Publication(
-            route.config.name,
-            outgoing,
-            route.vhost.publish_queue,
-            self._tasks,
-            started=now,
-            timeout=overrides.get("timeout", route.config.timeout),
-            nacks_left=route.config.retry_nacked,
-        )
-        await route.vhost.publish_queue.put(publication, confirm=route.config.confirm)
-        return publication
-
-    def _route(self, name: str) -> _Route:
-        route = self._routes.get(name)
-        if route is None:
-            config = self.config.find_publication(name)
-            if config is None:
-                raise UnknownNameError("publication", name, list(self.config.publications))
-            route = self._routes[name] = _Route(config, self._vhosts[config.vhost])
-        return route
+        self._check_may_publish()
+        return await self._publisher.forward(name, message, routing_key, overrides)
 
     # ------------------------------------------------------------------ subscribing
 
@@ -321,7 +368,9 @@ class Broker(Emitter):
     def _subscribe(self, config: SubscriptionConfig) -> Subscription:
         setup = self._consuming.setup(config)
         vhost = self._vhosts[config.vhost]
-        subscription = Subscription(config, vhost, self, self._tasks, setup=setup)
+        subscription = self._subscription_kind(
+            config, vhost, self._publisher, self._tasks, setup=setup
+        )
         self._subscriptions = [each for each in self._subscriptions if not each.is_cancelled]
         self._subscriptions.append(subscription)
         return subscription
@@ -337,58 +386,6 @@ class Broker(Emitter):
             for result in results:
                 if isinstance(result, Exception):
                     self.emit("error", result, "")
-
-    # ------------------------------------------------------------------ for recovery
-
-    async def republish(self, vhost: str, outgoing: Outgoing) -> None:
-        """Publish a recovery copy to a queue; returns once it is confirmed (`Republisher`)."""
-        queue = self._vhosts[vhost].publish_queue
-        publication = Publication(
-            f"republish to {outgoing.routing_key}",
-            outgoing,
-            queue,
-            self._tasks,
-            started=asyncio.get_running_loop().time(),
-            timeout=PublicationConfig.model_fields["timeout"].default,
-        )
-        await queue.put(publication, confirm=True)
-        await publication
-
-    async def forward_copy(
-        self,
-        publication: str,
-        message: Message,
-        headers: Mapping[str, Any],
-        routing_key: str | None,
-    ) -> None:
-        """Publish a recovery copy through a publication; returns once confirmed (`Republisher`).
-
-        Always confirmed, whatever the publication says: the original is acked on the strength
-        of it (rascal C-22). The copy also gets a CC of ``<queue>.<routing key>``, by which an
-        exchange behind it can lead it back to the queue it failed in (R-093).
-        """
-        route = self._route(publication)
-        key = routing_key or route.config.routing_key or message.routing_key
-        back = f"{message.queue}.{key}"
-        headers = {**headers, "CC": [back]}
-        outgoing = Outgoing(
-            route.exchange,
-            key if route.config.exchange is not None else route.routing_key,
-            message.body,
-            message.properties._replace(headers=headers),
-            mandatory=True,
-        )
-        queue = route.vhost.publish_queue
-        copy = Publication(
-            route.config.name,
-            outgoing,
-            queue,
-            self._tasks,
-            started=asyncio.get_running_loop().time(),
-            timeout=route.config.timeout,
-        )
-        await queue.put(copy, confirm=True)
-        await copy
 
     # ------------------------------------------------------------------ life
 
@@ -457,6 +454,7 @@ class Broker(Emitter):
             self._ended.set()
 
     async def _close_vhosts(self) -> None:
+        await self._publisher.close()
         for vhost in self._vhosts.values():
             try:
                 await vhost.close()
@@ -467,6 +465,8 @@ class Broker(Emitter):
         await self._tasks.cancel()
         await self._consuming.close()
         await self._nodes.close()
+        if self._event_log is not None:
+            await asyncio.to_thread(self._event_log.close)
 
     def connections(self) -> list[tuple[str, str]]:
         """(vhost, address) of every vhost; passwords are masked."""
@@ -510,6 +510,11 @@ class Broker(Emitter):
         return loop
 
 
+def outbox_url(path: str) -> str:
+    """The address of the built-in broker that keeps an outbox in the file at `path`."""
+    return f"embedded://{os.path.abspath(path)}"
+
+
 class _Creating:
     """What `Broker.create` returns: awaitable, and an async context manager."""
 
@@ -517,10 +522,12 @@ class _Creating:
         self,
         kind: type[Broker],
         source: Source,
-        counters: Mapping[str, CounterFactory] | None = None,
+        event_log: str | Path | None,
+        counters: Mapping[str, CounterFactory] | None,
     ) -> None:
         self._kind = kind
         self._source = source
+        self._event_log = event_log
         self._counters = counters
         self._broker: Broker | None = None
 
@@ -529,6 +536,10 @@ class _Creating:
 
     async def _create(self) -> Broker:
         broker = self._kind(load_config(self._source), counters=self._counters)
+        if self._event_log is not None:
+            broker._event_log = EventLog(  # noqa: SLF001 - the other half of `create`
+                self._event_log, f"{socket.gethostname()}-client"
+            )
         await broker._open()  # noqa: SLF001 - the other half of `create`
         return broker
 
@@ -544,102 +555,3 @@ class _Creating:
     ) -> None:
         if self._broker is not None:
             await self._broker.shutdown()
-
-
-_TEXT_PROPERTIES = ("content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id")
-_FORWARDED = (
-    *_TEXT_PROPERTIES,
-    "content_type",
-    "headers",
-    "message_id",
-    "priority",
-    "timestamp",
-)
-
-
-class _Route:
-    """A publication, made ready once: publishing fills in what differs from message to message."""
-
-    __slots__ = ("_mandatory", "_template", "config", "exchange", "routing_key", "vhost")
-
-    def __init__(self, config: PublicationConfig, vhost: Vhost) -> None:
-        self.config = config
-        self.vhost = vhost
-        # AMQP 0-9-1 §3.1.3.1: the default exchange routes to the queue of that name.
-        self.exchange = config.exchange if config.exchange is not None else ""
-        self.routing_key = config.routing_key if config.queue is None else config.queue
-        options = config.options
-        self._mandatory = options.mandatory
-        self._template = Properties(
-            content_type=options.content_type,
-            content_encoding=options.content_encoding,
-            headers=options.headers or None,
-            delivery_mode=PERSISTENT if options.persistent else TRANSIENT,
-            priority=options.priority,
-            correlation_id=options.correlation_id,
-            reply_to=options.reply_to,
-            expiration=_milliseconds(options.expiration),
-            type=options.type,
-            user_id=options.user_id,
-            app_id=options.app_id,
-        )
-        check_publish(Outgoing(self.exchange, self.routing_key, b"", self._template))
-
-    def forwarded(self, properties: Properties) -> PublishOverrides:
-        """What a forwarded message brings along, less what this publication says itself."""
-        given: PublishOverrides = {}
-        for key in _FORWARDED:
-            value = getattr(properties, key)
-            if value is not None and getattr(self._template, key) is None:
-                given[key] = value  # type: ignore[literal-required] # a name out of _FORWARDED
-        if properties.headers and self._template.headers:
-            given["headers"] = {**properties.headers, **self._template.headers}
-        if properties.delivery_mode is not None:
-            given["persistent"] = properties.delivery_mode == PERSISTENT
-        return given
-
-    def outgoing(
-        self,
-        body: bytes,
-        content_type: str | None,
-        routing_key: str | None,
-        overrides: PublishOverrides,
-    ) -> Outgoing:
-        """The message for the wire."""
-        template = self._template
-        properties = template._replace(
-            content_type=template.content_type or content_type,
-            message_id=overrides.get("message_id") or uuid4().hex,
-        )
-        key = self.routing_key if routing_key is None else routing_key
-        mandatory = self._mandatory
-        if overrides:
-            mandatory = overrides.get("mandatory", mandatory)
-            properties = _overridden(properties, overrides)
-        outgoing = Outgoing(self.exchange, key, body, properties, mandatory)
-        if overrides or len(key) > _SURELY_SHORT:
-            check_publish(outgoing)
-        return outgoing
-
-
-_SURELY_SHORT = 63  # characters, four bytes at most each: within AMQP's 255 bytes
-
-
-def _overridden(properties: Properties, overrides: PublishOverrides) -> Properties:
-    changes: dict[str, Any] = {
-        name: overrides[name]  # type: ignore[literal-required] # a name of both
-        for name in (*_TEXT_PROPERTIES, "content_type", "priority", "timestamp")
-        if name in overrides
-    }
-    if "headers" in overrides:
-        changes["headers"] = {**(properties.headers or {}), **overrides["headers"]} or None
-    if "expiration" in overrides:
-        changes["expiration"] = _milliseconds(overrides["expiration"])
-    if "persistent" in overrides:
-        changes["delivery_mode"] = PERSISTENT if overrides["persistent"] else TRANSIENT
-    return properties._replace(**changes)
-
-
-def _milliseconds(seconds: float | None) -> str | None:
-    """RabbitMQ: `expiration` is a whole number of milliseconds, in digits."""
-    return None if seconds is None else str(round(seconds * 1000))

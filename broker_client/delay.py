@@ -16,7 +16,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 
-from broker_client.errors import InvalidMessageError
+from broker_client.errors import InvalidMessageError, TransportError
 from broker_client.message import Outgoing
 from broker_client.transport.base import Link
 
@@ -62,26 +62,56 @@ def delayed_by_header(outgoing: Outgoing, delay: float) -> Outgoing:
 
 
 class DelayQueues:
-    """Makes the waiting places of one vhost, and keeps them made."""
+    """The waiting places of one vhost: made when wanted, and again with each new link."""
 
     def __init__(self) -> None:
+        self._wanted: dict[DelayStep, float] = {}  # loop time of the last publish
         self._declared: dict[DelayStep, tuple[Link, float]] = {}
         self._lock = asyncio.Lock()
 
-    async def prepare(self, link: Link, step: DelayStep) -> None:
-        """Have the waiting place of `step` there.
+    async def prepare(self, link: Link | None, step: DelayStep) -> None:
+        """Have the waiting place of `step` there before anything is published to it.
+
+        Args:
+            link: the one that is up; None leaves it to `restore`, which every new link gets
+                before publishing goes on.
+
+        Raises:
+            TransportError: the broker refused. A link that is lost meanwhile is no error.
+        """
+        now = self._wanted[step] = asyncio.get_running_loop().time()
+        if link is None or self._is_there(link, step, now):
+            return
+        async with self._lock:
+            if self._is_there(link, step, now):
+                return
+            try:
+                await self._declare(link, [step])
+            except TransportError:
+                if link.is_open:
+                    raise
+
+    async def restore(self, link: Link) -> None:
+        """Declare on a new link what may still be wanted.
 
         Raises:
             TransportError: the link failed, or the broker refused.
         """
         now = asyncio.get_running_loop().time()
-        if self._is_there(link, step, now):
-            return
-        async with self._lock:
-            if self._is_there(link, step, now):
-                return
-            channel = await link.open_channel()
-            try:
+        self._wanted = {step: at for step, at in self._wanted.items() if now - at < _KEEP}
+        if self._wanted:
+            async with self._lock:
+                await self._declare(link, list(self._wanted))
+
+    def _is_there(self, link: Link, step: DelayStep, now: float) -> bool:
+        known = self._declared.get(step)
+        return known is not None and known[0] is link and now - known[1] < _DECLARE_EVERY
+
+    async def _declare(self, link: Link, steps: list[DelayStep]) -> None:
+        now = asyncio.get_running_loop().time()
+        channel = await link.open_channel()
+        try:
+            for step in steps:
                 await channel.declare_exchange(step.name, "fanout", durable=True)
                 await channel.declare_queue(
                     step.name,
@@ -93,12 +123,8 @@ class DelayQueues:
                     },
                 )
                 await channel.bind_queue(step.name, step.name, "")
-            except BaseException:
-                channel.abort()
-                raise
-            await channel.close()
-            self._declared[step] = (link, now)
-
-    def _is_there(self, link: Link, step: DelayStep, now: float) -> bool:
-        known = self._declared.get(step)
-        return known is not None and known[0] is link and now - known[1] < _DECLARE_EVERY
+                self._declared[step] = (link, now)
+        except BaseException:
+            channel.abort()
+            raise
+        await channel.close()

@@ -115,7 +115,7 @@ class Inspection:
         if self._once is None or settle.message.message_id is None:
             return None
         key = self._key(settle)
-        if how == "acked" and settle.has_succeeded and self._once.has(key, settle):
+        if how == "acked" and settle.error is None and self._once.has(key, settle):
             return self._remember(key, settle, self._once)
         self._once.end(key, settle)
         return None

@@ -76,7 +76,7 @@ class Intake:
         self.position = StreamPosition() if setup.is_stream else None
         """Where reading has got to; None where the queue is no stream."""
         if self._inspects or self.position is not None:
-            in_hand.on_end = self._ended
+            in_hand.on_end.append(self._ended)
         self._notes = {"originalQueue": setup.queue, "originalVhost": self._config.vhost}
         self._waiting: deque[tuple[AckOrNack, asyncio.Task[bool] | None]] = deque()
         self._running = 0  # messages with handlers running; counted where there is a limit
@@ -269,7 +269,7 @@ class Intake:
 
     def _ended(self, settle: AckOrNack, how: str) -> None:
         if self.position is not None:
-            if how in ("lost", "released"):
+            if how in ("lost", "timed_out", "released"):
                 self.position.returned(settle.message.delivery)
             else:
                 self.position.settled(settle.message.delivery)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from broker_client.emitter import Emitter, Listener
@@ -114,6 +114,16 @@ class Publication(Emitter):
         False when it is too late: it was sent, if only on a link that was lost since.
         """
         return self._keeper.withdraw(self, PublishAbortedError(self.name, self.message_id))
+
+    def when_ended(self, then: Callable[[PublishError | None], None]) -> None:
+        """Call `then`, with what went wrong or None, as soon as it has ended."""
+        self._noticed = True
+        self.on("success", lambda message_id: then(None))
+        self.on("error", lambda error, message_id: then(error))
+        self.on("return", lambda message: then(self._failure()))
+
+    def _failure(self) -> PublishError | None:
+        return self._result if isinstance(self._result, PublishError) else None
 
     @property
     def is_ended(self) -> bool:

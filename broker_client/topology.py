@@ -80,11 +80,10 @@ class Topology:
 
     @asynccontextmanager
     async def _channels(self, link: Link) -> AsyncIterator[_Runner]:
-        runner = _Runner(
-            self._vhost,
-            [await link.open_channel() for _ in range(self._config.concurrency)],
-        )
+        runner = _Runner(self._vhost, [])
         try:
+            for _ in range(self._config.concurrency):
+                runner.channels.append(await link.open_channel())
             yield runner
         except BaseException:
             for channel in runner.channels:
@@ -97,7 +96,7 @@ class Topology:
 class _Runner:
     """Carries out one phase: item i on channel i modulo their number (R-012)."""
 
-    def __init__(self, vhost: str, channels: Sequence[Channel]) -> None:
+    def __init__(self, vhost: str, channels: list[Channel]) -> None:
         self._vhost = vhost
         self.channels = channels
 

@@ -43,8 +43,11 @@ class Unsettled:
         """True while the broker itself gives a message back later."""
         self.closing = asyncio.Event()
         """Set once the subscription ends: waits of recovery end with it."""
-        self.on_end: Callable[[AckOrNack, str], None] | None = None
-        """Told of each delivery that is in hand no more, and how it ended."""
+        self.on_add: Callable[[AckOrNack], None] | None = None
+        """Told of each delivery."""
+        self.on_end: list[Callable[[AckOrNack, str], None]] = []
+        """Told of each delivery that is in hand no more, and how it ended: a name of `counts`, or
+        ``timed_out``. Not called without acks."""
         self.counts = dict.fromkeys(
             (
                 "delivered",
@@ -79,6 +82,8 @@ class Unsettled:
             settle.lose()  # the broker counted it as settled when it sent it
         else:
             self._by_tag[settle.message.delivery.delivery_tag] = settle
+        if self.on_add is not None:
+            self.on_add(settle)
 
     def lose_all(self) -> None:
         """The channel is gone."""
@@ -151,15 +156,13 @@ class Unsettled:
             for each in done:
                 covered = self._by_tag.pop(each)
                 if covered is not settle:
-                    covered.cover()
-                    covered.has_succeeded = settle.has_succeeded
+                    covered.cover(settle)
                 self._ended(covered, how)
             self.counts[how] += len(done)
         else:
             self._by_tag.pop(tag, None)
             self.counts[how] += 1
-            if self.on_end is not None:
-                self.on_end(settle, how)
+            self._ended(settle, how)
         if self._failures and how not in ("nacked", "released") and settle.message.message_id:
             self._failures.pop(settle.message.message_id, None)
         if not self._by_tag:
@@ -188,7 +191,7 @@ class Unsettled:
         if settle is None:
             return
         settle.lose()
-        self._drop(settle, "lost")
+        self._drop(settle, "timed_out")
         if not self._emit("message_timeout", settle.message):
             log.warning(
                 "subscription %s: message %s was not settled in time and went back to %s",
@@ -204,5 +207,5 @@ class Unsettled:
             self._all_settled.set()
 
     def _ended(self, settle: AckOrNack, how: str) -> None:
-        if self.on_end is not None:
-            self.on_end(settle, how)
+        for tell in self.on_end:
+            tell(settle, how)

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 from broker_client.config import VhostConfig
 from broker_client.connection import Connection
+from broker_client.delay import DelayQueues, DelayStep
 from broker_client.errors import TransportError
+from broker_client.outbox import Outbox
 from broker_client.pool import ChannelPool
 from broker_client.publish_queue import PublishQueue
 from broker_client.stats import VhostStats
@@ -36,6 +38,7 @@ class Vhost:
         connectors: its addresses.
         emit: where its events go (rascal R-222).
         tasks: owner of the tasks that send.
+        queue: what to make the publish queue with.
     """
 
     def __init__(
@@ -44,11 +47,13 @@ class Vhost:
         connectors: Sequence[Connector],
         emit: VhostEvents,
         tasks: TaskGroup,
+        queue: Callable[..., PublishQueue] = PublishQueue,
     ) -> None:
         self.config = config
         self._connectors = connectors
         self._emit = emit
         self._topology = Topology(config)
+        self._delays = DelayQueues()
         self._purged = False
         self._down_since: float | None = None
         self._last_error: Exception | None = None
@@ -70,7 +75,7 @@ class Vhost:
         self._confirm = ChannelPool(
             f"{config.name} confirm", self._opener(confirm=True), pools.confirm
         )
-        self.publish_queue = PublishQueue(
+        self.publish_queue = queue(
             config.name,
             config.publish_queue,
             self,
@@ -78,6 +83,7 @@ class Vhost:
             confirm=self._confirm,
             tasks=tasks,
         )
+        self.outbox: Outbox | None = None
         self._pause()
 
     def __repr__(self) -> str:
@@ -125,8 +131,25 @@ class Vhost:
         """
         await self.connection.open()
 
+    async def open_outbox(self, connector: Connector, tasks: TaskGroup) -> None:
+        """Put an outbox, in the file that `connector` leads to, in front of the publish queue.
+
+        Raises:
+            ConnectFailedError: the file cannot be used.
+        """
+        outbox = Outbox(
+            connector,
+            self.publish_queue,
+            tasks,
+            lambda error: self._emit("error", error, self.name),
+        )
+        await outbox.open()
+        self.outbox = outbox
+
     async def close(self) -> None:
         """Close pools, queue and connection; what is still queued ends as an error."""
+        if self.outbox is not None:
+            await self.outbox.close()
         await self.publish_queue.close()
         self._regular.close()
         self._confirm.close()
@@ -146,6 +169,16 @@ class Vhost:
                 failure = error
         assert failure is not None
         raise failure
+
+    @property
+    def is_embedded(self) -> bool:
+        """True when its broker is the built-in one."""
+        return all(connection.is_embedded for connection in self.config.connections)
+
+    async def prepare_delay(self, step: DelayStep) -> None:
+        """Have the waiting place of a delayed publish there: now, or with the next link."""
+        link = self.connection.link
+        await self._delays.prepare(link if link is not None and link.is_open else None, step)
 
     async def purge(self) -> int:
         """Empty every declared queue; returns how many ready messages went."""
@@ -180,6 +213,7 @@ class Vhost:
                 await asyncio.sleep(wait)
             link = await self.wait_up()
             await self._topology.establish(link, purge=False)
+            await self._delays.restore(link)
             self._restored_at = loop.time()
 
     def _opener(self, *, confirm: bool) -> Callable[[], Any]:
@@ -193,6 +227,7 @@ class Vhost:
 
     async def prepare(self, link: Link) -> None:
         await self._topology.establish(link, purge=not self._purged)
+        await self._delays.restore(link)
         self._purged = True
 
     def link_up(self, link: Link) -> None:

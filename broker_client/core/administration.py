@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from heapq import nsmallest
 from itertools import islice
 
-from broker_client.core.consuming import ConsumeCommands
+from broker_client.core.publishing import PublishCommands
 from broker_client.core.queue import Entry, Queue
 from broker_client.core.replies import not_found
 from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged
 
 
-class Administration(ConsumeCommands):
+class Administration(PublishCommands):
     """The part of the engine that knows no channels: queues are named by vhost and name.
 
     Every command raises `ReplyError` 404 where there is no such queue.
@@ -20,7 +21,14 @@ class Administration(ConsumeCommands):
     def in_flight(self, vhost: str, queue: str, *, most: int = 100) -> tuple[InFlightMessage, ...]:
         """What of a queue is in flight, longest first: who, since when, until when."""
         target = self._find(vhost, queue)
-        found = [
+        flying = (
+            (channel, tag, entry)
+            for channel in self._channels.values()
+            for tag, entry in channel.ledger.items()
+            if entry.queue is target
+        )
+        longest = nsmallest(most, flying, key=lambda each: each[2].delivered_at)
+        return tuple(
             InFlightMessage(
                 vhost=vhost,
                 queue=queue,
@@ -36,12 +44,8 @@ class Administration(ConsumeCommands):
                 delivered_at=entry.delivered_at,
                 deadline=channel.ledger.deadline(tag),
             )
-            for channel in self._channels.values()
-            for tag, entry in channel.ledger.items()
-            if entry.queue is target
-        ]
-        found.sort(key=lambda each: each.delivered_at)
-        return tuple(found[:most])
+            for channel, tag, entry in longest
+        )
 
     def deferred(self, vhost: str, queue: str, *, most: int = 100) -> tuple[DeferredMessage, ...]:
         """What of a queue waits for its time, next first."""

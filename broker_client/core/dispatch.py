@@ -93,7 +93,8 @@ class Dispatcher(Outward):
                 if reason == REASON_REJECTED:
                     self.observer.nacked(entry, now)
                 self.observer.requeued(entry, reason, now)
-            self._free(entry, queues)
+            if (opened := self._free(entry)) is not None:
+                self._open(opened, queues)
             if not queue.deleted:
                 queues[queue] = None
                 if not self._over_delivery_limit(entry, now):
@@ -107,7 +108,8 @@ class Dispatcher(Outward):
         queues: dict[Queue, None] = {}
         revoked = list(entries)
         for entry in revoked:
-            self._free(entry, queues)
+            if (opened := self._free(entry)) is not None:
+                self._open(opened, queues)
         count = self.drop_all(revoked)
         self._settle_down(queues, now)
         return count
@@ -118,31 +120,35 @@ class Dispatcher(Outward):
             self.pump(queue, now)
 
     def _release(self, entry: Entry, now: float) -> None:
-        others: dict[Queue, None] = {}
-        self._free(entry, others)
-        if entry.queue.ready or self._dead:
-            self.pump(entry.queue, now)
-        for queue in others:
+        opened = self._free(entry)
+        queue = entry.queue
+        if queue.ready or self._dead:
             self.pump(queue, now)
+        if opened is not None:
+            queues: dict[Queue, None] = {}
+            self._open(opened, queues)
+            self._settle_down(queues, now)
 
-    def _free(self, entry: Entry, others: dict[Queue, None]) -> None:
+    def _free(self, entry: Entry) -> ChannelState | None:
         """Count the entry out of flight and its consumer's prefetch.
 
-        Where that opens a window shared by consumers of several queues, these go into `others`.
+        Returns the channel, where that opens the window that its consumers share: `_open` it.
         """
         entry.out = False
-        entry.queue.in_flight -= 1
+        queue = entry.queue
+        queue.in_flight -= 1
         consumer = entry.consumer
         if consumer is None:
-            return
+            return None
         consumer.in_flight -= 1
         channel = consumer.channel
+        opened = None
         if channel.window:
             channel.held -= 1
-            if channel.held + 1 == channel.window:
-                self._open(channel, others)
+            opened = channel if channel.held + 1 == channel.window else None
         if not consumer.able and consumer.active:
-            entry.queue.offer(consumer)
+            queue.offer(consumer)
+        return opened
 
     def _open(self, channel: ChannelState, queues: dict[Queue, None]) -> None:
         for consumer in channel.consumers.values():
@@ -162,7 +168,7 @@ class Dispatcher(Outward):
     def limit(self, channel: ChannelState, window: int, now: float) -> None:
         """Let all consumers of `channel` together hold `window` deliveries; 0 is no limit."""
         channel.window = window
-        channel.held = sum(entry.consumer is not None for _, entry in channel.ledger.items())
+        channel.held = sum(entry.consumer is not None for entry in channel.ledger.entries())
         queues: dict[Queue, None] = {}
         for consumer in channel.consumers.values():
             if not consumer.has_room:
@@ -257,7 +263,8 @@ class Dispatcher(Outward):
             queue.timed_out += 1
             if self.observer is not None:
                 self.observer.timed_out(entry, now)
-            self._free(entry, queues)
+            if (opened := self._free(entry)) is not None:
+                self._open(opened, queues)
             if queue.deleted:
                 self.keeper.settled(entry)
                 continue

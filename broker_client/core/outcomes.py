@@ -13,6 +13,9 @@ class Done:
     seconds_left: float | None = None
     """After a touch: how long it may still be in flight."""
 
+    def __bool__(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class NotInFlight:

@@ -16,6 +16,7 @@ from broker_client.core.settings import EngineSettings
 from broker_client.core.vhost import NO_HEADERS, VHost
 from broker_client.message import Delivery, Outgoing, Properties
 
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
 _STEP = 1_000
 """Messages delivered by one command, or one `proceed`, from a queue at most."""
 
@@ -148,7 +149,7 @@ class Outward(Deaths):
     def _deliver(self, entry: Entry, consumer: Consumer, now: float) -> None:
         channel = consumer.channel
         delivery = self._hand_out(entry, channel, consumer, consumer.no_ack, now)
-        self.effects.append(Deliver(channel.id, delivery))
+        self.effects.append(_new(Deliver, (channel.id, delivery)))
 
     def _hand_out(
         self,
@@ -187,7 +188,7 @@ class Outward(Deaths):
         properties = message.properties
         if entry.attempts > 1 or properties.headers:
             properties = _as_delivered(entry, properties)
-        return Delivery(
+        fields = (
             consumer.tag if consumer is not None else "",
             tag,
             entry.attempts > 1,
@@ -197,6 +198,7 @@ class Outward(Deaths):
             properties,
             entry.attempts,
         )
+        return _new(Delivery, fields)
 
     def timeout_of(self, queue: Queue) -> float:
         """Seconds a delivery from `queue` may be in flight, unless its consumer says otherwise."""

@@ -155,6 +155,11 @@ class Node(NodeControl):
         return self.store.keeps
 
     @property
+    def is_behind(self) -> bool:
+        """True while publishers had better wait for `settled`: the disk does not keep up."""
+        return self.store.is_behind
+
+    @property
     def failure(self) -> StoreError | None:
         """Why the node has stopped by itself, if it has."""
         return self._failure
@@ -262,6 +267,7 @@ class Node(NodeControl):
 
     async def close(self) -> None:
         """Finish what is due, close every connection (320), then the store. Harmless twice."""
+        self._closing = True
         if not self._closed:
             await self.settled()
         if not self._closed:

@@ -16,11 +16,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
 
-from broker_client.broker import Broker, PublishOverrides
+from broker_client.broker import Broker
 from broker_client.config_loader import Source, load_config
 from broker_client.content import JSON, encode
 from broker_client.errors import (
@@ -31,9 +32,11 @@ from broker_client.errors import (
     UnknownNameError,
 )
 from broker_client.publication import Publication
+from broker_client.routes import PublishOverrides
 from broker_client.spark.errors import DriverMisuseError, FramePublishError, OptionError
 from broker_client.spark.ids import ContentIds, streaming_scope
 from broker_client.spark.loop_thread import LoopThread
+from broker_client.spark.report import PublishReport
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -52,27 +55,6 @@ _QUERY_ID = "sql.streaming.queryId"
 _INSTEAD = 'write with format("broker"), which publishes from the executors'
 
 
-@dataclass(frozen=True, slots=True)
-class PublishReport:
-    """What became of the rows of a DataFrame."""
-
-    published: int = 0
-    """Rows handed to the Broker."""
-    confirmed: int = 0
-    returned: int = 0
-    """Came back: no queue took them."""
-    nacked: int = 0
-    """The broker refused them."""
-    failed: int = 0
-    """Timed out, or ended otherwise without a confirm."""
-    retried: int = 0
-    """Confirmed after being sent more than once."""
-    seconds: float = 0.0
-    max_in_flight: int = 0
-    """Most publishes unconfirmed at a time."""
-    first_error: str | None = None
-
-
 class _Message(NamedTuple):
     content: Any
     routing_key: str | None
@@ -88,6 +70,7 @@ class DriverPublisher:
 
     Args:
         config: path of a YAML file, a mapping of the same shape, or a `BrokerConfig`.
+        event_log: as for `Broker.create`.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -95,14 +78,14 @@ class DriverPublisher:
         DriverMisuseError: an event loop runs on this thread.
     """
 
-    def __init__(self, config: Source) -> None:
+    def __init__(self, config: Source, *, event_log: str | Path | None = None) -> None:
         _refuse_running_loop()
         self._config = load_config(config)
         self._thread = LoopThread("broker-loop")
         self._closed = False
 
         async def create() -> Broker:
-            return await Broker.create(self._config)
+            return await Broker.create(self._config, event_log=event_log)
 
         try:
             self._broker = self._thread.call(create(), _START_TIMEOUT)

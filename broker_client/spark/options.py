@@ -139,7 +139,10 @@ class SourceOptions(CommonOptions):
         "failOnDataLoss", _flag, True, "fail when something that was promised is gone"
     )
     lock_timeout: float = _option(
-        "lockTimeout", duration_seconds, 10.0, "wait for the last query to let go of the spool"
+        "lockTimeout",
+        duration_seconds,
+        10.0,
+        "wait for the last query to let go of spool and queue",
     )
     starting_offset: int = _option(
         "startingOffset", _starting_offset, 0, "mode=stream: first, or an offset"

@@ -31,7 +31,6 @@ log = logging.getLogger("broker_client.spark.source")
 
 _ACCESS_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION = 403, 404, 405, 406
 _RETRY_PAUSE = 0.2  # seconds between two sessions
-_EXCLUSIVE_WAIT = 10.0  # seconds for the consumer of a process that was killed to disappear
 _UNSURE_KEPT = 8  # segments whose ack is in doubt, and whose messages are remembered
 
 Fingerprint = tuple[str, bytes]
@@ -137,8 +136,9 @@ class QueueReceiver:
                     await self._session()
                 except ChannelClosedError as error:
                     if error.reply_code == _ACCESS_REFUSED and self._options.exclusive:
+                        # The consumer of a process that was killed takes a moment to go.
                         refused_since = refused_since or clock()
-                        if clock() - refused_since < _EXCLUSIVE_WAIT:
+                        if clock() - refused_since < self._options.lock_timeout:
                             await asyncio.sleep(_RETRY_PAUSE)
                             continue
                     if error.reply_code in (_ACCESS_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION):
@@ -347,7 +347,7 @@ class _Session:
                 if self._rows and not self._spool.has_room_for(self._bytes):
                     return False
                 await self._close_segment()
-            if done:
+            if done and not self._rows:
                 if idle:
                     self._receiver._target = self._receiver._taken  # noqa: SLF001
                 return True
@@ -364,8 +364,13 @@ class _Session:
         self._wake.clear()
 
     async def _close_segment(self) -> None:
-        rows, tag = self._rows, self._tag
-        self._rows, self._bytes, self._due = [], 0, None
+        most = self._receiver._segment_rows  # noqa: SLF001
+        rows, self._rows = self._rows[:most], self._rows[most:]
+        # Tags come in order, so those of the rows that stay are above that of the last one taken.
+        tag = rows[-1].delivery.delivery_tag if self._rows else self._tag
+        self._bytes = sum(len(row.delivery.body) for row in self._rows)
+        if not self._rows:
+            self._due = None
         self._receiver._taken += len(rows)  # noqa: SLF001 - before any await: see `_left`
         if tag > self._acked_tag:
             await self._receiver.store(self._channel, rows, tag)

@@ -61,16 +61,14 @@ def _partitions(segments: Sequence[Segment], missing_ok: bool) -> list[InputPart
     return [SegmentPartition(str(each.path), each.seq, missing_ok) for each in segments]
 
 
-def _open_spool(options: SourceOptions, owner: str) -> Spool:
+def _spool_of(options: SourceOptions, owner: str) -> Spool:
     assert options.spool is not None
-    spool = Spool(
+    return Spool(
         os.path.abspath(options.spool),
         max_bytes=options.spool_max_bytes,
         retain=options.spool_retain,
-        owner=owner,
+        owner=f"{owner} {options.queue or options.subscription}",
     )
-    spool.open(lock_timeout=options.lock_timeout)
-    return spool
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -86,6 +84,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The consumer, not yet started."""
         options = self._options
         return QueueReceiver(spool, connectors(options), queue_of(options), options, limit=limit)
+
+    def make_spool(self) -> Spool:
+        """The spool, not yet opened."""
+        return _spool_of(self._options, "stream from")
 
     # ------------------------------------------------------------------ offsets
 
@@ -113,9 +115,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         spool = self._opened()
         spool.check_epoch(_offset(start))
+        seq = int(start["seq"])
+        spool.continue_after(seq)
         receiver = self._consuming()
         receiver.check()
-        seq = int(start["seq"])
         max_rows, max_bytes = self._limits(limit)
         self._wait_for_rows(spool, receiver, seq, max_rows)
         self._make_room(spool, receiver, seq)
@@ -207,7 +210,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Spool:
         if self._spool is None:
-            self._spool = _open_spool(self._options, f"stream from {self._options.queue or ''}")
+            spool = self.make_spool()
+            spool.open(lock_timeout=self._options.lock_timeout)
+            self._spool = spool
         return self._spool
 
     def _consuming(self) -> QueueReceiver:
@@ -234,7 +239,8 @@ class QueueReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Drain the queue into the spool, unless there is something in it."""
         options = self._options
-        spool = _open_spool(options, f"read from {options.queue or ''}")
+        spool = _spool_of(options, "read from")
+        spool.open(lock_timeout=options.lock_timeout)
         try:
             if not spool.after(spool.floor):
                 receiver = QueueReceiver(

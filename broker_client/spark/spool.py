@@ -250,6 +250,14 @@ class Spool:
         """Everything up to this number has been handled."""
         return self._floor
 
+    def continue_after(self, seq: int) -> None:
+        """A query has come as far as `seq`: new segments are numbered from there, whatever is left
+        of the old ones."""
+        if seq > self.last_seq:
+            self._write_small("_floor", str(seq))
+            self._floor = seq
+            self._acked = max(self._acked, seq)
+
     def offset(self, seq: int) -> Offset:
         """The offset at the end of segment `seq`."""
         return {"epoch": self.epoch, "seq": seq}

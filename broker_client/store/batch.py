@@ -70,6 +70,8 @@ class Batch:
         """Statements and their parameters, in order; to be done first."""
         self._appended: dict[int, list[Any]] = {}
         self._new: dict[int, tuple[Outgoing, bytes]] = {}
+        self.body_bytes = 0
+        """Of all messages that came with it."""
         self.delivered: dict[int, int] = {}
         self.moved: dict[int, tuple[int, float | None]] = {}
         self.settled: list[int] = []
@@ -141,6 +143,7 @@ class Batch:
         number = record.record_id >> COPY_BITS
         if number not in self._new:
             self._new[number] = message, encode_properties(message.properties)
+            self.body_bytes += len(message.body)
         self._appended[record.record_id] = [
             self._queue_ids.of(record.vhost, record.queue),
             record.position,

@@ -22,6 +22,7 @@ from broker_client.store.lock import FileLock
 from broker_client.store.sqlite import SqliteFile
 
 _READ_BYTES = 4 * 1024 * 1024  # bodies read at a time
+_MUCH = 8 * 1024 * 1024  # bodies that may wait for the commit before theirs
 
 
 class SqliteStore:
@@ -86,6 +87,11 @@ class SqliteStore:
             self._next()
 
     # ---------------------------------------------------------------- records
+
+    @property
+    def is_behind(self) -> bool:
+        """True while one commit runs and the next has grown large already."""
+        return self._writing is not None and self._batch.body_bytes > _MUCH
 
     def write(self, records: Sequence[Record]) -> None:
         """Take `records`, in order. Nothing is promised before `commit` has called back."""

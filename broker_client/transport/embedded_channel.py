@@ -83,8 +83,9 @@ class EmbeddedChannel:
         self._check()
         if self._node.keeps:
             for outgoing in batch:
-                if outgoing.properties.delivery_mode == PERSISTENT:
-                    encode_properties(outgoing.properties)  # what it refuses cannot be kept
+                properties = outgoing.properties
+                if properties.headers and properties.delivery_mode == PERSISTENT:
+                    encode_properties(properties)  # what it refuses cannot be kept
         publish, channel, now = self._engine.publish, self._id, self._node.now()
         step = 1 if self._publish_seq else 0
         try:
@@ -95,7 +96,9 @@ class EmbeddedChannel:
             self._refused(refusal)
         self._node.wake()
         self._published += len(batch)
-        if self._published >= _YIELD_EVERY:
+        if self._node.is_behind:
+            await self._node.settled()
+        elif self._published >= _YIELD_EVERY:
             self._published = 0
             await asyncio.sleep(0)
 

@@ -110,11 +110,12 @@ def compare(kills: int, log: str, left: dict[str, list[str]]) -> Verdict:
         kind, _, what = line.partition(" ")
         told[kind].add(what)
     found = {queue: set(names) for queue, names in left.items()}
+    safely_gone = told["S"] | told["N"]
     wrong = []
     for queue, names in left.items():
         wrong += [f"twice in {queue}: {n}" for n, count in Counter(names).items() if count > 1]
         wrong += [f"never published, in {queue}: {n}" for n in found[queue] - told["p"]]
-        back = {n for n in found[queue] if f"{queue} {n}" in told["S"] | told["N"]}
+        back = {n for n in found[queue] if f"{queue} {n}" in safely_gone}
         wrong += [f"settled and back in {queue}: {n}" for n in back]
     for queue in QUEUES:
         for name in told["c"] - found[queue]:

@@ -107,9 +107,12 @@ async def test_delivery_that_crosses_the_cancel_is_given_back() -> None:
         channel = await desk.consume(gate)
         channel.deliver()
         await settle()
-        channel.before = lambda operation, name: (
-            channel.deliver() and None if operation == "cancel" else None
-        )
+
+        def cross(operation: str, name: str) -> None:
+            if operation == "cancel":
+                channel.deliver()
+
+        channel.before = cross
         cancelling = asyncio.create_task(desk.subscription.cancel())
         await settle()
         assert gate.begun == ["m1"]

@@ -389,3 +389,70 @@ def test_a_deferred_message_survives_its_connection(desk: Desk) -> None:
     desk.engine.close_connection(desk.connection, desk.now)
     desk.advance(1.0)
     assert desk.stats().ready == 1
+
+
+# --------------------------------------------------------------------- long queues
+
+
+def test_a_consumer_without_limit_at_a_long_queue_is_served_in_steps(desk: Desk) -> None:
+    """S-06-11: unlimited is unlimited, but others have their turn in between."""
+    desk.queue()
+    desk.queue("other")
+    desk.publish(*(a_message(body=b"%d" % n) for n in range(2_500)))
+    desk.take()
+    desk.consume()
+    assert len(desk.deliveries()) == 1_000
+    assert desk.engine.is_unfinished
+    desk.consume("other")
+    desk.publish(a_message("other", b"in between"))
+    assert desk.bodies() == [b"in between"]
+    desk.ack(500, multiple=True)
+    assert desk.deliveries() == []  # not by the back door either
+    desk.engine.proceed(desk.now)
+    assert len(desk.deliveries()) == 1_000
+    desk.publish(a_message(body=b"last"))
+    desk.engine.tick(desk.now)
+    rest = desk.bodies()
+    assert (rest[0], rest[-1], len(rest)) == (b"2000", b"last", 501)
+    assert not desk.engine.is_unfinished
+
+
+def test_an_unfinished_queue_may_be_deleted_paused_or_left(desk: Desk) -> None:
+    for end in ("delete", "pause", "cancel", "purge"):
+        desk.queue()
+        desk.publish(*(a_message() for _ in range(1_500)))
+        tag = desk.consume()
+        desk.take()
+        if end == "delete":
+            desk.engine.delete_queue(desk.channel, "q")
+        elif end == "pause":
+            desk.engine.pause_queue("/", "q")
+        elif end == "cancel":
+            desk.engine.cancel(desk.channel, tag, desk.now)
+        else:
+            desk.engine.purge_queue(desk.channel, "q")
+        desk.take()
+        desk.engine.proceed(desk.now)
+        assert desk.deliveries() == []
+        desk.engine.delete_queue(desk.channel, "q")
+        desk.take()
+
+
+def test_recover_without_requeue_is_not_implemented(desk: Desk) -> None:
+    """S-06-14: 540, as RabbitMQ."""
+    with pytest.raises(ReplyError) as refused:
+        desk.engine.recover(desk.channel, desk.now, requeue=False)
+    assert (refused.value.reply_code, refused.value.scope) == (540, "connection")
+
+
+def test_settling_many_at_once_costs_as_many_as_there_are(desk: Desk) -> None:
+    """However many were settled before them: a walk over the keys of a dict would not."""
+    filled(desk, 6)
+    for _ in range(6):
+        desk.get()
+    desk.ack(2, multiple=True)
+    desk.ack(4)
+    desk.ack(5, multiple=True)
+    assert (desk.stats().ack_count, desk.stats().in_flight) == (5, 1)
+    desk.ack(0, multiple=True)
+    assert desk.stats().in_flight == 0

@@ -263,3 +263,109 @@ def test_the_published_message_is_left_as_it_was(desk: Desk) -> None:
     desk.publish(a_message(headers=headers, expiration="0"))
     assert headers == {"mine": 1}
     assert desk.stats("dead").ready == 1
+
+
+# --------------------------------------------------------------------- BCC, and counted returns
+
+
+def test_a_dead_letter_goes_to_bcc_too_and_nobody_sees_the_header(desk: Desk) -> None:
+    """S-07-07, S-08-03, S-08-08: RabbitMQ keeps the keys of BCC with the message."""
+    desk.queue(dead_letter_exchange="amq.direct")
+    for name in ("one", "two", "secret"):
+        desk.queue(name)
+        desk.engine.bind_queue(desk.channel, name, "amq.direct", name, {})
+    desk.engine.bind_queue(desk.channel, "q", "amq.direct", "one", {})
+    headers = {"CC": ["two"], "BCC": ["secret"]}
+    desk.engine.unbind_queue(desk.channel, "one", "amq.direct", "one", {})
+    desk.publish(a_message("one", exchange="amq.direct", headers=headers))
+    assert (desk.stats("two").ready, desk.stats("secret").ready) == (1, 1)
+    delivery = desk.get()
+    assert delivery is not None
+    assert delivery.properties.headers == {"CC": ["two"]}
+    desk.engine.unbind_queue(desk.channel, "q", "amq.direct", "one", {})
+    desk.nack(1, requeue=False)
+    assert (desk.stats("two").ready, desk.stats("secret").ready) == (2, 2)
+    desk.get("secret")
+    letter = desk.get("secret")
+    assert letter is not None
+    assert letter.properties.headers is not None
+    assert "BCC" not in letter.properties.headers
+    assert letter.properties.headers["x-death"][0]["routing-keys"] == ["one", "two"]
+
+
+def test_a_dead_letter_with_a_key_of_its_own_forgets_cc_and_bcc(desk: Desk) -> None:
+    """S-08-08."""
+    desk.queue(dead_letter_exchange="amq.direct", dead_letter_routing_key="dead")
+    for name in ("dead", "two", "secret"):
+        desk.queue(name)
+        desk.engine.bind_queue(desk.channel, name, "amq.direct", name, {})
+    desk.publish(a_message(headers={"CC": ["none"], "BCC": ["none"]}))
+    desk.get()
+    desk.nack(1, requeue=False)
+    assert desk.stats("dead").ready == 1
+    letter = desk.get("dead")
+    assert letter is not None
+    assert letter.properties.headers is not None
+    assert not {"CC", "BCC"} & letter.properties.headers.keys()
+
+
+def test_a_returned_message_does_not_show_its_bcc(desk: Desk) -> None:
+    desk.publish(a_message("nobody", headers={"BCC": ["nobody"], "a": 1}, mandatory=True))
+    (effect,) = desk.returns()
+    assert effect.returned.properties.headers == {"a": 1}
+
+
+@pytest.mark.parametrize("arguments", [{"queue_type": "quorum"}, {"delivery_limit": 9}])
+def test_returns_are_told_in_a_header_that_first_deliveries_lack(
+    desk: Desk, arguments: dict[str, Any]
+) -> None:
+    """S-09-06, G12, X-04: attempts are one more."""
+    desk.queue(**arguments)
+    desk.publish(a_message(headers={"mine": 1}))
+    seen = []
+    for tag in (1, 2, 3):
+        delivery = desk.get()
+        assert delivery is not None
+        headers = delivery.properties.headers
+        assert headers is not None
+        seen.append((headers.get("x-delivery-count"), delivery.attempts, headers["mine"]))
+        desk.nack(tag)
+    assert seen == [(None, 1, 1), (1, 2, 1), (2, 3, 1)]
+
+
+def test_a_count_of_returns_that_a_publisher_sends_is_not_believed(desk: Desk) -> None:
+    """A handler that publishes what it got with its headers begins a new count."""
+    desk.queue(queue_type="quorum")
+    desk.publish(a_message(headers={"x-delivery-count": 7}))
+    delivery = desk.get()
+    assert delivery is not None
+    assert not delivery.properties.headers
+
+
+def test_a_classic_queue_adds_no_header(desk: Desk) -> None:
+    """RabbitMQ: only quorum queues count."""
+    desk.queue()
+    desk.publish(a_message())
+    desk.get()
+    desk.nack(1)
+    delivery = desk.get()
+    assert delivery is not None
+    assert delivery.properties.headers is None
+
+
+@pytest.mark.parametrize("delay", [None, 5.0])
+def test_the_delivery_limit_ends_a_message_at_the_return_that_exceeds_it(
+    desk: Desk, delay: float | None
+) -> None:
+    """G12, S-08-01: at once, with nobody there to take it; also when the return is deferred."""
+    desk.queue(dead_letter_exchange="amq.fanout", delivery_limit=2)
+    desk.queue("dead")
+    desk.engine.bind_queue(desk.channel, "dead", "amq.fanout", "", {})
+    desk.publish(a_message())
+    for tag in (1, 2, 3):
+        assert desk.stats("dead").ready == 0
+        desk.get()
+        desk.nack(tag, delay=delay)
+        if tag < 3:
+            desk.advance(delay or 0.0)
+    assert (desk.stats("dead").ready, desk.stats().deferred) == (1, 0)

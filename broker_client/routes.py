@@ -1,0 +1,147 @@
+"""Publications made ready: from a name and some content to a message for the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypedDict
+from uuid import uuid4
+
+from broker_client.amqp.encode import check_publish
+from broker_client.config import BrokerConfig, PublicationConfig
+from broker_client.encryption import encrypt
+from broker_client.message import PERSISTENT, TRANSIENT, Outgoing, Properties
+from broker_client.vhost import Vhost
+
+
+class PublishOverrides(TypedDict, total=False):
+    """What one publish may set otherwise than its publication."""
+
+    message_id: str
+    headers: Mapping[str, Any]
+    content_type: str
+    content_encoding: str
+    persistent: bool
+    mandatory: bool
+    priority: int
+    expiration: float
+    """Seconds."""
+    correlation_id: str
+    reply_to: str
+    timestamp: datetime
+    type: str
+    user_id: str
+    app_id: str
+    timeout: float
+    """Seconds for the whole publish."""
+    delay: float
+    """Seconds before the message reaches its queues."""
+
+
+_TEXT_PROPERTIES = ("content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id")
+_FORWARDED = (
+    *_TEXT_PROPERTIES,
+    "content_type",
+    "headers",
+    "message_id",
+    "priority",
+    "timestamp",
+)
+
+
+class Route:
+    """A publication, made ready once: publishing fills in what differs from message to message."""
+
+    __slots__ = (
+        "_is_queue",
+        "_mandatory",
+        "_template",
+        "config",
+        "exchange",
+        "routing_key",
+        "vhost",
+    )
+
+    def __init__(self, every: BrokerConfig, config: PublicationConfig, vhost: Vhost) -> None:
+        self.config = config
+        self.vhost = vhost
+        self.exchange, self.routing_key = every.target_of(config)
+        self._is_queue = config.queue is not None
+        options = config.options
+        self._mandatory = options.mandatory
+        self._template = Properties(
+            content_type=options.content_type,
+            content_encoding=options.content_encoding,
+            headers=options.headers or None,
+            delivery_mode=PERSISTENT if options.persistent else TRANSIENT,
+            priority=options.priority,
+            correlation_id=options.correlation_id,
+            reply_to=every.reply_queue_of(config),
+            expiration=_milliseconds(options.expiration),
+            type=options.type,
+            user_id=options.user_id,
+            app_id=options.app_id,
+        )
+        check_publish(Outgoing(self.exchange, self.routing_key, b"", self._template))
+
+    def forwarded(self, properties: Properties) -> PublishOverrides:
+        """What a forwarded message brings along, less what this publication says itself."""
+        given: PublishOverrides = {}
+        for key in _FORWARDED:
+            value = getattr(properties, key)
+            if value is not None and getattr(self._template, key) is None:
+                given[key] = value  # type: ignore[literal-required] # a name out of _FORWARDED
+        if properties.headers and self._template.headers:
+            given["headers"] = {**properties.headers, **self._template.headers}
+        if properties.delivery_mode is not None:
+            given["persistent"] = properties.delivery_mode == PERSISTENT
+        return given
+
+    def outgoing(
+        self,
+        body: bytes,
+        content_type: str | None,
+        routing_key: str | None,
+        overrides: PublishOverrides,
+    ) -> Outgoing:
+        """The message for the wire."""
+        template = self._template
+        properties = template._replace(
+            content_type=template.content_type or content_type,
+            message_id=overrides.get("message_id") or uuid4().hex,
+        )
+        # What is published to a queue goes to that queue, whatever a message brings along.
+        key = self.routing_key if routing_key is None or self._is_queue else routing_key
+        mandatory = self._mandatory
+        if overrides:
+            mandatory = overrides.get("mandatory", mandatory)
+            properties = _overridden(properties, overrides)
+        if self.config.encryption is not None:
+            body, properties = encrypt(self.config.encryption, body, properties)
+        outgoing = Outgoing(self.exchange, key, body, properties, mandatory)
+        if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
+            check_publish(outgoing)
+        return outgoing
+
+
+_SURELY_SHORT = 63  # characters, four bytes at most each: within AMQP's 255 bytes
+
+
+def _overridden(properties: Properties, overrides: PublishOverrides) -> Properties:
+    changes: dict[str, Any] = {
+        name: overrides[name]  # type: ignore[literal-required] # a name of both
+        for name in (*_TEXT_PROPERTIES, "content_type", "priority", "timestamp")
+        if name in overrides
+    }
+    if "headers" in overrides:
+        changes["headers"] = {**(properties.headers or {}), **overrides["headers"]} or None
+    if "expiration" in overrides:
+        changes["expiration"] = _milliseconds(overrides["expiration"])
+    if "persistent" in overrides:
+        changes["delivery_mode"] = PERSISTENT if overrides["persistent"] else TRANSIENT
+    return properties._replace(**changes)
+
+
+def _milliseconds(seconds: float | None) -> str | None:
+    """RabbitMQ: `expiration` is a whole number of milliseconds, in digits."""
+    return None if seconds is None else str(round(seconds * 1000))

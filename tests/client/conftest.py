@@ -1,0 +1,50 @@
+"""The client on the built-in broker and on RabbitMQ: one application, two addresses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from broker_client import Broker
+from tests.support.rabbitmq import RabbitMQ
+
+BROKERS = ["embedded", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
+
+
+@pytest.fixture(params=BROKERS)
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """An address whose vhost is empty."""
+    if request.param == "embedded":
+        yield "embedded://"
+        return
+    server: RabbitMQ = request.getfixturevalue("rabbitmq")
+    vhost = server.make_vhost()
+    yield server.url(vhost)
+    server.delete_vhost(vhost)
+
+
+StartBroker = Callable[[Mapping[str, Any]], Awaitable[Broker]]
+
+
+@pytest.fixture
+async def start(url: str) -> AsyncIterator[StartBroker]:
+    """Starts a Broker on `url`; what is given is its vhost ``/`` and the root keys beside it."""
+    brokers: list[Broker] = []
+
+    async def start(config: Mapping[str, Any]) -> Broker:
+        root = {key: value for key, value in config.items() if key in ROOT_KEYS}
+        vhost = {key: value for key, value in config.items() if key not in ROOT_KEYS}
+        retry = {"min": "20ms", "max": "100ms"}
+        connection = {"url": url, "retry": retry}
+        broker = await Broker.create({**root, "vhosts": {"/": {"connection": connection, **vhost}}})
+        brokers.append(broker)
+        return broker
+
+    yield start
+    for broker in brokers:
+        await broker.shutdown()
+
+
+ROOT_KEYS = ("encryption", "recovery", "shovels", "redeliveries", "node", "defaults")

@@ -1,0 +1,269 @@
+"""What goes out, beyond a single publish: many, later, encrypted, asked, answered, moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker_client import AckOrNack, Broker, Message
+from broker_client.errors import (
+    BrokerClosedError,
+    InvalidMessageError,
+    MessageReturnedError,
+    RequestTimeoutError,
+    WrongLoopError,
+)
+from tests.client.conftest import StartBroker
+from tests.support.eventually import eventually
+
+ORDERS: dict[str, Any] = {
+    "exchanges": ["orders", {"name": "nowhere", "type": "direct"}],
+    "queues": ["kitchen", "moved", "failed"],
+    "bindings": ["orders[order.#] -> kitchen"],
+    "publications": {
+        "orders": {"exchange": "orders"},
+        "kitchen": {"queue": "kitchen"},
+        "moved": {"queue": "moved"},
+        "nowhere": {"exchange": "nowhere"},
+    },
+    "subscriptions": {"kitchen": {"queue": "kitchen"}, "moved": {"queue": "moved"}},
+}
+
+
+class Inbox:
+    """Acks what a subscription receives, and keeps it."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.contents: list[Any] = []
+
+    async def __call__(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        self.messages.append(message)
+        self.contents.append(content)
+        await ack_or_nack()
+
+
+async def an_inbox(broker: Broker, subscription: str) -> Inbox:
+    inbox = Inbox()
+    await broker.subscribe(subscription, inbox)
+    return inbox
+
+
+# ---------------------------------------------------------------------------- many
+
+
+async def test_publish_many_keeps_order_and_its_window(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+    inbox = await an_inbox(broker, "kitchen")
+    report = await broker.publish_many("orders", range(500), "order.new", window=50)
+    assert (report.published, report.succeeded, report.failed) == (500, 500, 0)
+    assert 1 < report.max_in_flight <= 50
+    await eventually(lambda: len(inbox.contents) == 500)
+    assert inbox.contents == list(range(500))
+
+
+async def test_publish_many_takes_an_async_iterable_and_a_key_for_each(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+    inbox = await an_inbox(broker, "kitchen")
+
+    async def sizes() -> AsyncIterator[str]:
+        for size in ("small", "large"):
+            yield size
+
+    await broker.publish_many("orders", sizes(), lambda size: f"order.{size}")
+    await eventually(lambda: len(inbox.messages) == 2)
+    assert [each.routing_key for each in inbox.messages] == ["order.small", "order.large"]
+
+
+async def test_publish_many_reports_each_failure(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+    report = await broker.publish_many(
+        "orders", ["order.a", "lost.b", "order.c", "lost.d"], lambda key: str(key)
+    )
+    assert (report.published, report.succeeded, report.failed) == (4, 2, 2)
+    assert [type(error) for error in report.errors] == [MessageReturnedError] * 2
+
+
+# ---------------------------------------------------------------------------- threads
+
+
+async def test_publish_sync_from_a_thread_gives_the_outcome(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+    outcome = await asyncio.to_thread(
+        broker.publish_sync, "orders", "hi", "order.new", message_id="m1"
+    )
+    assert outcome.message_id == "m1"
+    with pytest.raises(MessageReturnedError):
+        await asyncio.to_thread(broker.publish_sync, "orders", "hi", "lost")
+
+
+async def test_publish_sync_in_the_loops_own_thread_is_refused(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+    with pytest.raises(WrongLoopError, match="would stop the event loop"):
+        broker.publish_sync("orders", "hi", "order.new")
+
+
+async def test_publish_sync_after_shutdown_is_refused(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+    await broker.shutdown()
+    with pytest.raises(BrokerClosedError):
+        await asyncio.to_thread(broker.publish_sync, "orders", "hi", "order.new")
+
+
+# ---------------------------------------------------------------------------- later
+
+
+async def test_delayed_publish_arrives_after_its_delay_with_its_own_key(
+    start: StartBroker,
+) -> None:
+    """D10: a short delay behind a long one is not held up by it."""
+    broker = await start(ORDERS)
+    inbox = await an_inbox(broker, "kitchen")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await (await broker.publish("orders", "long", "order.long", delay=5.0))
+    await (await broker.publish("orders", "short", "order.short", delay=0.2))
+    await eventually(lambda: bool(inbox.contents), timeout=4.0)
+    assert inbox.contents == ["short"]
+    assert inbox.messages[0].routing_key == "order.short"
+    assert loop.time() - began >= 0.2
+
+
+async def test_delay_to_a_queue_reaches_that_queue(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+    inbox = await an_inbox(broker, "moved")
+    await (await broker.publish("moved", {"a": 1}, delay=0.05))
+    await eventually(lambda: inbox.contents == [{"a": 1}])
+
+
+async def test_delay_of_the_publication_holds_unless_the_call_says_otherwise(
+    start: StartBroker,
+) -> None:
+    publications = {"later": {"queue": "kitchen", "delay": "30s"}}
+    broker = await start({**ORDERS, "publications": publications})
+    inbox = await an_inbox(broker, "kitchen")
+    await (await broker.publish("later", "held"))
+    await (await broker.publish("later", "at once", delay=0))
+    await eventually(lambda: bool(inbox.contents))
+    assert inbox.contents == ["at once"]
+
+
+@pytest.mark.parametrize("delay", [-1.0, 2.0**32, float("nan")])
+async def test_delay_out_of_range_is_refused(start: StartBroker, delay: float) -> None:
+    broker = await start(ORDERS)
+    with pytest.raises(InvalidMessageError, match="delay"):
+        await broker.publish("orders", "x", "order.new", delay=delay)
+
+
+# ---------------------------------------------------------------------------- requests
+
+
+async def test_request_gets_the_answer_that_carries_its_correlation_id(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+
+    async def answer(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        properties = message.properties
+        await ack_or_nack()
+        await broker.publish(
+            "/",
+            {"got": content},
+            properties.reply_to,
+            correlation_id=properties.correlation_id or "",
+        )
+
+    await broker.subscribe("kitchen", answer)
+    replies = await asyncio.gather(*(broker.request("kitchen", n, timeout=5.0) for n in range(20)))
+    assert [reply.content for reply in replies] == [{"got": n} for n in range(20)]
+
+
+async def test_request_without_an_answer_ends_in_time(start: StartBroker) -> None:
+    """F7."""
+    broker = await start(ORDERS)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(RequestTimeoutError, match=r"'kitchen': no answer within 0.3 s"):
+        await broker.request("kitchen", "anyone?", timeout=0.3)
+    assert 0.3 <= loop.time() - began < 2.0
+
+
+async def test_request_that_no_queue_takes_fails_at_once(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+    with pytest.raises(MessageReturnedError):
+        await broker.request("nowhere", "anyone?", timeout=10.0)
+
+
+# ---------------------------------------------------------------------------- encryption
+
+KEYS = {
+    "old": {"key": "01" * 32, "algorithm": "aes-256-cbc"},
+    "new": {"key": "02" * 32, "algorithm": "aes-256-gcm"},
+}
+
+
+async def test_body_is_encrypted_on_its_way(start: StartBroker) -> None:
+    publications = {"secret": {"queue": "kitchen", "encryption": "new"}}
+    broker = await start({**ORDERS, "encryption": KEYS, "publications": publications})
+    await (await broker.publish("secret", {"card": "4111"}))
+    link = await broker.connect()
+    channel = await link.open_channel()
+    delivery = await channel.get("kitchen", no_ack=True)
+    await link.close()
+    assert delivery is not None
+    assert b"4111" not in delivery.body
+    assert delivery.properties.content_type == "application/octet-stream"
+    assert delivery.properties.headers is not None
+    assert delivery.properties.headers["rascal"]["encryption"]["name"] == "new"
+
+
+# ---------------------------------------------------------------------------- shovels
+
+
+async def test_shovel_moves_what_arrives_and_acks_it(start: StartBroker) -> None:
+    broker = await start({**ORDERS, "shovels": ["kitchen -> moved"]})
+    inbox = await an_inbox(broker, "moved")
+    await broker.publish_many("kitchen", range(10), None, message_id="same")
+    await eventually(lambda: len(inbox.contents) == 10)
+    assert inbox.contents == list(range(10))
+    assert inbox.messages[0].message_id == "same"
+    assert await broker.purge() == 0
+
+
+async def test_shovel_dead_letters_what_no_queue_takes_and_says_so(start: StartBroker) -> None:
+    """C-13: rascal acks it, and it is lost."""
+    queues = {
+        "kitchen": {"options": {"dead_letter_exchange": "", "dead_letter_routing_key": "failed"}},
+        "failed": None,
+    }
+    subscriptions = {"kitchen": {"queue": "kitchen"}, "failed": {"queue": "failed"}}
+    broker = await start(
+        {
+            **ORDERS,
+            "queues": queues,
+            "bindings": [],
+            "publications": {"kitchen": {"queue": "kitchen"}, "nowhere": {"exchange": "nowhere"}},
+            "subscriptions": subscriptions,
+            "shovels": ["kitchen -> nowhere"],
+        }
+    )
+    errors: list[BaseException] = []
+    broker.on("error", lambda error, vhost: errors.append(error))
+    failed = await an_inbox(broker, "failed")
+    await (await broker.publish("kitchen", "nobody wants me"))
+    await eventually(lambda: failed.contents == ["nobody wants me"])
+    assert [type(error) for error in errors] == [MessageReturnedError]
+
+
+# ---------------------------------------------------------------------------- names
+
+
+async def test_namespace_keeps_two_applications_apart(start: StartBroker) -> None:
+    """R-011: the same names, other queues."""
+    one = await start({**ORDERS, "namespace": "one"})
+    two = await start({**ORDERS, "namespace": "two"})
+    first, second = await an_inbox(one, "kitchen"), await an_inbox(two, "kitchen")
+    await (await one.publish("orders", 1, "order.new"))
+    await (await two.publish("kitchen", 2))
+    await eventually(lambda: (first.contents, second.contents) == ([1], [2]))

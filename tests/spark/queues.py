@@ -1,0 +1,125 @@
+"""A plain client for tests that are not asyncio: declares, publishes, counts and takes messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
+from broker_client.spark.confirmed import Job, PublishingLink, Terms
+from broker_client.spark.loop_thread import LoopThread
+from broker_client.transport.network import NetworkConnector
+from tests.support.rabbitmq import RabbitMQ
+
+_TERMS = Terms(window=1000, confirm_timeout=10.0, retries=0, connect_timeout=10.0)
+
+
+def until(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
+    """Wait for `condition`, and say what did not come."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
+        time.sleep(0.02)
+
+
+class Queues:
+    """The queues of one vhost."""
+
+    def __init__(self, server: RabbitMQ, vhost: str) -> None:
+        self.server, self.vhost = server, vhost
+        self.url = server.url(vhost)
+        self._thread = LoopThread("test queues")
+        self._publishing = PublishingLink([self.connector()])
+        self._asking = PublishingLink([self.connector()])
+
+    def connector(self, port: int | None = None) -> NetworkConnector:
+        """One to this vhost, by way of another `port` perhaps."""
+        url = f"amqp://guest:guest@127.0.0.1:{port or self.server.port}/"
+        return NetworkConnector(url, vhost=self.vhost)
+
+    def close(self) -> None:
+        self._thread.call(self._publishing.close())
+        self._thread.call(self._asking.close())
+        self._thread.stop()
+
+    def declare(self, *names: str, arguments: Mapping[str, Any] | None = None) -> None:
+        async def declare() -> None:
+            channel = await self._asking.channel(10.0)
+            for name in names:
+                await channel.declare_queue(name, arguments=arguments)
+
+        self._thread.call(declare())
+
+    def publish(
+        self, queue: str, ids: Iterable[str | None], *, body: Callable[[Any], bytes] | None = None
+    ) -> None:
+        """One confirmed message for each of `ids`; its body is its id unless told otherwise."""
+        messages = [
+            Outgoing(
+                "",
+                queue,
+                body(each) if body is not None else str(each).encode(),
+                Properties(message_id=each, delivery_mode=PERSISTENT),
+                mandatory=True,
+            )
+            for each in ids
+        ]
+
+        async def publish() -> None:
+            job = Job(self._publishing, _TERMS)
+            await job.send(messages)
+            await job.finish()
+
+        self._thread.call(publish())
+
+    def depth(self, queue: str) -> int:
+        """Ready messages."""
+
+        async def ask() -> int:
+            channel = await self._asking.channel(10.0)
+            return (await channel.check_queue(queue)).message_count
+
+        return self._thread.call(ask())
+
+    def consumers(self, queue: str) -> int:
+        async def ask() -> int:
+            channel = await self._asking.channel(10.0)
+            return (await channel.check_queue(queue)).consumer_count
+
+        return self._thread.call(ask())
+
+    def unacked(self, queue: str) -> int:
+        """As RabbitMQ counts them now, without the lag of its statistics."""
+        code = (
+            f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{self.vhost}">>, queue, '
+            f'<<"{queue}">>)), [{{_, N}}] = rabbit_amqqueue:info(Q, '
+            "[messages_unacknowledged]), N."
+        )
+        return int(self.server.ctl("eval", code))
+
+    def take(self, queue: str, count: int | None = None) -> list[Delivery]:
+        """Take and ack `count` messages, or all that are ready."""
+
+        async def take() -> list[Delivery]:
+            channel = await self._asking.channel(10.0)
+            taken: list[Delivery] = []
+            while count is None or len(taken) < count:
+                delivery = await channel.get(queue, no_ack=True)
+                if delivery is None:
+                    break
+                taken.append(delivery)
+            return taken
+
+        return self._thread.call(take())
+
+    def take_ids(self, queue: str) -> list[str]:
+        return [str(each.properties.message_id) for each in self.take(queue)]
+
+
+def numbered(count: int, prefix: str = "m") -> list[str]:
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+def sorted_ids(rows: Sequence[Any]) -> list[str]:
+    return sorted(str(row["message_id"]) for row in rows)

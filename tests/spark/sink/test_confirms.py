@@ -1,0 +1,204 @@
+"""Failure 6: the broker nacks, returns, keeps silent, or is cut off in the middle of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker_client.message import PERSISTENT, Outgoing, Properties
+from broker_client.spark.confirmed import Counts, Job, PublishingLink, Terms
+from broker_client.spark.errors import SinkError
+from broker_client.spark.loop_thread import LoopThread
+from tests.spark.queues import Queues, numbered, until
+from tests.support.proxy import Proxy
+
+WINDOW = 64
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    made = LoopThread("test sink")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def proxy(queues: Queues, thread: LoopThread) -> Iterator[Proxy]:
+    made = Proxy("127.0.0.1", queues.server.port)
+    thread.call(made.__aenter__())
+    yield made
+    thread.call(made.__aexit__(None, None, None))
+
+
+def messages(ids: list[str], queue: str = "out") -> list[Outgoing]:
+    return [
+        Outgoing(
+            "", queue, each.encode(), Properties(message_id=each, delivery_mode=PERSISTENT), True
+        )
+        for each in ids
+    ]
+
+
+def publish(
+    thread: LoopThread,
+    link: PublishingLink,
+    batch: list[Outgoing],
+    *,
+    retries: int = 3,
+    confirm_timeout: float = 10.0,
+    drop_returned: bool = False,
+    dead_queue: str | None = None,
+) -> Counts:
+    terms = Terms(WINDOW, confirm_timeout, retries, 10.0, drop_returned, dead_queue)
+
+    async def run() -> Counts:
+        job = Job(link, terms)
+        try:
+            await job.send(batch)
+            await job.finish()
+        finally:
+            await link.close()
+        return job.counts
+
+    return thread.call(run(), 60)
+
+
+def test_06_everything_is_confirmed_within_the_window(queues: Queues, thread: LoopThread) -> None:
+    queues.declare("out")
+    ids = numbered(1000)
+    counts = publish(thread, PublishingLink([queues.connector()]), messages(ids))
+    assert queues.take_ids("out") == ids
+    assert (counts.published, counts.confirmed, counts.retried) == (1000, 1000, 0)
+    assert 1 < counts.max_in_flight <= WINDOW
+
+
+def test_06_nacked_messages_go_again_with_their_ids_and_then_fail(
+    queues: Queues, thread: LoopThread
+) -> None:
+    # RabbitMQ: a full queue with overflow=reject-publish answers basic.nack.
+    queues.declare("out", arguments={"x-max-length": 5, "x-overflow": "reject-publish"})
+    with pytest.raises(SinkError) as caught:
+        publish(thread, PublishingLink([queues.connector()]), messages(numbered(20)), retries=1)
+    assert "not confirmed in 2 attempts" in str(caught.value)
+    assert set(caught.value.message_ids) <= set(numbered(20))
+    assert set(queues.take_ids("out")) < set(numbered(20))
+
+
+def test_06_nacked_messages_arrive_once_there_is_room(queues: Queues, thread: LoopThread) -> None:
+    queues.declare("out", arguments={"x-max-length": 5, "x-overflow": "reject-publish"})
+    taken: list[str] = []
+    future = thread.start(_publishing(queues, messages(numbered(12))))
+
+    def published_or_taken() -> bool:
+        taken.extend(queues.take_ids("out"))
+        return future.done()
+
+    until(published_or_taken, "the confirms")
+    counts = future.result()
+    taken += queues.take_ids("out")
+    assert set(taken) == set(numbered(12))
+    assert counts.confirmed == 12
+    assert counts.retried >= counts.nacked > 0
+
+
+async def _publishing(queues: Queues, batch: list[Outgoing]) -> Counts:
+    link = PublishingLink([queues.connector()])
+    job = Job(link, Terms(WINDOW, 10.0, 50, 10.0))
+    await job.send(batch)
+    await job.finish()
+    await link.close()
+    return job.counts
+
+
+def test_06_returned_message_fails_the_task_and_is_named(
+    queues: Queues, thread: LoopThread
+) -> None:
+    queues.declare("out")
+    batch = [*messages(["good"]), *messages(["lost"], "nowhere")]
+    with pytest.raises(SinkError) as caught:
+        publish(thread, PublishingLink([queues.connector()]), batch)
+    assert caught.value.message_ids == ("lost",)
+    assert "312 NO_ROUTE" in str(caught.value)
+
+
+def test_06_returned_messages_are_dropped_or_go_to_the_dead_queue_when_asked(
+    queues: Queues, thread: LoopThread
+) -> None:
+    queues.declare("out", "dead")
+    batch = [*messages(["good"]), *messages(["lost"], "nowhere")]
+    link = PublishingLink([queues.connector()])
+    counts = publish(thread, link, batch, drop_returned=True)
+    assert (counts.confirmed, counts.returned) == (1, 1)
+    counts = publish(thread, PublishingLink([queues.connector()]), batch, dead_queue="dead")
+    assert (counts.confirmed, counts.returned) == (2, 1)
+    assert queues.take_ids("out") == ["good", "good"]
+    (dead,) = queues.take("dead")
+    assert dead.properties.message_id == "lost"
+    assert (dead.properties.headers or {})["x-unroutable-routing-key"] == "nowhere"
+
+
+def test_06_silent_broker_is_left_after_the_confirm_timeout_and_ids_stay(
+    queues: Queues, thread: LoopThread, proxy: Proxy
+) -> None:
+    queues.declare("out")
+    ids = numbered(40)
+    link = PublishingLink([queues.connector(proxy.port)])
+
+    async def run() -> Counts:
+        job = Job(link, Terms(WINDOW, 1.0, 8, 10.0))
+        await job.send(messages(["first"]))
+        await job.finish()
+        proxy.stall()
+        await job.send(messages(ids))
+        try:
+            # Resumed when the first attempt has been given up: its bytes still arrive.
+            stalled = proxy.accepted
+            finishing = thread.loop.create_task(job.finish())
+            while proxy.accepted == stalled and not finishing.done():
+                await _a_moment()
+            proxy.resume()
+            await finishing
+        finally:
+            proxy.resume()
+            await link.close()
+        return job.counts
+
+    counts = thread.call(run(), 60)
+    assert counts.retried >= 40
+    assert set(queues.take_ids("out")) == {"first", *ids}
+
+
+async def _a_moment() -> None:
+    import asyncio
+
+    await asyncio.sleep(0.01)
+
+
+def test_06_connection_cut_within_a_window_resends_what_is_unconfirmed_with_its_ids(
+    queues: Queues, thread: LoopThread, proxy: Proxy
+) -> None:
+    queues.declare("out")
+    ids = numbered(2000)
+    link = PublishingLink([queues.connector(proxy.port)])
+
+    async def run() -> Counts:
+        job = Job(link, Terms(WINDOW, 10.0, 3, 10.0))
+        for start in range(0, len(ids), 500):
+            await job.send(messages(ids[start : start + 500]))
+            proxy.cut()
+        await job.finish()
+        await link.close()
+        return job.counts
+
+    counts = thread.call(run(), 60)
+    assert counts.retried > 0
+    taken = queues.take_ids("out")
+    assert set(taken) == set(ids)
+    assert len(taken) <= len(ids) + counts.retried
+
+
+def test_06_missing_exchange_fails_at_once(queues: Queues, thread: LoopThread) -> None:
+    batch = [Outgoing("nowhere", "k", b"x", Properties(message_id="m"), True)]
+    with pytest.raises(SinkError, match="404"):
+        publish(thread, PublishingLink([queues.connector()]), batch)

@@ -1,0 +1,121 @@
+"""Options: every mistake is told, no secret is."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from broker_client.spark.endpoints import connectors
+from broker_client.spark.errors import OptionError
+from broker_client.spark.options import SinkOptions, SourceOptions, names, parse
+
+URL = "amqp://me:hidden-word@host:5672/v"
+SOURCE = {"url": URL, "queue": "q", "spool": "folder"}
+
+
+def test_defaults_hold_where_nothing_is_said() -> None:
+    options = parse(SourceOptions, SOURCE)
+    assert (options.prefetch, options.segment_rows, options.segment_age) == (10_000, 5_000, 1.0)
+    assert (options.exclusive, options.fail_on_data_loss) == (True, True)
+
+
+def test_names_are_read_in_any_case() -> None:
+    # Spark hands options over in lower case.
+    options = parse(SourceOptions, {**SOURCE, "segmentage": "250ms", "SPOOLMAXBYTES": "2MiB"})
+    assert (options.segment_age, options.spool_max_bytes) == (0.25, 2 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"prefetsch": "1"}, "did you mean 'prefetch'?"),
+        ({"window": "1"}, "is an option for writing"),
+        ({"prefetch": "0"}, "from 1 to 65535"),
+        ({"prefetch": "many"}, "whole number"),
+        ({"segmentAge": "1"}, "has no unit"),
+        ({"exclusive": "yes"}, "true or false"),
+        ({"spoolMaxBytes": "big"}, "number of bytes"),
+        ({"mode": "tail"}, "queue, stream"),
+        ({"startingOffset": "next"}, "first or an offset"),
+        ({"subscription": "s"}, "one of the two"),
+        ({"urlEnv": "X"}, "got url and urlEnv"),
+    ],
+    ids=str,
+)
+def test_wrong_source_option_is_refused_with_what_is_right(
+    extra: dict[str, str], said: str
+) -> None:
+    with pytest.raises(OptionError, match="format") as caught:
+        parse(SourceOptions, {**SOURCE, **extra})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["url", "queue", "spool"])
+def test_missing_source_option_is_named(missing: str) -> None:
+    given = {key: value for key, value in SOURCE.items() if key != missing}
+    with pytest.raises(OptionError) as caught:
+        parse(SourceOptions, given)
+    assert caught.value.option == missing
+
+
+@pytest.mark.parametrize(
+    ("extra", "option"),
+    [
+        ({"prefetch": "1"}, "prefetch"),
+        ({"ids": "random"}, "ids"),
+        ({"unroutable": "dead"}, "deadQueue"),
+        ({"deadQueue": "q"}, "deadQueue"),
+        ({"mandatory": "false", "unroutable": "drop"}, "unroutable"),
+        ({"publication": "p"}, "publication"),
+        ({"window": "0"}, "window"),
+    ],
+    ids=str,
+)
+def test_wrong_sink_option_is_refused(extra: dict[str, str], option: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(SinkOptions, {"url": URL, **extra})
+    assert caught.value.option == option
+
+
+def test_what_spark_adds_is_no_mistake() -> None:
+    parse(SinkOptions, {"url": URL, "checkpointLocation": "x", "path": "y"})
+
+
+def test_password_is_in_no_text_but_travels() -> None:
+    options = parse(SourceOptions, SOURCE)
+    assert "hidden-word" not in repr(options) + str(options)
+    assert "me:***@host" in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_malformed_address_is_refused_without_showing_it() -> None:
+    options = parse(SinkOptions, {"url": "amqp://me:hidden/word@host"})
+    with pytest.raises(OptionError) as caught:
+        connectors(options)
+    assert "hidden" not in str(caught.value)
+
+
+def test_embedded_broker_is_refused_with_what_to_do_instead() -> None:
+    options = parse(SinkOptions, {"url": "embedded://"})
+    with pytest.raises(OptionError, match="DriverPublisher"):
+        connectors(options)
+
+
+def test_environment_variable_is_read_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = parse(SinkOptions, {"urlEnv": "SOME_BROKER_URL"})
+    monkeypatch.delenv("SOME_BROKER_URL", raising=False)
+    with pytest.raises(OptionError, match="SOME_BROKER_URL"):
+        connectors(options)
+    monkeypatch.setenv("SOME_BROKER_URL", "amqp://one/v,amqp://two/v")
+    assert sorted(each.url for each in connectors(options)) == [
+        "amqp://one/v",
+        "amqp://two/v",
+    ]
+
+
+def test_every_option_has_a_name_of_its_own_and_a_text() -> None:
+    for kind in (SourceOptions, SinkOptions):
+        for name, field in names(kind).items():
+            assert name[0].islower()
+            assert field.metadata["doc"]

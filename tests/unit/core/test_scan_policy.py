@@ -1,0 +1,149 @@
+"""nsq's scan loop as a policy (parity 2.5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_client.core.scan import ScanPolicy, ScanSettings, ideal_pool_size
+from tests.support.builders import Desk, a_message
+
+
+def test_the_defaults_are_nsqs() -> None:
+    """N-005 to N-009, N-070."""
+    assert ScanSettings() == ScanSettings(
+        interval=0.1,
+        refresh_interval=5.0,
+        selection_count=20,
+        dirty_percent=0.25,
+        worker_pool_max=4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("queues", "workers"), [(0, 1), (1, 1), (4, 1), (7, 1), (8, 2), (12, 3), (16, 4), (100, 4)]
+)
+def test_a_quarter_of_the_queues_work_at_least_one_at_most_four(queues: int, workers: int) -> None:
+    """N-072: nsq's resize table."""
+    assert ideal_pool_size(queues, 4) == workers
+
+
+def test_the_pool_follows_the_queues_once_a_refresh_interval() -> None:
+    """N-071."""
+    policy = ScanPolicy(ScanSettings())
+    policy.refresh(100, 0.0)
+    assert policy.workers == 4
+    policy.refresh(1, 4.9)
+    assert policy.workers == 4
+    policy.refresh(1, 5.0)
+    assert policy.workers == 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "dirty", "again"), [(0, 0, False), (20, 5, False), (20, 6, True), (1, 1, True)]
+)
+def test_more_than_a_quarter_dirty_looks_again_at_once(
+    chosen: int, dirty: int, again: bool
+) -> None:
+    """N-009, N-075: a strict `>`."""
+    assert ScanPolicy(ScanSettings()).again(chosen, dirty) is again
+
+
+def test_a_dirty_percent_of_one_never_looks_again_at_once() -> None:
+    assert not ScanPolicy(ScanSettings(dirty_percent=1.0)).again(20, 20)
+
+
+def test_few_deadlines_are_met_when_they_come() -> None:
+    """N-079, X-12: exact timers."""
+    policy = ScanPolicy(ScanSettings())
+    policy.look(10.0)
+    assert policy.wake_at(10.003) == 10.003
+
+
+def test_many_deadlines_wait_for_the_end_of_the_interval_and_no_longer() -> None:
+    """X-12: as many wake-ups an interval as a selection has queues."""
+    policy = ScanPolicy(ScanSettings())
+    for n in range(20):
+        policy.look(10.0 + n / 1000)
+    assert policy.wake_at(10.020) == 10.1
+    assert policy.wake_at(10.5) == 10.5
+    policy.look(10.1)
+    assert policy.wake_at(10.101) == 10.101
+
+
+def test_after_a_selection_that_was_clean_it_waits_for_the_next_interval() -> None:
+    policy = ScanPolicy(ScanSettings())
+    policy.look(10.0)
+    policy.rest()
+    assert policy.wake_at(10.0) == 10.1
+
+
+# --------------------------------------------------------------------- what is chosen
+
+
+def due_queues(desk: Desk, count: int) -> None:
+    """`count` queues with a deferred message each, the last due first, and as many idle ones."""
+    for n in range(count):
+        desk.queue(f"q{n}")
+        desk.queue(f"idle{n}")
+        delay = (count - n) * 10
+        desk.publish(a_message(f"q{n}", headers={"x-delay": delay}))
+    desk.now += count * 0.01
+    desk.take()
+
+
+def test_a_scan_chooses_those_that_are_due_longest_overdue_first_each_once(desk: Desk) -> None:
+    """N-073, N-074, G11: never one that has nothing due."""
+    due_queues(desk, 5)
+    desk.now -= 0.01  # the first is not due
+    assert desk.engine.scan(desk.now, 3) == (3, 3)
+    assert [name for name in "01234" if desk.stats(f"q{name}").ready] == ["2", "3", "4"]
+    assert desk.engine.scan(desk.now, 3) == (1, 1)
+    assert desk.engine.scan(desk.now, 3) == (0, 0)
+    assert desk.engine.next_deadline() == pytest.approx(desk.now + 0.01)
+
+
+def test_what_was_settled_in_time_does_not_use_up_a_selection(desk: Desk) -> None:
+    desk.queue()
+    desk.publish(*(a_message() for _ in range(40)))
+    for n in range(40):
+        channel = desk.another_channel()
+        desk.engine.get(channel, "q", desk.now)
+        if n < 39:
+            desk.engine.ack(channel, 1, desk.now)
+    desk.now += 60.0
+    assert desk.engine.scan(desk.now, 20) == (1, 1)
+    assert desk.stats().timeout_count == 1
+
+
+def test_one_queue_with_very_much_due_is_handled_in_parts(desk: Desk) -> None:
+    desk.queue()
+    desk.publish(*(a_message() for _ in range(2_500)))
+    for _ in range(2_500):
+        desk.get()
+    desk.now += 60.0
+    counts = []
+    while desk.engine.scan(desk.now, 20)[1]:
+        counts.append(desk.stats().timeout_count)
+    assert counts == [1_000, 2_000, 2_500]
+
+
+def test_timeouts_of_many_channels_are_all_found(desk: Desk) -> None:
+    """N-055: nsq's TestInFlightWorker, 250 messages."""
+    desk.queue()
+    desk.publish(*(a_message() for _ in range(250)))
+    for _ in range(25):
+        channel = desk.another_channel()
+        for _ in range(10):
+            desk.engine.get(channel, "q", desk.now)
+    desk.now += 60.0
+    while desk.engine.scan(desk.now, 20)[0]:
+        pass
+    stats = desk.stats()
+    assert (stats.timeout_count, stats.requeue_count, stats.ready) == (250, 0, 250)
+
+
+def test_a_deleted_queue_is_not_dirty(desk: Desk) -> None:
+    """N-078."""
+    due_queues(desk, 2)
+    desk.engine.delete_queue(desk.channel, "q0")
+    assert desk.engine.scan(desk.now, 20) == (1, 1)

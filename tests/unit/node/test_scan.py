@@ -1,0 +1,161 @@
+"""The scan loop: awake only while something is due, and fair while much is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from broker_client.clock import Clock
+from broker_client.core.scan import ScanSettings
+from broker_client.node.node import Node
+from tests.support.builders import a_message
+from tests.support.warp import WarpLoop
+from tests.unit.node.test_node import Ear, publish
+
+loop_factory = WarpLoop
+
+
+class LoopClock:
+    """The time of the event loop, in which nobody waits."""
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def a_clock() -> Clock:
+    return LoopClock()
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[list[Node]]:
+    made: list[Node] = []
+    yield made
+    for node in made:
+        node.stop()
+
+
+def a_node(nodes: list[Node], **settings: Any) -> tuple[Node, int, Ear]:
+    node = Node("scanned", clock=a_clock(), scan=ScanSettings(**settings))
+    nodes.append(node)
+    ear = Ear()
+    channel = node.open_channel(node.open_connection("/", Ear()), ear, confirm=False)
+    return node, channel, ear
+
+
+def queues(node: Node, channel: int, count: int) -> None:
+    for n in range(count):
+        node.engine.declare_queue(channel, f"q{n}", node.now())
+
+
+async def test_an_idle_node_is_never_woken(nodes: list[Node]) -> None:
+    """G11: ten minutes with queues, messages and consumers, and nothing due."""
+    node, channel, _ = a_node(nodes)
+    queues(node, channel, 50)
+    publish(node, channel, b"1", routing_key="q1")
+    node.engine.consume(channel, "q2", node.now())
+    await asyncio.sleep(600.0)
+    assert (node._scanner.looks, node._scanner.timer_at) == (0, None)
+
+
+async def test_six_hundred_queues_with_one_due_time_are_all_served_at_once(
+    nodes: list[Node],
+) -> None:
+    """G11, N-075, N-076: within 100 ms; here, at the very time."""
+    node, channel, ear = a_node(nodes)
+    queues(node, channel, 600)
+    for n in range(600):
+        node.engine.consume(channel, f"q{n}", node.now())
+        message = a_message(f"q{n}", headers={"x-delay": 1_000})
+        node.engine.publish(channel, message, node.now())
+    node.wake()
+    await asyncio.sleep(0.999)
+    assert ear.heard == []
+    await asyncio.sleep(0.002)
+    assert len(ear.heard) == 600
+    assert node._scanner.looks == 1
+
+
+async def test_between_two_slices_of_a_selection_the_loop_is_free(nodes: list[Node]) -> None:
+    """N-008, N-072: as many queues a turn as there are workers."""
+    node, channel, _ = a_node(nodes)
+    queues(node, channel, 40)
+    for n in range(40):
+        message = a_message(f"q{n}", headers={"x-delay": 1_000})
+        node.engine.publish(channel, message, node.now())
+    node.wake()
+    ready = []
+    await asyncio.sleep(1.0)
+    for _ in range(60):
+        ready.append(sum(stats.ready for stats in node.stats().queues))
+        await asyncio.sleep(0)
+    steps = [after - before for before, after in pairwise(ready)]
+    assert max(steps) == 4
+    assert ready[-1] == 40
+
+
+async def test_many_deadlines_in_one_interval_share_their_wake_ups(nodes: list[Node]) -> None:
+    """X-12: a thousand deadlines a second, and no more than 21 looks in 100 ms."""
+    node, channel, ear = a_node(nodes)
+    queues(node, channel, 1)
+    node.engine.consume(channel, "q0", node.now())
+    for n in range(1, 1_001):
+        node.engine.publish(channel, a_message("q0", headers={"x-delay": n}), node.now())
+    node.wake()
+    began = node.now()
+    late = []
+    ear.on_delivery = lambda delivery: late.append(
+        node.now() - began + delivery.properties.headers["x-delay"] / 1000  # type: ignore[index]
+    )
+    await asyncio.sleep(1.2)
+    assert len(late) == 1_000
+    assert max(late) <= 0.1 + 1e-6
+    assert node._scanner.looks <= 210
+
+
+async def test_few_deadlines_are_met_exactly(nodes: list[Node]) -> None:
+    node, channel, ear = a_node(nodes)
+    queues(node, channel, 1)
+    node.engine.consume(channel, "q0", node.now())
+    began = node.now()
+    times = []
+    ear.on_delivery = lambda delivery: times.append(round(node.now() - began, 6))
+    for delay in (13, 29, 31):
+        node.engine.publish(channel, a_message("q0", headers={"x-delay": delay}), node.now())
+    node.wake()
+    await asyncio.sleep(1.0)
+    assert times == [0.013, 0.029, 0.031]
+
+
+async def test_never_dirty_enough_waits_for_the_interval_between_selections(
+    nodes: list[Node],
+) -> None:
+    """N-009: with dirty_percent 1.0 nothing is ever repeated at once."""
+    node, channel, _ = a_node(nodes, dirty_percent=1.0, interval=0.5)
+    queues(node, channel, 50)
+    for n in range(50):
+        message = a_message(f"q{n}", headers={"x-delay": 1_000})
+        node.engine.publish(channel, message, node.now())
+    node.wake()
+    ready = []
+    for wait in (1.1, 0.5, 0.5):
+        await asyncio.sleep(wait)
+        ready.append(sum(stats.ready for stats in node.stats().queues))
+    assert ready == [20, 40, 50]
+
+
+async def test_a_closed_node_scans_no_more(nodes: list[Node]) -> None:
+    """N-078."""
+    node, channel, _ = a_node(nodes)
+    queues(node, channel, 1)
+    node.engine.publish(channel, a_message("q0", headers={"x-delay": 1_000}), node.now())
+    node.wake()
+    await node.settled()
+    assert node._scanner.timer_at is not None
+    node.stop()
+    assert node._scanner.timer_at is None
+    await asyncio.sleep(5.0)
+    assert node._scanner.looks == 0
