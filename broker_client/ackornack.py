@@ -293,7 +293,10 @@ class AckOrNack:
     # ------------------------------------------------------------------ on the wire
 
     def _ack(self, all: bool) -> None:
-        self._settle("acked", lambda tag: self._channel.ack(tag, multiple=all), all)
+        if not all:
+            self._settle("acked", self._channel.ack)
+            return
+        self._settle("acked", lambda tag: self._channel.ack(tag, multiple=True), all=True)
 
     def _nack(self, *, requeue: bool, all: bool) -> None:
         self.requeues = requeue

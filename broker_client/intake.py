@@ -200,8 +200,8 @@ class Intake:
 
     def _hand_over(self, event: str, settle: AckOrNack, *args: Any) -> None:
         """Call the handlers: listeners whose failure means that the message needs recovery."""
-        limit, blocked = self._loop_lag, self._loop_blocked
-        tasks: list[asyncio.Task[None]] = []
+        limit = self._loop_lag
+        tasks: list[asyncio.Task[None]] | None = None if self._concurrency is None else []
         for listener in tuple(self._listeners(event)):
             begun = perf_counter()
             try:
@@ -210,15 +210,19 @@ class Intake:
                 self._failed(settle, error)
                 continue
             if type(result) is CoroutineType:
-                work = self._finish(watched(result, limit, blocked) if limit else result, settle)
+                work = self._finish(
+                    watched(result, limit, self._loop_blocked) if limit else result, settle
+                )
             elif inspect.isawaitable(result):
                 work = self._finish(result, settle)
             else:
                 if limit and (taken := perf_counter() - begun) > limit:
-                    blocked(taken)
+                    self._loop_blocked(taken)
                 continue
-            tasks.append(self._handlers.spawn(work, "handler"))
-        if tasks and self._concurrency is not None:
+            task = self._handlers.spawn(work, "handler")
+            if tasks is not None:
+                tasks.append(task)
+        if tasks:
             self._running += 1
             self._free_after(tasks)
 

@@ -34,6 +34,7 @@ ROWS: list[tuple[str, ...]] = [
     ("outbox", "handlers", "pulling", "unsettled"),
     ("inspection",),
     ("intake",),
+    ("session",),
     ("subscription", "vhost"),
     ("client_events", "routes", "requests"),
     ("publisher", "shovels"),

@@ -312,6 +312,26 @@ async def test_channel_prefetch_changes_at_once_and_for_later_channels() -> None
         assert ("qos", 4, "shared") in desk.channel.asked
 
 
+async def test_channel_prefetch_that_is_refused_is_not_asked_for_again() -> None:
+    """R-124: RabbitMQ 4.3 refuses it, and closes the channel."""
+    async with ConsumerDesk(channel_prefetch=3) as desk:
+        desk.listen("error")
+        channel = await desk.consume()
+        refused = ChannelClosedError(540, "NOT_IMPLEMENTED")
+
+        def refuse(operation: str, name: str) -> None:
+            if operation == "qos":
+                channel.fail(refused)
+                raise refused
+
+        channel.before = refuse
+        with pytest.raises(ChannelClosedError):
+            await desk.subscription.set_channel_prefetch(9)
+        await asyncio.sleep(3.0)
+        assert desk.subscription.is_subscribed
+        assert ("qos", 3, "shared") in desk.channel.asked
+
+
 async def test_prefetch_held_by_recoveries_that_wait_is_told_once() -> None:
     """D4: without deferred requeue they wait here."""
     async with ConsumerDesk(prefetch=2, recovery=[Nack(requeue=True, defer=2.0)]) as desk:
@@ -359,6 +379,16 @@ async def test_channel_closed_over_a_late_ack_is_told_and_consumed_again_at_once
         assert desk.events() == ["ack_timeout", "ack_lost"]
         desk.channel.deliver(b"next")
         assert desk.contents()[-1] == b"next"
+
+
+async def test_late_ack_without_retries_ends_the_subscription() -> None:
+    async with ConsumerDesk(retry=False) as desk:
+        desk.listen("ack_timeout", "error")
+        channel = await desk.consume()
+        channel.fail(ChannelClosedError(406, "delivery acknowledgement on channel 1 timed out"))
+        await settle()
+        assert desk.events() == ["ack_timeout"]
+        assert desk.subscription.stats().state == "cancelled"
 
 
 async def test_other_precondition_is_an_error() -> None:
