@@ -6,6 +6,7 @@ and live as long as the broker.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -20,6 +21,8 @@ from broker_client.config import (
 from broker_client.deduplication import HandledIds, handled_ids_from
 from broker_client.errors import UnsupportedError
 from broker_client.redeliveries import CounterFactory, RedeliveryCounter, counter_from
+
+log = logging.getLogger("broker_client.consuming")
 
 _KEYLESS = ("fanout", "headers")  # exchange types that do not look at routing keys
 
@@ -108,12 +111,14 @@ class ConsumingStores:
 
     async def close(self) -> None:
         """Let go of every file and socket. Harmless twice."""
-        counters, self._counters = list(self._counters.values()), {}
-        handled, self._handled = list(self._handled.values()), {}
-        for _, counter in counters:
-            await counter.close()
-        for ids in handled:
-            await ids.close()
+        stores: list[RedeliveryCounter | HandledIds] = [*self._handled.values()]
+        stores += [counter for _, counter in self._counters.values()]
+        self._handled, self._counters = {}, {}
+        for store in stores:
+            try:
+                await store.close()
+            except Exception as error:  # noqa: BLE001 - a store of the user's choice
+                log.warning("%r: while closing: %r", store, error)
 
 
 def _keyed_dead_letter_exchange(vhost: VhostConfig, name: str) -> str | None:

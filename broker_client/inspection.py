@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from broker_client.ackornack import AckOrNack
 from broker_client.consuming import ConsumingSetup
@@ -41,7 +42,7 @@ class Inspection:
     def is_needed(self) -> bool:
         return self._counter is not None or self._once is not None
 
-    def begin(self, settle: AckOrNack) -> Awaitable[bool] | None:
+    def begin(self, settle: AckOrNack) -> Coroutine[Any, Any, bool] | None:
         """What says whether the message goes on; None where it does without asking anybody.
 
         False of it means that the message has been taken care of.
@@ -110,7 +111,7 @@ class Inspection:
             self._emit("duplicate", settle.message)
         return False
 
-    def ended(self, settle: AckOrNack, how: str) -> Awaitable[None] | None:
+    def ended(self, settle: AckOrNack, how: str) -> Coroutine[Any, Any, None] | None:
         """A delivery is in hand no more; returns what has to be written down for it."""
         if self._once is None or settle.message.message_id is None:
             return None

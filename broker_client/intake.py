@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from types import CoroutineType
-from typing import Any, TypeVar
+from typing import Any
 
 from broker_client import content, copies
 from broker_client.ackornack import AckOrNack
@@ -36,8 +36,6 @@ from broker_client.transport.base import Channel
 from broker_client.unsettled import Emit, Unsettled
 
 log = logging.getLogger("broker_client.subscription")
-
-T = TypeVar("T")
 
 Listeners = Callable[[str], Sequence[Listener]]
 _INVALID = ("invalid_content", "invalid_message")
@@ -118,7 +116,7 @@ class Intake:
         question = self._inspection.begin(settle) if self._inspects else None
         answer = None
         if question is not None:
-            answer = self._handlers.spawn(_until_done(question), "inspection")
+            answer = self._handlers.spawn(question, "inspection")
             answer.add_done_callback(self._answered)
         self._waiting.append((settle, answer))
         self._pump()
@@ -280,11 +278,7 @@ class Intake:
         if self._inspects:
             writing = self._inspection.ended(settle, how)
             if writing is not None:
-                self._handlers.spawn(_until_done(writing), "remember")
-
-
-async def _until_done(work: Awaitable[T]) -> T:
-    return await work
+                self._handlers.spawn(writing, "remember")
 
 
 def _described(error: BaseException) -> str:

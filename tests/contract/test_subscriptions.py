@@ -383,6 +383,32 @@ async def test_message_redelivered_too_often_is_dead_lettered(where: Where) -> N
         await link.close()
 
 
+async def test_quorum_queue_counts_and_is_believed(where: Where) -> None:
+    """R-143: `x-delivery-count`; the counter is never asked."""
+    config = where.config(
+        {"redeliveries": {"limit": 10, "counter": "mine"}},
+        queues={
+            "work": {"options": {"arguments": {"x-queue-type": "quorum"}}},
+            "cemetery": {},
+        },
+    )
+    config["redeliveries"] = {"counters": {"mine": {"type": "custom", "options": {"start": 7}}}}
+    async with Broker.create(config, counters={"mine": Generous}) as broker:
+        shown: list[tuple[int, int | None]] = []
+
+        async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            shown.append((message.headers["rascal"]["redeliveries"], message.attempts))
+            if len(shown) < 3:
+                await ack_or_nack("again", {"strategy": "nack", "requeue": True})
+            else:
+                await ack_or_nack()
+
+        await broker.subscribe("work", handle)
+        await publish(broker, 1, message_id="m1")
+        await eventually(lambda: len(shown) == 3)
+        assert shown == [(0, 1), (1, 2), (2, 3)]
+
+
 class Generous:
     """A counter of the application's own."""
 

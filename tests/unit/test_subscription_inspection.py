@@ -202,6 +202,16 @@ async def test_cancel_gives_back_what_is_still_being_counted() -> None:
         assert desk.kept == []
 
 
+async def test_channel_lost_before_the_counter_was_asked_leaves_nothing_behind() -> None:
+    async with a_desk(Counter(delay=1.0), timeout=3.0) as desk:
+        channel = await desk.consume()
+        channel.deliver(redelivered=True)
+        desk.replace_link()
+        await asyncio.sleep(2.0)
+        assert desk.kept == []
+        assert desk.subscription.stats().waiting == 0
+
+
 # --------------------------------------------------------------------------- deduplication
 
 
