@@ -352,6 +352,35 @@ async def test_forward_round_a_retry_queue_comes_back_until_its_attempts_are_use
         await link.close()
 
 
+async def test_names_of_a_namespace_are_those_of_the_headers(where: Where) -> None:
+    """R-120, R-177, R-220: consumed, republished and dead-lettered by the names on the broker."""
+    config = where.config(
+        {"recovery": [{"strategy": "republish", "attempts": 1}, {"strategy": "nack"}]},
+        namespace="ns",
+        bindings=["orders[#] -> work", "dead[placed] -> cemetery"],
+    )
+    async with Broker.create(config) as broker:
+        link = await broker.connect()
+        seen: list[Message] = []
+
+        def fail(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            seen.append(message)
+            raise ValueError("bad")
+
+        subscription = await broker.subscribe("work")
+        subscription.on("error", lambda error: None).on("message", fail)
+        await publish(broker, 1)
+        dead = await take(link, "ns:cemetery")
+        assert (dead.exchange, dead.routing_key) == ("ns:dead", "placed")
+        assert [message.queue for message in seen] == ["ns:work", "ns:work"]
+        assert [message.republished for message in seen] == [0, 1]
+        history = (dead.properties.headers or {})["rascal"]
+        assert history["recovery"] == {"ns:work": {"republished": 1}}
+        assert history["originalQueue"] == "ns:work"
+        await subscription.cancel()
+        await link.close()
+
+
 # --------------------------------------------------------------------------- counters, once
 
 

@@ -87,6 +87,25 @@ async def test_cancelling_cancels_the_work(clock: Clock) -> None:
     assert ends == ["cancelled"]
 
 
+async def test_cancelling_between_two_turns_of_the_loop_cancels_the_work(clock: Clock) -> None:
+    turns: list[int] = []
+
+    async def work() -> None:
+        for turn in range(3):
+            turns.append(turn)
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        await watched(work(), 1.0, lambda seconds: None)
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert turns == [0]
+
+
 async def test_failure_that_the_work_survives_goes_on(clock: Clock) -> None:
     failing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 

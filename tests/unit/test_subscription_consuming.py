@@ -337,13 +337,13 @@ async def test_prefetch_held_by_recoveries_that_wait_is_told_once() -> None:
     async with ConsumerDesk(prefetch=2, recovery=[Nack(requeue=True, defer=2.0)]) as desk:
         desk.listen("prefetch_saturated")
         channel = await desk.consume()
-        channel.deliver()
-        channel.deliver()
+        for _ in range(3):
+            channel.deliver()
         waits = [asyncio.create_task(each("failed")) for _, _, each in desk.kept]
         await settle()
         assert desk.heard == [("prefetch_saturated", (2,))]
         await asyncio.gather(*waits)
-        assert channel.settled == given_back(1, 2)
+        assert channel.settled == given_back(1, 2, 3)
         assert desk.events() == ["prefetch_saturated"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_client.ackornack import AckOrNack
-from broker_client.config import DeduplicateConfig, Nack
+from broker_client.config import Ack, DeduplicateConfig, Nack, Republish
 from broker_client.deduplication import handled_ids_from
 from broker_client.errors import RedeliveriesExceededError, RedeliveriesUncountedError
 from broker_client.message import Message
@@ -212,6 +212,47 @@ async def test_channel_lost_before_the_counter_was_asked_leaves_nothing_behind()
         assert desk.subscription.stats().waiting == 0
 
 
+# --------------------------------------------------------------------------- immediate nack
+
+FLAGGED = {"immediateNack": True, "xDeath": {"count": 0, "time": {"value": 0}}}
+
+
+def flagged(**more: Any) -> dict[str, Any]:
+    return {"rascal": {"recovery": {"fulfil": dict(FLAGGED)}}, **more}
+
+
+async def test_copy_for_immediate_nack_is_nacked_without_its_handler() -> None:
+    """R-178."""
+    async with ConsumerDesk() as desk:
+        channel = await desk.consume()
+        channel.deliver(headers=flagged())
+        await settle()
+        assert channel.settled == [DEAD]
+        assert desk.kept == []
+
+
+async def test_copy_that_was_rejected_since_is_delivered_without_its_flag() -> None:
+    """R-178."""
+    async with ConsumerDesk() as desk:
+        channel = await desk.consume()
+        death = {"queue": "fulfil", "reason": "rejected", "count": 1}
+        channel.deliver(headers=flagged(**{"x-death": [death]}))
+        [(message, _, ack_or_nack)] = desk.kept
+        assert message.headers["rascal"]["recovery"] == {"fulfil": {}}
+        await ack_or_nack("again", Republish())
+        headers = desk.republished[0].properties.headers
+        assert headers is not None
+        assert headers["rascal"]["recovery"] == {"fulfil": {"republished": 1}}
+
+
+async def test_without_acks_there_is_nothing_to_nack() -> None:
+    async with ConsumerDesk(options={"no_ack": True}) as desk:
+        channel = await desk.consume()
+        channel.deliver(headers=flagged())
+        assert len(desk.kept) == 1
+        assert channel.settled == []
+
+
 # --------------------------------------------------------------------------- deduplication
 
 
@@ -260,6 +301,21 @@ async def test_message_that_failed_is_handled_again() -> None:
         await settle()
         assert tries == ["m", "m"]
         assert desk.events() == ["error"]
+
+
+async def test_message_that_failed_and_was_acked_all_the_same_is_handled_again() -> None:
+    """The strategy `ack` is no success."""
+    async with once() as desk:
+        desk.listen("duplicate")
+        channel = await desk.consume()
+        channel.deliver(message_id="m")
+        await settle()
+        await desk.kept[0][2]("failed", Ack())
+        await settle()
+        channel.deliver(message_id="m")
+        await settle()
+        assert len(desk.kept) == 2
+        assert desk.heard == []
 
 
 async def test_message_whose_ack_was_lost_is_handled_again() -> None:
