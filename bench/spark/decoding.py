@@ -35,9 +35,8 @@ class _ArrowWriter(DataSourceArrowWriter):
 
 class _RowWriter(DataSourceWriter):
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        template = Properties(delivery_mode=2)
         for row in iterator:
-            named = template._replace(message_id=row["message_id"])
+            named = Properties(delivery_mode=2, message_id=row["message_id"])
             Outgoing("", "q", row["body"].encode(), named, True)
         return WriterCommitMessage()
 

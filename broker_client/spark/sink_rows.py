@@ -21,6 +21,7 @@ _TEXT_PROPERTIES = (
     "type",
     "app_id",
 )
+_ID = Properties._fields.index("message_id")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
@@ -107,7 +108,7 @@ class MessageMaker:
         if not self._use_column:
             given_ids = [None] * rows
         properties = self._properties(columns, rows)
-        mandatory = self._options.mandatory
+        mandatory, dedupes = self._options.mandatory, self._options.dedupe_header
         made = []
         for body, exchange, key, given, property_ in zip(
             bodies, exchanges, keys, given_ids, properties, strict=True
@@ -120,8 +121,9 @@ class MessageMaker:
             to = self._target.exchange if exchange is None else exchange
             by = self._target.routing_key if key is None else key
             name = given if given is not None else self._new_id(to, by, property_.headers, content)
-            complete = property_._replace(message_id=name)
-            if self._options.dedupe_header:
+            # As `_replace(message_id=name)` does, in half the time.
+            complete = Properties._make((*property_[:_ID], name, *property_[_ID + 1 :]))
+            if dedupes:
                 headers = {**(property_.headers or {}), DEDUPE_HEADER: name}
                 complete = complete._replace(headers=headers)
             made.append(Outgoing(to, by, content, complete, mandatory))
