@@ -101,6 +101,8 @@ class SqliteStore:
             self._batch.add(records)
         except InvalidMessageError as error:  # publishers are checked before; this is our fault
             self._error = StoreError(self.path, f"a message cannot be kept: {error}")
+        except Exception as error:  # noqa: BLE001 - what was not kept must not be confirmed
+            self._error = StoreError(self.path, f"a record cannot be kept: {error!r}")
 
     def commit(self, committed: Committed) -> None:
         """Make everything written so far safe, then call `committed` in the event loop."""
@@ -135,6 +137,7 @@ class SqliteStore:
         self._asked, self._waiting = self._waiting, []
         batch, self._batch = self._batch, Batch(self._file.queue_ids)
         if self._error is None and batch:
+            batch.seal()
             self._writing = batch
             self._work.put(batch)
             return
@@ -169,7 +172,7 @@ class SqliteStore:
             while (batch := self._work.get()) is not None:
                 failure = None
                 try:
-                    self._file.apply([batch])
+                    self._file.apply(batch)
                 except StoreError as error:
                     failure = error
                 except Exception as error:  # noqa: BLE001 - silence would be worse: see _done

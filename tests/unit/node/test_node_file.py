@@ -121,6 +121,7 @@ def opened(path: Path, clock: ManualClock) -> Open:
 async def test_ready_in_flight_and_deferred_come_back_in_their_places(
     opened: Open, clock: ManualClock
 ) -> None:
+    """N-085, N-092, X-06: nsq loses the due time; here it is kept, and so are the attempts."""
     async with opened() as desk:
         desk.queue()
         desk.publish(b"1", b"2", b"3", b"4")
@@ -143,6 +144,7 @@ async def test_ready_in_flight_and_deferred_come_back_in_their_places(
 async def test_what_was_due_while_it_was_away_is_done_at_the_start(
     opened: Open, clock: ManualClock
 ) -> None:
+    """X-06: due times are times of the clock, not of the process."""
     async with opened() as desk:
         desk.queue("dead")
         desk.queue(
@@ -158,6 +160,7 @@ async def test_what_was_due_while_it_was_away_is_done_at_the_start(
 
 
 async def test_transient_messages_and_exclusive_queues_do_not_come_back(opened: Open) -> None:
+    """N-093: what is not meant to stay is never on disk."""
     async with opened() as desk:
         desk.queue()
         desk.node.engine.declare_queue(desk.channel, "mine", desk.node.now(), exclusive=True)
@@ -264,12 +267,33 @@ asyncio.run(main())
         assert desk.drain() == [(b"2", True), (b"3", True), (b"4", True), (b"5", False)]
 
 
+async def test_a_queue_that_is_deleted_or_purged_leaves_nothing_in_the_file(
+    opened: Open, path: Path
+) -> None:
+    """N-088, N-089: closing keeps, deleting and purging do not."""
+    async with opened() as desk:
+        for name in ("deleted", "purged", "kept"):
+            desk.queue(name)
+            desk.publish(b"1", b"2", b"3", to=name)
+        for name in ("deleted", "purged"):
+            delivery = desk.take(name)
+            assert delivery is not None
+            assert desk.node.requeue(desk.channel, delivery.delivery_tag, delay=60.0)
+        desk.node.engine.delete_queue(desk.channel, "deleted")
+        desk.node.purge("purged", deferred=True)
+        desk.node.wake()
+    assert rows(path, "SELECT name FROM queues ORDER BY name") == [("kept",), ("purged",)]
+    assert rows(path, "SELECT count(*) FROM entries") == [(3,)]
+    assert rows(path, "SELECT count(*) FROM messages") == [(3,)]
+
+
 # --------------------------------------------------------------------- memory
 
 
 async def test_past_the_memory_limit_messages_are_on_disk_only_and_come_in_order(
     opened: Open,
 ) -> None:
+    """N-080, N-081, N-090, X-09: never refused for their number, and still first in, first out."""
     bodies = [b"%04d" % number * 100 for number in range(2_000)]
     async with opened(memory_limit=20_000) as desk:
         desk.queue()
@@ -302,6 +326,7 @@ async def test_a_message_left_to_the_store_is_there_before_its_commit(opened: Op
 async def test_a_full_disk_stops_the_node_and_what_was_confirmed_is_there(
     path: Path, opened: Open
 ) -> None:
+    """N-091, X-11: no confirm without its commit."""
     program = """
 import asyncio, json, resource, sys
 from broker_client.node.node import Node
@@ -382,6 +407,7 @@ async def test_a_file_that_becomes_read_only_stops_the_node(opened: Open) -> Non
 async def test_a_damaged_message_stops_the_node_when_its_turn_comes(
     path: Path, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """N-087: told by its number, never given out, never silently skipped."""
     async with opened() as desk:
         desk.queue()
         desk.publish(*(b"%d" % number * 3000 for number in range(6)))
@@ -425,3 +451,27 @@ async def test_a_torn_page_is_an_error_at_the_start_or_at_the_message(
 
     with pytest.raises(StoreError, match=r"store .*node\.db"):
         await use()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM queues",
+        "DELETE FROM vhosts",
+        "UPDATE exchanges SET type = 'nonsense'",
+        "UPDATE queues SET arguments = x'ffff'",
+    ],
+)
+async def test_a_file_that_does_not_fit_together_is_refused(
+    path: Path, opened: Open, statement: str
+) -> None:
+    async with opened() as desk:
+        desk.queue()
+        engine = desk.node.engine
+        engine.declare_exchange(desk.channel, "e", "topic")
+        engine.bind_queue(desk.channel, "q", "e", "#", {})
+        desk.publish(b"1")
+    rows(path, statement)
+    with pytest.raises(StoreCorruptError, match="store check"):
+        async with opened():
+            pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +31,12 @@ class Gate:
         self._apply = store._file.apply
         store._file.apply = self.apply  # type: ignore[method-assign]
 
-    def apply(self, batches: Sequence[Batch]) -> None:
+    def apply(self, batch: Batch) -> None:
         self.open.wait(5)
         self.transactions += 1
         if self.error is not None:
             raise self.error
-        self._apply(batches)
+        self._apply(batch)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_after_a_failure_every_commit_fails_and_nothing_more_is_written(
 async def test_any_exception_in_the_thread_is_a_failure_of_the_store(store: SqliteStore) -> None:
     answers = Answers()
 
-    def apply(batches: Sequence[Batch]) -> None:
+    def apply(batch: Batch) -> None:
         raise ZeroDivisionError
 
     store._file.apply = apply  # type: ignore[method-assign]

@@ -204,3 +204,16 @@ async def test_a_publisher_without_confirms_waits_while_the_disk_is_behind(
         assert isinstance(store, SqliteStore)
         most = max(most, store._batch.body_bytes)
     assert most <= 10 << 20
+
+
+async def test_a_file_has_one_lock_by_whatever_name_it_is_opened(
+    path: Path, nodes: EmbeddedNodes, tmp_path: Path
+) -> None:
+    await linked(nodes, path)
+    (tmp_path / "alias.db").symlink_to(path)
+
+    def elsewhere() -> None:
+        with pytest.raises(ConnectFailedError, match="in use by"):
+            asyncio.run(linked(EmbeddedNodes(), tmp_path / "alias.db"))
+
+    await asyncio.to_thread(elsewhere)
