@@ -119,6 +119,11 @@ class Broker(Emitter):
                 connectors = [self._connector(config, each) for each in config.connections]
                 vhost = Vhost(config, connectors, self.emit, self._senders, self._queue_kind)
                 self._vhosts[config.name] = vhost
+                if config.publish_queue.outbox is not None:
+                    await vhost.open_outbox(
+                        self._nodes.connector(outbox_url(config.publish_queue.outbox), "/"),
+                        self._senders,
+                    )
                 await vhost.open()
             for shovel in self.config.shovels.values():
                 self._shovels.append(Shovel(shovel, self._publisher, self._shovel_failed))
@@ -303,9 +308,8 @@ class Broker(Emitter):
         return [self._subscribe(config, None) for config in self.config.subscriptions.values()]
 
     def _subscribe(self, config: SubscriptionConfig, handler: Listener | None) -> Subscription:
-        subscription = Subscription(
-            config, self._vhosts[config.vhost], self._publisher, self._tasks
-        )
+        vhost = self._vhosts[config.vhost]
+        subscription = self._subscription_kind(config, vhost, self._publisher, self._tasks)
         self._subscriptions = [each for each in self._subscriptions if not each.is_cancelled]
         self._subscriptions.append(subscription)
         if handler is not None:
@@ -444,6 +448,11 @@ class Broker(Emitter):
         if loop is not self._loop:
             raise WrongLoopError("this Broker belongs to another event loop")
         return loop
+
+
+def outbox_url(path: str) -> str:
+    """The address of the built-in broker that keeps an outbox in the file at `path`."""
+    return f"embedded://{os.path.abspath(path)}"
 
 
 class _Creating:

@@ -55,6 +55,15 @@ class PublishQueueConfig(Settings):
     """Most unconfirmed publishes a channel."""
     batch: Positive = 200
     """Most publishes written at once."""
+    outbox: str | None = None
+    """File in which confirmed publishes are kept from before `publish` returns until the broker
+    has confirmed them; also those that wait when this process ends."""
+
+    @model_validator(mode="after")
+    def _outbox_waits(self) -> Self:
+        if self.outbox is not None and self.policy != "wait":
+            raise ValueError(f"an outbox loses nothing: policy {self.policy} does not go with it")
+        return self
 
 
 class PublicationOptions(Settings):

@@ -92,16 +92,21 @@ class Publisher:
         delay = overrides.get("delay", config.delay)
         if delay:
             outgoing = await self._delayed(route, outgoing, delay)
+        outbox = route.vhost.outbox if config.confirm else None
         publication = Publication(
             config.name,
             outgoing,
             route.vhost.publish_queue,
             self._tasks,
             started=started,
-            timeout=overrides.get("timeout", config.timeout),
+            # What is in the outbox is sent, however long the broker is away.
+            timeout=0.0 if outbox else overrides.get("timeout", config.timeout),
             nacks_left=config.retry_nacked,
         )
-        await route.vhost.publish_queue.put(publication, confirm=config.confirm)
+        if outbox is not None:
+            await outbox.accept(publication)
+        else:
+            await route.vhost.publish_queue.put(publication, confirm=config.confirm)
         return publication
 
     async def _delayed(self, route: Route, outgoing: Outgoing, delay: float) -> Outgoing:

@@ -11,6 +11,7 @@ from broker_client.config import VhostConfig
 from broker_client.connection import Connection
 from broker_client.delay import DelayQueues, DelayStep
 from broker_client.errors import TransportError
+from broker_client.outbox import Outbox
 from broker_client.pool import ChannelPool
 from broker_client.publish_queue import PublishQueue
 from broker_client.stats import VhostStats
@@ -82,6 +83,7 @@ class Vhost:
             confirm=self._confirm,
             tasks=tasks,
         )
+        self.outbox: Outbox | None = None
         self._pause()
 
     def __repr__(self) -> str:
@@ -129,8 +131,25 @@ class Vhost:
         """
         await self.connection.open()
 
+    async def open_outbox(self, connector: Connector, tasks: TaskGroup) -> None:
+        """Put an outbox, in the file that `connector` leads to, in front of the publish queue.
+
+        Raises:
+            ConnectFailedError: the file cannot be used.
+        """
+        outbox = Outbox(
+            connector,
+            self.publish_queue,
+            tasks,
+            lambda error: self._emit("error", error, self.name),
+        )
+        await outbox.open()
+        self.outbox = outbox
+
     async def close(self) -> None:
         """Close pools, queue and connection; what is still queued ends as an error."""
+        if self.outbox is not None:
+            await self.outbox.close()
         await self.publish_queue.close()
         self._regular.close()
         self._confirm.close()

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from broker_client.cli.import_rascal import import_rascal
+from broker_client.cli.store import store_app
 from broker_client.cli.summary import summary
 from broker_client.config_loader import load_config
 from broker_client.config_schema import config_schema
@@ -42,6 +43,7 @@ def _print_version(wanted: bool) -> None:
 
 
 app.command("import-rascal")(import_rascal)
+app.add_typer(store_app, name="store")
 
 
 @app.callback()

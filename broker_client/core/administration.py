@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from heapq import nsmallest
 from itertools import islice
 
 from broker_client.core.publishing import PublishCommands
@@ -20,7 +21,14 @@ class Administration(PublishCommands):
     def in_flight(self, vhost: str, queue: str, *, most: int = 100) -> tuple[InFlightMessage, ...]:
         """What of a queue is in flight, longest first: who, since when, until when."""
         target = self._find(vhost, queue)
-        found = [
+        flying = (
+            (channel, tag, entry)
+            for channel in self._channels.values()
+            for tag, entry in channel.ledger.items()
+            if entry.queue is target
+        )
+        longest = nsmallest(most, flying, key=lambda each: each[2].delivered_at)
+        return tuple(
             InFlightMessage(
                 vhost=vhost,
                 queue=queue,
@@ -36,12 +44,8 @@ class Administration(PublishCommands):
                 delivered_at=entry.delivered_at,
                 deadline=channel.ledger.deadline(tag),
             )
-            for channel in self._channels.values()
-            for tag, entry in channel.ledger.items()
-            if entry.queue is target
-        ]
-        found.sort(key=lambda each: each.delivered_at)
-        return tuple(found[:most])
+            for channel, tag, entry in longest
+        )
 
     def deferred(self, vhost: str, queue: str, *, most: int = 100) -> tuple[DeferredMessage, ...]:
         """What of a queue waits for its time, next first."""

@@ -31,7 +31,7 @@ QUEUE_ARGUMENTS = (
     "x-consumer-timeout",
 )
 """What a redeclaration is compared in; RabbitMQ: arguments it does not know make no difference."""
-EXCHANGE_ARGUMENTS = ("alternate-exchange",)
+EXCHANGE_ARGUMENTS = ("alternate-exchange", "x-delayed-type")
 
 
 @dataclass(frozen=True, slots=True)

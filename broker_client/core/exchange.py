@@ -9,6 +9,9 @@ from broker_client.core.replies import precondition_failed
 from broker_client.core.topic import TopicTrie
 
 TYPES = ("direct", "fanout", "topic", "headers")
+DELAYED = "x-delayed-message"
+"""The type of RabbitMQ's delayed message plugin. Every exchange holds an `x-delay` here, so one of
+this type is just what its argument `x-delayed-type` says."""
 
 _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
@@ -88,6 +91,7 @@ class Exchange:
         "bindings",
         "durable",
         "internal",
+        "kind",
         "name",
         "type",
     )
@@ -111,6 +115,12 @@ class Exchange:
                 f"invalid arg 'alternate-exchange' for exchange '{name}': not a string"
             )
         self.alternate: str | None = alternate
+        self.kind = self.arguments.get("x-delayed-type") if type == DELAYED else type
+        """How it routes."""
+        if type == DELAYED and self.kind not in TYPES:
+            raise precondition_failed(
+                "Invalid argument, 'x-delayed-type' must be an existing exchange type"
+            )
         self.bindings: dict[Binding, None] = {}
         self._direct: dict[str, dict[Destination, int]] = {}
         self._topics: TopicTrie[Destination] = TopicTrie()
@@ -127,9 +137,9 @@ class Exchange:
         """
         if binding in self.bindings:
             return False
-        if self.type == "headers":
+        if self.kind == "headers":
             self._headers[binding] = HeadersMatch(arguments)
-        elif self.type == "topic":
+        elif self.kind == "topic":
             self._topics.add(binding.binding_key, binding.destination)
         else:
             keyed = self._direct.setdefault(self._key(binding.binding_key), {})
@@ -142,9 +152,9 @@ class Exchange:
         if binding not in self.bindings:
             return False
         del self.bindings[binding]
-        if self.type == "headers":
+        if self.kind == "headers":
             del self._headers[binding]
-        elif self.type == "topic":
+        elif self.kind == "topic":
             self._topics.remove(binding.binding_key, binding.destination)
         else:
             key = self._key(binding.binding_key)
@@ -158,18 +168,18 @@ class Exchange:
 
     def match(self, routing_keys: Iterable[str], headers: Mapping[str, Any]) -> list[Destination]:
         """Where a message with these keys and headers goes, each destination once."""
-        if self.type == "headers":
+        if self.kind == "headers":
             fitting = (
                 b.destination for b, match in self._headers.items() if match.matches(headers)
             )
             return list(dict.fromkeys(fitting))
         found: dict[Destination, None] = {}
         for key in routing_keys:
-            if self.type == "topic":
+            if self.kind == "topic":
                 found.update(self._topics.match(key))
             else:
                 found.update(dict.fromkeys(self._direct.get(self._key(key), ())))
         return list(found)
 
     def _key(self, routing_key: str) -> str:
-        return "" if self.type == "fanout" else routing_key
+        return "" if self.kind == "fanout" else routing_key

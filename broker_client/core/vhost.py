@@ -118,7 +118,7 @@ class VHost:
             current = self.exchanges.get(todo.pop())
             if current is None:
                 continue  # a missing alternate or dead-letter exchange takes nothing
-            by_headers = by_headers or current.type == "headers"
+            by_headers = by_headers or current.kind == "headers"
             if current.name:
                 leads_to = current.match(routing_keys, headers)
             else:
@@ -161,7 +161,7 @@ class VHost:
             check_arguments(where, EXCHANGE_ARGUMENTS, wanted.arguments, current.arguments)
             return
         _check_name("exchange", name)
-        if wanted.type not in TYPES:
+        if wanted.kind not in TYPES:
             raise precondition_failed(f"unknown exchange type '{wanted.type}'")
         self.exchanges[name] = wanted
         self.routes.clear()

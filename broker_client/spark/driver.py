@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
 
@@ -89,6 +90,7 @@ class DriverPublisher:
 
     Args:
         config: path of a YAML file, a mapping of the same shape, or a `BrokerConfig`.
+        event_log: as for `Broker.create`.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -96,14 +98,14 @@ class DriverPublisher:
         DriverMisuseError: an event loop runs on this thread.
     """
 
-    def __init__(self, config: Source) -> None:
+    def __init__(self, config: Source, *, event_log: str | Path | None = None) -> None:
         _refuse_running_loop()
         self._config = load_config(config)
         self._thread = LoopThread("broker-loop")
         self._closed = False
 
         async def create() -> Broker:
-            return await Broker.create(self._config)
+            return await Broker.create(self._config, event_log=event_log)
 
         try:
             self._broker = self._thread.call(create(), _START_TIMEOUT)

@@ -347,7 +347,7 @@ class _Session:
                 if self._rows and not self._spool.has_room_for(self._bytes):
                     return False
                 await self._close_segment()
-            if done:
+            if done and not self._rows:
                 if idle:
                     self._receiver._target = self._receiver._taken  # noqa: SLF001
                 return True
@@ -364,8 +364,13 @@ class _Session:
         self._wake.clear()
 
     async def _close_segment(self) -> None:
-        rows, tag = self._rows, self._tag
-        self._rows, self._bytes, self._due = [], 0, None
+        most = self._receiver._segment_rows  # noqa: SLF001
+        rows, self._rows = self._rows[:most], self._rows[most:]
+        # Tags come in order, so those of the rows that stay are above that of the last one taken.
+        tag = rows[-1].delivery.delivery_tag if self._rows else self._tag
+        self._bytes = sum(len(row.delivery.body) for row in self._rows)
+        if not self._rows:
+            self._due = None
         self._receiver._taken += len(rows)  # noqa: SLF001 - before any await: see `_left`
         if tag > self._acked_tag:
             await self._receiver.store(self._channel, rows, tag)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from broker_client.amqp import decode
@@ -34,15 +35,17 @@ def _timestamp(value: datetime, name: str) -> bytes:
     return seconds.to_bytes(8, "big")
 
 
-_ENCODERS: dict[str, Any] = {
+_SPECIAL: dict[str, Any] = {
     "headers": table,
     "delivery_mode": _octet,
     "priority": _octet,
     "timestamp": _timestamp,
 }
-_FIELDS = tuple(
-    (1 << (15 - index), _ENCODERS.get(name, short_string), name)
+_ENCODERS = tuple(_SPECIAL.get(name, short_string) for name in Properties._fields)
+_OFTEN_THE_SAME = frozenset(
+    index
     for index, name in enumerate(Properties._fields)
+    if name in ("content_type", "content_encoding", "delivery_mode", "type", "app_id")
 )
 
 
@@ -53,12 +56,22 @@ def encode_properties(properties: Properties) -> bytes:
         InvalidMessageError: a value that AMQP cannot carry.
     """
     flags = 0
-    parts = []
-    for (flag, encode, name), value in zip(_FIELDS, properties, strict=True):
+    parts = [b""]
+    for index, value in enumerate(properties):
         if value is not None:
-            flags |= flag
-            parts.append(encode(value, name))
-    return _CONTENT.pack(_BASIC, 0, 0, flags) + b"".join(parts)
+            flags |= 0x8000 >> index
+            if index in _OFTEN_THE_SAME:
+                parts.append(_remembered(value, index))
+            else:
+                parts.append(_ENCODERS[index](value, Properties._fields[index]))
+    parts[0] = _CONTENT.pack(_BASIC, 0, 0, flags)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _remembered(value: Any, index: int) -> bytes:
+    encoded: bytes = _ENCODERS[index](value, Properties._fields[index])
+    return encoded
 
 
 def decode_properties(data: bytes) -> Properties:

@@ -42,6 +42,11 @@ DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?)) AND NOT EXISTS
     SELECT 1 FROM entries WHERE record_id BETWEEN messages.id << 16 AND messages.id << 16 | 65535)
 """
 """Of the messages given, drops those that no queue holds any more."""
+DROP_ALL_ORPHANS = """
+DELETE FROM messages WHERE NOT EXISTS (
+    SELECT 1 FROM entries WHERE record_id BETWEEN messages.id << 16 AND messages.id << 16 | 65535)
+"""
+"""Drops all messages that no queue holds any more."""
 assert COPY_BITS == 16, "schema: a record id is taken apart in SQL"
 
 

@@ -83,8 +83,9 @@ class EmbeddedChannel:
         self._check()
         if self._node.keeps:
             for outgoing in batch:
-                if outgoing.properties.delivery_mode == PERSISTENT:
-                    encode_properties(outgoing.properties)  # what it refuses cannot be kept
+                properties = outgoing.properties
+                if properties.headers and properties.delivery_mode == PERSISTENT:
+                    encode_properties(properties)  # what it refuses cannot be kept
         publish, channel, now = self._engine.publish, self._id, self._node.now()
         step = 1 if self._publish_seq else 0
         try:

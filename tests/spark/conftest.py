@@ -52,7 +52,7 @@ def spark(
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",

@@ -121,7 +121,7 @@ async def test_what_is_unsettled_when_its_channel_goes_is_requeued(tmp_path: Pat
 async def test_a_returned_message_is_no_failed_one(tmp_path: Path) -> None:
     async with Broker.create(CONFIG, event_log=tmp_path) as broker:
         with pytest.raises(PublishError):
-            await (await broker.publish("/q", b"x", routing_key="nowhere", mandatory=True))
+            await (await broker.publish("/", b"x", routing_key="nowhere", mandatory=True))
     assert told(tmp_path) == [("published", None), ("returned", "unroutable")]
 
 

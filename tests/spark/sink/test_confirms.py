@@ -89,7 +89,12 @@ def test_06_nacked_messages_arrive_once_there_is_room(queues: Queues, thread: Lo
     queues.declare("out", arguments={"x-max-length": 5, "x-overflow": "reject-publish"})
     taken: list[str] = []
     future = thread.start(_publishing(queues, messages(numbered(12))))
-    until(lambda: taken.extend(queues.take_ids("out")) or future.done(), "the confirms")
+
+    def published_or_taken() -> bool:
+        taken.extend(queues.take_ids("out"))
+        return future.done()
+
+    until(published_or_taken, "the confirms")
     counts = future.result()
     taken += queues.take_ids("out")
     assert set(taken) == set(numbered(12))

@@ -162,5 +162,5 @@ def test_wrong_option_fails_the_write_before_anything_is_published(
 def test_address_is_not_shown_in_plans(spark: SparkSession, queues: Queues, tmp_path: Path) -> None:
     queues.declare("in")
     stream = Stream(spark, queues, "in", tmp_path)
-    plan = stream.frame()._jdf.queryExecution().toString()  # type: ignore[operator]
+    plan = stream.frame()._jdf.queryExecution().toString()
     assert "guest:guest" not in plan

@@ -12,7 +12,7 @@ from tests.spark.queues import Queues, numbered, sorted_ids, until
 from tests.spark.streams import Stream
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def test_07_idle_query_has_acked_everything_and_keeps_its_last_batch_only(
@@ -102,11 +102,11 @@ def test_09_full_spool_cancels_the_consumer_and_takes_it_up_again(
     queues.publish("in", ids, body=lambda each: str(each).encode() * 300)
     gate = tmp_path / "gate"
 
-    def hold(frame: object, batch: int) -> None:
+    def hold(frame: DataFrame, batch: int) -> None:
         deadline = time.monotonic() + 60
         while not gate.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
-        frame.select("message_id").write.mode("append").parquet(str(tmp_path / "held"))  # type: ignore[attr-defined]
+        frame.select("message_id").write.mode("append").parquet(str(tmp_path / "held"))
 
     stream = Stream(
         spark,
@@ -118,7 +118,7 @@ def test_09_full_spool_cancels_the_consumer_and_takes_it_up_again(
         spoolMaxBytes="600KiB",
         maxRowsPerTrigger=100,
     )
-    writer = stream.frame().writeStream.foreachBatch(hold)  # type: ignore[arg-type]
+    writer = stream.frame().writeStream.foreachBatch(hold)
     query = writer.option("checkpointLocation", str(stream.checkpoint)).start()
     try:
         until(lambda: len(stream.segments()) >= 2, "segments", 60)

@@ -170,3 +170,44 @@ def test_deferred_messages_can_be_run_now(desk: Desk) -> None:
     desk.advance(1.0)
     assert desk.bodies() == []
     assert desk.engine.next_deadline() == desk.now + 59.0  # of the deliveries alone
+
+
+# --------------------------------------------------------------------- the plugin's exchange type
+
+
+def test_an_exchange_of_the_delaying_type_routes_as_it_is_told(desk: Desk) -> None:
+    """S-04-02, S-09-10: what is written for RabbitMQ's plugin runs here."""
+    for kind in ("topic", "headers"):
+        arguments = {"x-delayed-type": kind}
+        desk.engine.declare_exchange(desk.channel, kind, "x-delayed-message", arguments=arguments)
+    desk.queue()
+    desk.engine.bind_queue(desk.channel, "q", "topic", "a.*", {})
+    desk.engine.bind_queue(desk.channel, "q", "headers", "", {"x-match": "all", "k": 1})
+    desk.publish(
+        delayed(200, b"1", exchange="topic", routing_key="a.b"),
+        delayed(300, b"2", exchange="headers", routing_key="", headers={"k": 1}),
+        a_message("a.b", b"0", exchange="topic"),
+        delayed(100, exchange="topic", routing_key="b"),
+    )
+    assert (desk.stats().ready, desk.stats().deferred) == (1, 2)
+    desk.advance(0.3)
+    assert desk.drain() == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-delayed-type": "x-delayed-message"}])
+def test_the_delaying_type_needs_another_type(desk: Desk, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ReplyError, match="x-delayed-type"):
+        desk.engine.declare_exchange(desk.channel, "x", "x-delayed-message", arguments=arguments)
+    with pytest.raises(ReplyError, match="NOT_FOUND"):
+        desk.engine.check_exchange(desk.channel, "x")
+
+
+def test_the_delayed_type_is_part_of_the_declaration(desk: Desk) -> None:
+    def declare(kind: str) -> None:
+        arguments = {"x-delayed-type": kind}
+        desk.engine.declare_exchange(desk.channel, "x", "x-delayed-message", arguments=arguments)
+
+    declare("topic")
+    declare("topic")
+    with pytest.raises(ReplyError, match="inequivalent arg 'x-delayed-type'"):
+        declare("direct")

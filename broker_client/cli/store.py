@@ -1,0 +1,88 @@
+"""``broker-client store``: looks after the file of a built-in broker that is not running."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from broker_client.errors import StoreError
+from broker_client.store.maintenance import CheckReport
+from broker_client.store.maintenance import check as check_file
+from broker_client.store.maintenance import compact as compact_file
+
+store_app = typer.Typer(
+    help="Look after the file of a built-in broker that is not running.", no_args_is_help=True
+)
+
+FilePath = Annotated[
+    str, typer.Argument(metavar="PATH", help="File of the broker.", show_default=False)
+]
+
+
+@store_app.command()
+def check(path: FilePath) -> None:
+    """Read everything in the file, and say what is there and what is damaged.
+
+    Changes nothing. Ends with status 1 if something is damaged.
+    """
+    try:
+        report = check_file(path)
+    except StoreError as error:
+        raise _failed(error) from None
+    Console(file=sys.stdout).print(_table(report))
+    typer.echo(
+        f"{path}: schema {report.schema}, {report.messages:,} messages, {report.size_bytes:,} bytes"
+    )
+    for problem in report.problems:
+        typer.echo(f"{path}: {problem}", err=True)
+    if report.problems:
+        typer.echo(
+            f"{path}: damaged; restore a backup, or save what can be read with "
+            f"broker-client store compact --drop-damaged {path}",
+            err=True,
+        )
+        raise typer.Exit(1)
+    typer.echo(f"{path}: ok")
+
+
+@store_app.command()
+def compact(
+    path: FilePath,
+    drop_damaged: Annotated[
+        bool,
+        typer.Option(
+            "--drop-damaged",
+            help="Save what can be read, leave out what cannot; the damaged file is kept.",
+        ),
+    ] = False,
+) -> None:
+    """Write the file anew, without the room that gone messages have left."""
+    try:
+        report = compact_file(path, drop_damaged=drop_damaged)
+    except StoreError as error:
+        raise _failed(error) from None
+    typer.echo(
+        f"{path}: {report.messages:,} messages, from {report.before_bytes:,} bytes to "
+        f"{report.after_bytes:,}"
+    )
+    if report.kept_as is not None:
+        typer.echo(f"{path}: {report.lost:,} entries lost; the damaged file is {report.kept_as}")
+
+
+def _table(report: CheckReport) -> Table:
+    table = Table("vhost", "queue")
+    for column in ("messages", "deferred", "bytes"):
+        table.add_column(column, justify="right")
+    for queue in report.queues:
+        numbers = (queue.entries, queue.deferred, queue.body_bytes)
+        table.add_row(queue.vhost, queue.name, *(f"{number:,}" for number in numbers))
+    return table
+
+
+def _failed(error: StoreError) -> typer.Exit:
+    typer.echo(str(error), err=True)
+    return typer.Exit(1)

@@ -1,0 +1,200 @@
+"""What both brokers do with replies, counts and copies, and what only ours does with time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker_client.message import PERSISTENT
+from broker_client.transport.base import Channel, Link
+from tests.contract.observers import Consumer, Watch, a_message, numbered, reply_code_of
+from tests.support.eventually import eventually
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+# --------------------------------------------------------------------------- direct reply-to
+
+
+async def asked(watch: Watch, server: Channel) -> str:
+    """Send a request to ``q``; returns the address to answer to."""
+    await watch.publish(a_message(reply_to=REPLY_TO))
+    request = await server.get("q", no_ack=True)
+    assert request is not None
+    assert request.properties.reply_to is not None
+    return request.properties.reply_to
+
+
+async def test_direct_reply_goes_straight_to_who_asked(
+    watch: Watch, other_link: Link, queue: str
+) -> None:
+    """S-07-12"""
+    replies = await Consumer.start(watch.channel, REPLY_TO, no_ack=True)
+    server = await Watch.open(other_link)
+    address = await asked(watch, server.channel)
+    assert address.startswith(f"{REPLY_TO}.")
+    await server.publish(a_message(b"answer", to=address, correlation_id="c"))
+    [answer] = await replies.receives(1)
+    assert (answer.body, answer.properties.correlation_id) == (b"answer", "c")
+    assert (answer.exchange, answer.redelivered) == ("", False)
+
+
+async def test_asking_without_consuming_replies_closes_the_channel(
+    watch: Watch, queue: str
+) -> None:
+    """S-07-12"""
+    await watch.channel.publish([a_message(reply_to=REPLY_TO)])
+    assert await watch.closed_with() == 406
+
+
+async def test_consuming_replies_with_acks_is_refused(channel: Channel) -> None:
+    """S-07-12"""
+    assert await reply_code_of(Consumer.start(channel, REPLY_TO)) == 406
+
+
+async def test_answer_to_who_is_gone_is_dropped(watch: Watch, other_link: Link, queue: str) -> None:
+    """S-07-12"""
+    await Consumer.start(watch.channel, REPLY_TO, no_ack=True)
+    server = await Watch.open(other_link)
+    address = await asked(watch, server.channel)
+    await watch.channel.close()
+    assert await server.publish(a_message(to=address)) == [True]
+    assert await server.publish(a_message(to=address, mandatory=True)) == [True]
+    assert [returned.reply_code for returned in server.returns] == [312]
+
+
+# --------------------------------------------------------------------------- copies and counts
+
+
+async def test_dead_letter_goes_where_bcc_sent_it_and_tells_nobody(watch: Watch) -> None:
+    """S-07-07, S-08-03, S-08-08"""
+    channel = watch.channel
+    await channel.declare_exchange("dlx", "direct")
+    await channel.declare_queue("q", arguments={"x-dead-letter-exchange": "dlx"})
+    for name in ("open", "secret"):
+        await channel.declare_queue(name)
+        await channel.bind_queue(name, "dlx", name)
+    await watch.publish(a_message(headers={"CC": ["open"], "BCC": ["secret"]}))
+    for name in ("open", "secret"):
+        await watch.has(name, 1)
+        await watch.drain(name)
+    delivery = await channel.get("q")
+    assert delivery is not None
+    assert delivery.properties.headers == {"CC": ["open"]}
+    channel.nack(delivery.delivery_tag)
+    for name in ("open", "secret"):
+        await watch.has(name, 1)
+        [letter] = await watch.drain(name)
+        headers = letter.properties.headers
+        assert headers is not None
+        assert "BCC" not in headers
+        assert headers["x-death"][0]["routing-keys"] == ["q", "open"]
+
+
+async def test_quorum_queue_counts_returns_in_a_header_that_first_deliveries_lack(
+    watch: Watch,
+) -> None:
+    """S-09-06, S-09-07"""
+    await watch.channel.declare_queue("q", arguments={"x-queue-type": "quorum"})
+    await watch.publish(a_message(delivery_mode=PERSISTENT))
+    consumer = await Consumer.start(watch.channel, prefetch=1)
+    for count in range(1, 4):
+        delivery = (await consumer.receives(count))[-1]
+        headers: dict[str, Any] = dict(delivery.properties.headers or {})
+        assert headers.get("x-delivery-count") == (count - 1 or None)
+        if count < 3:
+            watch.channel.nack(delivery.delivery_tag, requeue=True)
+
+
+async def test_message_returned_once_too_often_is_dead_lettered_at_once(watch: Watch) -> None:
+    """S-09-06, S-08-01: with nobody there to take it again."""
+    channel = watch.channel
+    await channel.declare_exchange("dlx", "fanout")
+    await channel.declare_queue("dead")
+    await channel.bind_queue("dead", "dlx", "")
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-delivery-limit": 1,
+        "x-dead-letter-exchange": "dlx",
+    }
+    await channel.declare_queue("q", arguments=arguments)
+    await watch.publish(a_message(delivery_mode=PERSISTENT))
+    consumer = await Consumer.start(channel, prefetch=1)
+    await consumer.receives(1)
+    channel.nack(1, requeue=True)
+    await consumer.receives(2)
+    await channel.cancel(consumer.tag)
+    channel.nack(2, requeue=True)
+    await watch.has("dead", 1)
+    [letter] = await watch.drain("dead")
+    headers = letter.properties.headers
+    assert headers is not None
+    assert headers["x-death"][0]["reason"] == "delivery_limit"
+
+
+async def test_consumer_of_higher_priority_is_served_first_while_it_can(
+    watch: Watch, queue: str
+) -> None:
+    """S-06-04"""
+    await watch.channel.qos(2)
+    low = await Consumer.start(watch.channel)
+    high = await Consumer.start(watch.channel, arguments={"x-priority": 5})
+    await watch.publish(*numbered(1, 3))
+    await high.receives(2)
+    await low.receives(1)
+    assert (high.bodies, low.bodies) == ([b"1", b"2"], [b"3"])
+
+
+async def test_consumer_priority_that_is_no_number_is_refused(channel: Channel, queue: str) -> None:
+    """S-06-04"""
+    started = Consumer.start(channel, arguments={"x-priority": "high"})
+    assert await reply_code_of(started) == 406
+
+
+async def test_all_of_a_long_queue_comes_in_order_to_a_consumer_without_limit(
+    watch: Watch, queue: str
+) -> None:
+    """S-06-11: also where it is handed over in steps."""
+    await watch.publish(*numbered(1, 3_000))
+    consumer = await Consumer.start(watch.channel)
+    await eventually(lambda: len(consumer.deliveries) == 3_000)
+    assert consumer.bodies == [b"%d" % number for number in range(1, 3_001)]
+    watch.channel.ack(3_000, multiple=True)
+    await watch.publish(a_message(b"after"))
+    await eventually(lambda: consumer.bodies[-1] == b"after")
+
+
+# --------------------------------------------------------------------------- ours alone
+
+
+async def test_delayed_publish_comes_at_its_time_once_and_as_new(watch: Watch, queue: str) -> None:
+    """G5, S-09-10, N-062: a plain RabbitMQ delivers it at once, the header untouched."""
+    consumer = await Consumer.start(watch.channel)
+    await watch.publish(a_message(b"late", headers={"x-delay": 150}), a_message(b"now"))
+    await consumer.receives(2)
+    assert consumer.bodies == [b"now", b"late"]
+    assert consumer.deliveries[1].redelivered is False
+    assert consumer.deliveries[1].properties.headers == {"x-delay": -150}
+
+
+@pytest.mark.parametrize("delay", [2**32, "soon"])
+async def test_delay_out_of_range_closes_the_channel(
+    watch: Watch, queue: str, delay: object
+) -> None:
+    """D10"""
+    await watch.channel.publish([a_message(headers={"x-delay": delay})])
+    async with asyncio.timeout(2.0):
+        assert await watch.closed_with() == 406
+
+
+async def test_consumers_own_message_timeout_gives_a_delivery_back(
+    watch: Watch, queue: str
+) -> None:
+    """N-055, N-117, X-02"""
+    consumer = await Consumer.start(watch.channel, arguments={"x-message-timeout": 30})
+    await watch.publish(a_message())
+    await eventually(lambda: consumer.timeouts == [1], timeout=2.0)
+    await eventually(lambda: len(consumer.deliveries) >= 2)
+    assert consumer.deliveries[1].redelivered

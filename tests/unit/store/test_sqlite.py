@@ -1,0 +1,273 @@
+"""The SQLite file: rows as records mean them, versions, and errors that say what and where."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from broker_client.core.records import (
+    COPY_BITS,
+    BindingAdded,
+    BindingRemoved,
+    Delivered,
+    ExchangeAdded,
+    ExchangeRemoved,
+    Moved,
+    QueueAdded,
+    QueueRemoved,
+    Record,
+    Settled,
+    VHostAdded,
+)
+from broker_client.errors import (
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
+from broker_client.message import PERSISTENT
+from broker_client.store import schema
+from broker_client.store.sqlite import store_error
+from tests.support.builders import a_message
+from tests.support.faulty_store import DiskState
+from tests.support.files import a_file, appended, opened, rows, written
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "node.db"
+
+
+class Read:
+    """Takes what a file gives back."""
+
+    def __init__(self) -> None:
+        self.topology: list[object] = []
+        self.entries: dict[str, list[tuple[object, ...]]] = {}
+
+    def restore_topology(self, records: object) -> None:
+        self.topology = list(records)  # type: ignore[call-overload]
+
+    def restore_entries(self, vhost: str, queue: str, entries: object) -> None:
+        self.entries[queue] = list(entries)  # type: ignore[call-overload]
+
+
+def read(path: Path) -> Read:
+    found = Read()
+    with opened(path) as file:
+        file.recover(found)
+    return found
+
+
+def test_a_message_is_stored_once_however_many_queues_hold_it(path: Path) -> None:
+    a_file(path)
+    message = a_message(body=b"x" * 100, delivery_mode=PERSISTENT)
+    first = 7 << COPY_BITS
+    with opened(path) as file:
+        written(file, QueueAdded("/", "r", False, {}))
+        written(
+            file,
+            appended(7, message, record_id=first),
+            appended(7, message, record_id=first + 1, queue="r"),
+        )
+        assert rows(path, "SELECT count(*) FROM messages") == [(1,)]
+        written(file, Settled("/", "q", first))
+        assert file.load(7) == message
+        written(file, Settled("/", "r", first + 1))
+        assert file.load(7) is None
+
+
+def test_what_comes_and_goes_within_a_commit_is_not_written(path: Path) -> None:
+    a_file(path)
+    with opened(path) as file:
+        one = appended(1)
+        written(file, one, Delivered(one.record_id, 1), Settled("/", "q", one.record_id))
+    assert rows(path, "SELECT count(*) FROM messages") == [(0,)]
+    assert read(path).entries == {}
+
+
+def test_attempts_places_and_due_times_are_kept(path: Path) -> None:
+    a_file(path, range(1, 5))
+    ids = {number: number << COPY_BITS for number in range(1, 5)}
+    with opened(path) as file:
+        written(
+            file,
+            Delivered(ids[1], 1),
+            Moved(ids[1], 9, None),
+            Delivered(ids[2], 3),
+            Moved(ids[3], 3, 1234.0625),
+        )
+    assert read(path).entries["q"] == [
+        (ids[2], 2, 3, 0, 6, None, None),
+        (ids[3], 3, 0, 0, 6, None, 1234.0625),
+        (ids[4], 4, 0, 0, 6, None, None),
+        (ids[1], 9, 1, 0, 6, None, None),
+    ]
+
+
+def test_topology_comes_back_without_what_was_removed(path: Path) -> None:
+    arguments = {"x-max-length": 3, "nested": {"b": [1, None], "a": 1.5}}
+    kept: list[Record] = [
+        VHostAdded("/"),
+        ExchangeAdded("/", "e", "topic", False, True, {}),
+        QueueAdded("/", "q", True, arguments),
+        BindingAdded("/", "e", "queue", "q", "a.#", arguments),
+    ]
+    with opened(path) as file:
+        written(
+            file,
+            *kept,
+            ExchangeAdded("/", "gone", "fanout", False, False, {}),
+            BindingAdded("/", "gone", "queue", "q", "", {}),
+            BindingAdded("/", "e", "exchange", "gone", "", {}),
+            BindingAdded("/", "e", "queue", "q", "b", arguments),
+        )
+        written(
+            file,
+            BindingRemoved("/", "e", "queue", "q", "b", dict(reversed(list(arguments.items())))),
+            ExchangeRemoved("/", "gone"),
+        )
+    assert read(path).topology == kept
+
+
+def test_a_queue_that_is_made_again_does_not_get_the_messages_of_the_one_before(
+    path: Path,
+) -> None:
+    a_file(path, [1, 2])
+    with opened(path) as file:
+        written(
+            file,
+            appended(3),
+            QueueRemoved("/", "q"),
+            QueueAdded("/", "q", False, {}),
+            appended(4),
+        )
+    assert [entry[0] for entry in read(path).entries["q"]] == [4 << COPY_BITS]
+    assert rows(path, "SELECT id FROM messages") == [(4,)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 255, 256, 257, 1000])
+def test_any_number_of_rows_is_written_whole(path: Path, count: int) -> None:
+    a_file(path, range(1, count + 1))
+    assert [entry[1] for entry in read(path).entries["q"]] == list(range(1, count + 1))
+
+
+def test_it_reads_as_the_plain_meaning_of_the_same_records(path: Path) -> None:
+    one, two = appended(1), appended(2)
+    batches: list[list[Record]] = [
+        [VHostAdded("/"), QueueAdded("/", "q", False, {}), one, two],
+        [Delivered(one.record_id, 1), Moved(one.record_id, 3, 5.5)],
+        [Settled("/", "q", two.record_id), appended(3, position=4)],
+    ]
+    disk = DiskState()
+    with opened(path) as file:
+        for records in batches:
+            written(file, *records)
+            disk.apply(records)
+    plain = Read()
+    disk.recover(plain)
+    assert read(path).entries == plain.entries
+
+
+# --------------------------------------------------------------------- versions
+
+
+def as_version_1(path: Path) -> None:
+    """Turn a file into one that schema 1 made: without checksums."""
+    rows(path, "ALTER TABLE messages DROP COLUMN crc")
+    rows(path, "PRAGMA user_version = 1")
+
+
+def test_a_file_of_schema_1_is_upgraded_with_all_that_is_in_it(path: Path) -> None:
+    a_file(path, range(1, 4))
+    as_version_1(path)
+    with opened(path) as file:
+        assert [file.load(number) for number in (1, 2, 3)] == [
+            appended(number).message for number in (1, 2, 3)
+        ]
+        written(file, appended(4))
+        assert file.load(4) == appended(4).message
+    assert rows(path, "PRAGMA user_version") == [(schema.VERSION,)]
+    assert rows(path, "SELECT id, crc IS NULL FROM messages") == [(1, 1), (2, 1), (3, 1), (4, 0)]
+
+
+def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_file(path, [1])
+    as_version_1(path)
+
+    def breaks(connection: sqlite3.Connection) -> None:
+        connection.execute("ALTER TABLE messages ADD COLUMN crc INTEGER")
+        raise sqlite3.OperationalError("out of luck")
+
+    monkeypatch.setitem(schema._UPGRADES, 1, breaks)
+    with pytest.raises(StoreError, match="out of luck"), opened(path):
+        pass
+    assert rows(path, "PRAGMA user_version") == [(1,)]
+    assert rows(path, "SELECT count(*) FROM pragma_table_info('messages')") == [(5,)]
+
+
+def test_a_newer_file_is_refused_and_left_alone(path: Path) -> None:
+    a_file(path, [1])
+    rows(path, "PRAGMA user_version = 99")
+    told = r"newer version \(schema 99.*upgrade broker-client"
+    with pytest.raises(StoreError, match=told), opened(path):
+        pass
+    assert rows(path, "PRAGMA user_version") == [(99,)]
+
+
+def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    rows(path, "CREATE TABLE t (x)")
+    with pytest.raises(StoreCorruptError, match="not one of a broker"), opened(path):
+        pass
+    assert rows(path, "SELECT name FROM sqlite_master") == [("t",)]
+
+
+# --------------------------------------------------------------------- faults
+
+
+def test_a_full_file_writes_nothing_of_the_batch_and_goes_on_when_there_is_room(
+    path: Path,
+) -> None:
+    a_file(path, [1])
+    with opened(path) as file:
+        pages = file.connection.execute("PRAGMA page_count").fetchone()[0]
+        file.connection.execute(f"PRAGMA max_page_count = {pages + 4}")
+        many = [appended(n, a_message(body=b"x" * 5000, delivery_mode=2)) for n in range(2, 30)]
+        with pytest.raises(StoreFullError, match="full"):
+            written(file, *many)
+        file.connection.execute("PRAGMA max_page_count = 1000000")
+        written(file, appended(2))
+    assert [entry[1] for entry in read(path).entries["q"]] == [1, 2]
+
+
+def test_a_damaged_message_is_told_by_its_number(path: Path) -> None:
+    a_file(path, [1, 2])
+    rows(path, "UPDATE messages SET body = x'00' WHERE id = 2")
+    with opened(path) as file:
+        assert file.load(1) is not None
+        with pytest.raises(StoreCorruptError, match=r"message 2 is damaged.*store check"):
+            file.load(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("SQLITE_FULL", StoreFullError),
+        ("SQLITE_CORRUPT_INDEX", StoreCorruptError),
+        ("SQLITE_NOTADB", StoreCorruptError),
+        ("SQLITE_READONLY_DBMOVED", StoreReadOnlyError),
+        ("SQLITE_CANTOPEN", StoreReadOnlyError),
+        ("SQLITE_IOERR_WRITE", StoreError),
+    ],
+)
+def test_each_failure_of_sqlite_has_its_error(name: str, expected: type[StoreError]) -> None:
+    error = sqlite3.OperationalError("what it says")
+    error.sqlite_errorname = name
+    told = store_error("x.db", error)
+    assert type(told) is expected
+    assert "x.db" in str(told)
+    assert "what it says" in str(told)
