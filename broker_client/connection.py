@@ -135,6 +135,11 @@ class Connection:
         return self._link.url if self._link else self._addresses[self._current].connector.url
 
     @property
+    def is_begun(self) -> bool:
+        """True once `open` or `start` was called."""
+        return self._up is not None
+
+    @property
     def current(self) -> int:
         """Index of the address that worked last."""
         return self._current

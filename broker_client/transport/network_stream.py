@@ -71,6 +71,9 @@ class Limits(NamedTuple):
     frame_max: int | None = None
 
 
+_NO_LIMITS = Limits()
+
+
 class _Content:
     """A delivery or return whose content frames are still arriving on one channel."""
 
@@ -86,7 +89,7 @@ class _Content:
 class FrameReader(asyncio.StreamReader):
     """The StreamReader that aiormq reads from, with the frequent frames taken out."""
 
-    def __init__(self, link: LinkReceiver, limits: Limits) -> None:
+    def __init__(self, link: LinkReceiver, limits: Limits = _NO_LIMITS) -> None:
         super().__init__(limit=_READ_LIMIT)
         self._link = link
         self._limits = limits
