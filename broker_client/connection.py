@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +27,8 @@ from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Connector, Link
 
 log = logging.getLogger("broker_client.connection")
+
+_DROPPED_REMEMBERED = 4  # links that may not have come to rest yet
 
 
 class ConnectionOwner(Protocol):
@@ -115,6 +118,7 @@ class Connection:
         self._up: asyncio.Event | None = None
         self._down: asyncio.Event | None = None
         self._lost: asyncio.Future[TransportError] | None = None
+        self._dropped: deque[Link] = deque(maxlen=_DROPPED_REMEMBERED)
         self._closed = False
         self._failed: Exception | None = None  # why it was given up for good
         self.epoch = 0
@@ -212,8 +216,10 @@ class Connection:
         await self._tasks.cancel()
         link, self._link = self._link, None
         self._wake()
-        if link is not None:
-            await link.close()
+        for each in (link, *self._dropped):
+            if each is not None:
+                await each.close()  # of one that was dropped, what is left of it
+        self._dropped.clear()
 
     def abort(self, reason: str) -> None:
         """Drop the present link as one that failed, to get a new one."""
@@ -350,14 +356,14 @@ class Connection:
             if lost:
                 raise lost[0]
         except TimeoutError as error:
-            link.abort()
+            self._drop(link)
             if not deadline.expired():
                 raise
             raise OperationTimeoutError(
                 f"setting up the topology on {link.url}", self._prepare_timeout
             ) from error
         except BaseException:
-            link.abort()
+            self._drop(link)
             raise
         if not link.is_open:
             raise ConnectFailedError(link.url, "closed while it was made ready")
@@ -392,8 +398,12 @@ class Connection:
             self._up.clear()
             self._down.set()
         log.warning("%s: %s", self._name, error)
-        link.abort()
+        self._drop(link)
         self._owner.link_down(link, error)
+
+    def _drop(self, link: Link) -> None:
+        link.abort()
+        self._dropped.append(link)
 
 
 def _addresses(

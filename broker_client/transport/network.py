@@ -44,6 +44,7 @@ _CLOSE_TIMEOUT = 3.0  # seconds for an orderly connection.close; then the socket
 _LOGIN_REFUSED = (403, 530)  # RabbitMQ: bad login; vhost unknown or not allowed
 _HEARTBEATS_MISSED = 2
 _REASON_GRACE = 0.25  # seconds between a lost socket and aiormq's word on why
+_LAST_TURNS = 50  # of the loop, in which aiormq's last tasks end, which nobody can wait for
 _IN_ORDER = (200, 320)  # RabbitMQ: closed in order; 320 when it stops, or an operator says so
 _PORTS = {"amqp": 5672, "amqps": 5671}
 _MOST_CHANNELS = 65_535  # AMQP 0-9-1 §4.2.3: a channel number has 16 bits
@@ -350,7 +351,7 @@ class NetworkLink:
             self.socket_error = error
         if self._open:
             reason = str(error) if error else "the broker closed the socket"
-            self._end(ConnectionLostError(self.url, reason, in_order=error is None))
+            self._end(ConnectionLostError(self.url, reason))
             # aiormq may know better, a missed heartbeat for one, a moment later.
             asyncio.get_running_loop().call_later(_REASON_GRACE, self._tell)
 
@@ -423,6 +424,8 @@ class NetworkLink:
         finally:
             self.streams.abort()
             await self.tasks.cancel()
+        for _ in range(_LAST_TURNS):
+            await asyncio.sleep(0)
 
     def abort(self) -> None:
         self._ending = True

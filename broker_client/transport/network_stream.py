@@ -96,6 +96,7 @@ class FrameReader(asyncio.StreamReader):
         self._instead = b""  # what aiormq is to read in place of the frame just taken
         self._established = False
         self._finished = False
+        self._at_end = False
         self._channels: dict[int, ChannelReceiver] = {}
         self._contents: dict[int, _Content] = {}
         self._rest = b""
@@ -120,7 +121,12 @@ class FrameReader(asyncio.StreamReader):
         """
         if self._established and not self._finished:
             self._finished = True
-            super().feed_data(CLOSE_OK_FRAME)
+            if not self._at_end:
+                super().feed_data(CLOSE_OK_FRAME)
+
+    def feed_eof(self) -> None:
+        self._at_end = True
+        super().feed_eof()
 
     def set_exception(self, exc: Exception) -> None:
         if self._finished:
@@ -178,10 +184,11 @@ class FrameReader(asyncio.StreamReader):
                 if forward_from < at:
                     super().feed_data(buffer[forward_from:at])
                 forward_from = self._passed_on = stop
-                taken = True
                 if self._instead:
                     super().feed_data(self._instead)
                     self._instead = b""
+                else:
+                    taken = True
             at = stop
         if forward_from < at:
             super().feed_data(buffer[forward_from:at])
@@ -312,6 +319,10 @@ class _StreamProtocol(asyncio.StreamReaderProtocol):
     def __init__(self, reader: FrameReader, link: LinkReceiver) -> None:
         super().__init__(reader, loop=asyncio.get_running_loop())
         self._link = link
+
+    def eof_received(self) -> bool | None:
+        self._link.socket_lost(None)
+        return super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._link.socket_lost(exc)
