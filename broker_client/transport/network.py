@@ -46,6 +46,7 @@ _HEARTBEATS_MISSED = 2
 _REASON_GRACE = 0.25  # seconds between a lost socket and aiormq's word on why
 _LAST_TURNS = 50  # of the loop, in which aiormq's last tasks end, which nobody can wait for
 _IN_ORDER = (200, 320)  # RabbitMQ: closed in order; 320 when it stops, or an operator says so
+_CUT_SHORT = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ConnectionError)
 _PORTS = {"amqp": 5672, "amqps": 5671}
 _MOST_CHANNELS = 65_535  # AMQP 0-9-1 §4.2.3: a channel number has 16 bits
 _CAPABILITIES = {
@@ -126,12 +127,11 @@ class NetworkConnector:
 
     async def connect(self, *, timeout: float) -> NetworkLink:
         link = NetworkLink(self._masked, self._operation_timeout, self._heartbeat, self._limits)
-        host, port = self._target.host or "", self._target.port or _PORTS[self._target.scheme]
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
                 try:
-                    await link.streams.open(host, port, self._ssl_context)
+                    await link.streams.open(*self._place, self._ssl_context)
                     connection = _Connection(
                         self._target,
                         client_properties=self._properties,
@@ -139,10 +139,9 @@ class NetworkConnector:
                     )
                     await connection.connect()
                 except (ssl.SSLError, *FOREIGN_ERRORS) as error:
-                    failure = link.socket_error or error
-                    if not isinstance(failure, ssl.SSLError):
+                    reason = await self._tls_failure(link, link.socket_error or error)
+                    if reason is None:
                         raise
-                    reason = await explained(failure, host, port)
                     raise ConnectFailedError(self._masked, reason) from error
                 link.established(connection)
                 return link
@@ -160,6 +159,21 @@ class NetworkConnector:
         finally:
             if not link.is_open:
                 link.abort()
+
+    @property
+    def _place(self) -> tuple[str, int]:
+        return self._target.host or "", self._target.port or _PORTS[self._target.scheme]
+
+    async def _tls_failure(self, link: NetworkLink, error: BaseException) -> str | None:
+        """What went wrong with TLS; None when something else did."""
+        if isinstance(error, ssl.SSLError):
+            return await explained(error, *self._place)
+        if self._ssl_context and link.streams.reader is None and type(error) in _CUT_SHORT:
+            return (
+                "closed during the TLS handshake, as a broker may do that asks for a client "
+                "certificate (tls.certfile)"
+            )
+        return None
 
     def _refusal(self, link: NetworkLink, error: BaseException) -> TransportError:
         """Why there is no link: the broker's own words where it said any."""

@@ -160,14 +160,18 @@ async def test_idle_channel_is_closed_in_order_r111() -> None:
     assert desk.opener.opened[0].how_ended == "closed"
 
 
+async def declare_what_is_missing(pool: ChannelPool) -> None:
+    async with pool.lease() as channel:
+        assert isinstance(channel, FakeChannel)
+        channel.fail(ChannelClosedError(404, "NOT_FOUND"))
+        raise ChannelClosedError(404, "NOT_FOUND")
+
+
 async def test_four_closed_channels_leave_a_pool_that_works_c1() -> None:
     desk = Desk(max=2)
     for _ in range(4):
         with pytest.raises(ChannelClosedError):
-            async with desk.pool.lease() as channel:
-                assert isinstance(channel, FakeChannel)
-                channel.fail(ChannelClosedError(404, "NOT_FOUND"))
-                raise ChannelClosedError(404, "NOT_FOUND")
+            await declare_what_is_missing(desk.pool)
     for _ in range(10):
         async with desk.pool.lease() as channel:
             assert channel.is_usable
