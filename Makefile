@@ -4,22 +4,27 @@
 export PYTHON ?=
 export VENV ?= .venv
 URL ?= embedded://
+SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo pipeline test check bench bench-spark soak clean
 
 help: ## Print this
 	@echo "make TARGET, where TARGET is one of"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 15
 
 demo: ## Run examples/flights.py; URL=amqp://... for a broker other than the built-in one
 	@scripts/venv
 	@echo "==> examples/flights.py on $(URL)"
 	@"$(VENV)/bin/python" examples/flights.py --url "$(URL)"
 
+pipeline: ## Flights through Spark, the broker and its event log: does it add up? Picture in build/
+	@scripts/venv spark
+	@"$(VENV)/bin/python" -m spark.pipeline flights --plot build/pipeline/flights.png
+
 test: ## Run every test, with a RabbitMQ of our own where Debian's package is or can be installed
 	@scripts/venv test
-	@scripts/install-rabbitmq
+	@scripts/install-servers
 	@scripts/test
 
 check: ## Format, lint, types, architecture, unit and document tests: before a commit
@@ -27,8 +32,15 @@ check: ## Format, lint, types, architecture, unit and document tests: before a c
 
 bench: ## Measure, side by side with other clients; JSON out
 	@scripts/venv test
-	@scripts/install-rabbitmq
+	@scripts/install-servers
 	@"$(VENV)/bin/python" -m bench
+
+bench-spark: ## Measure what Spark and the event log cost, as ratios; JSON in build/
+	@scripts/venv spark
+	@"$(VENV)/bin/python" -m bench.spark
+
+soak: ## Kill a node again and again under load and see that nothing is lost; SECONDS=600
+	@scripts/soak "$(SECONDS)"
 
 clean: ## Remove .venv, caches and builds
 	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -46,7 +46,7 @@ class NodeConfig(Settings):
     """Longest time a delivery may be kept by touching it."""
     max_requeue_timeout: Duration = 3600.0
     """Longest delay of a deferred requeue."""
-    max_publish_delay: Duration = 3600.0
+    max_publish_delay: Duration = 25 * 86_400.0
     """Longest delay of a publish with `x-delay`; a longer one is refused."""
     memory_limit: ByteSize = 64 * 1024 * 1024
     """Bytes of bodies kept in memory; a node with a file keeps the rest only there."""

@@ -1,7 +1,7 @@
 """Named events with listeners, plain or async, none of which can break another.
 
 `pyee` was measured and not taken: one emitter is made for every message published, and making,
-listening and emitting cost it seven times as much as this one (`bench/emitter.py`).
+listening and emitting cost it three to four times as much as this one (`bench/emitter.py`).
 """
 
 from __future__ import annotations

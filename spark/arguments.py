@@ -129,6 +129,11 @@ def _replay_options(command: argparse.ArgumentParser) -> None:
 
 def _flights_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--limit", type=int, metavar="N", help="the first N flights only")
+    command.add_argument(
+        "--url",
+        default="embedded://",
+        help="the broker (default: the built-in one); the demo's queues are emptied first",
+    )
 
 
 def _plot_file(name: str) -> str:

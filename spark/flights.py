@@ -89,6 +89,8 @@ class Handled:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def subscribe(self, broker: Broker) -> None:
+        """Handle what comes from now on; what an earlier run left behind is thrown away."""
+        await broker.purge()
         for name in SUBSCRIPTIONS:
             await broker.subscribe(name, self._handler(name))
 
@@ -112,12 +114,18 @@ class Handled:
         return True
 
 
-def publish(late: DataFrame, config: BrokerConfig) -> tuple[PublishReport, Handled]:
-    """Publish from the driver, to a broker in this process, and see them handled."""
+def publish(
+    late: DataFrame, config: BrokerConfig, log: Path | None
+) -> tuple[PublishReport, Handled]:
+    """Publish from the driver and see the messages handled, in the same process.
+
+    Args:
+        log: where the client writes down what it sees, for a broker that does not.
+    """
     from broker_client.spark import DriverPublisher
 
     handled = Handled()
-    with DriverPublisher(config) as publisher:
+    with DriverPublisher(config, event_log=log) as publisher:
         publisher.run(handled.subscribe)
         report = publisher.publish_frame(
             late, PUBLICATION, routing_key="routing_key", progress=False, check=False
@@ -126,10 +134,10 @@ def publish(late: DataFrame, config: BrokerConfig) -> tuple[PublishReport, Handl
     return report, handled
 
 
-def with_event_log(path: Path) -> BrokerConfig:
-    """The demo's configuration, writing its delivery-event log to `path`."""
-    config = load_config(CONFIG, environ={})
-    node = config.node.model_copy(update={"event_log": EventLogConfig(path=str(path))})
+def demo_config(url: str, log: Path) -> BrokerConfig:
+    """The demo's configuration; a built-in broker writes its delivery-event log to `log`."""
+    config = load_config(CONFIG, environ={"URL": url})
+    node = config.node.model_copy(update={"event_log": EventLogConfig(path=str(log))})
     return config.model_copy(update={"node": node})
 
 
@@ -173,26 +181,25 @@ def run(spark: SparkSession, options: argparse.Namespace, console: Console) -> i
         shutil.rmtree(out / name, ignore_errors=True)
     flights = read_flights(spark, options.limit)
     airports = {row["origin"]: row["count"] for row in flights.groupBy("origin").count().collect()}
-    routes = write(iter([("routes", routes_by_hour(flights))]), out)["routes"]
+    routes = write([("routes", lambda _: routes_by_hour(flights))], out)["routes"]
     late = late_routes(routes)
     expected = {row["message_id"]: row["body"].asDict() for row in late.collect()}
     console.print(f"{sum(airports.values()):,} flights, {routes.count():,} routes and hours, "
                   f"{len(expected):,} of them late: publishing these")  # fmt: skip
 
-    report, handled = publish(late, with_event_log(out / "log"))
+    config = demo_config(options.url, out / "log")
+    built_in = options.url.startswith("embedded:")
+    report, handled = publish(late, config, None if built_in else out / "log")
     compact_to(spark, out / "log", out / "events")
     events = whole(read_events(spark, out / "events"))
-    found = jobs.audit(events, settle=0.0)
     tables = write(
-        iter(
-            [
-                ("latency", jobs.latency(events, window="1 hour", exact=True)),
-                ("reliability", jobs.reliability(events)),
-                ("causes", jobs.causes(events)),
-                ("audit", found),
-                ("audit_summary", jobs.audit_summary(events, found)),
-            ]
-        ),
+        [
+            ("latency", lambda _: jobs.latency(events, window="1 hour", exact=True)),
+            ("reliability", lambda _: jobs.reliability(events)),
+            ("causes", lambda _: jobs.causes(events)),
+            ("audit", lambda _: jobs.audit(events, settle=0.0)),
+            ("audit_summary", lambda written: jobs.audit_summary(events, written["audit"])),
+        ],
         out,
     )
     show(console, "the latest routes", routes.orderBy("mean_delay", ascending=False).limit(8))

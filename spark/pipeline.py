@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Tables = dict[str, "DataFrame"]
+_WIDTH = 120  # characters, where the output is no terminal
 
 
 def load(spark: SparkSession, path: str, console: Console) -> DataFrame:
@@ -41,7 +42,7 @@ def load(spark: SparkSession, path: str, console: Console) -> DataFrame:
     if bad:
         example = events.filter(F.col(CORRUPT).isNotNull()).select(CORRUPT, "v").first()
         console.print(f"{bad} lines are no events, such as {example}", style="yellow", markup=False)
-    return deduplicated(whole(events))
+    return deduplicated(whole(events)).persist()  # read and sorted out once, used several times
 
 
 def compact_to(spark: SparkSession, events: str | Path, out: str | Path) -> None:
@@ -63,36 +64,44 @@ def compact_to(spark: SparkSession, events: str | Path, out: str | Path) -> None
 
 def tables_of(
     job: str, events: DataFrame, options: argparse.Namespace
-) -> Iterator[tuple[str, DataFrame]]:
-    """The results of a job, by name. Later ones may be made of what `written` gave for earlier."""
+) -> list[tuple[str, Callable[[Tables], DataFrame]]]:
+    """The results of a job, by name, each made of those before it as they were written."""
     from spark import jobs
 
     if job == "latency":
-        yield "latency", jobs.latency(events, window=options.window, exact=options.exact)
-    elif job == "throughput":
-        yield (
-            "throughput",
-            jobs.throughput(events, window=options.window).orderBy("window", "queue", "event"),
-        )
-        yield "backlog", jobs.backlog(events, window=options.window, as_of=options.as_of)
-    elif job == "reliability":
-        yield "reliability", jobs.reliability(events).orderBy("queue", "subscription")
-        yield "causes", jobs.causes(events).orderBy("queue", "event", "reason", "error_class")
-    elif job == "poison":
-        found = jobs.poison(events, attempts=options.attempts, consumers=options.consumers)
-        yield "poison", found
-        yield "poison_groups", jobs.poison_groups(found)
-    elif job == "audit":
-        found = jobs.audit(events, settle=options.settle, as_of=options.as_of)
-        yield "audit", found
-        yield "audit_summary", jobs.audit_summary(events, found)
+        found = jobs.latency(events, window=options.window, exact=options.exact)
+        return [("latency", lambda _: found)]
+    if job == "throughput":
+        counts = jobs.throughput(events, window=options.window)
+        depth = jobs.backlog(events, window=options.window, as_of=options.as_of)
+        return [
+            ("throughput", lambda _: counts.orderBy("window", "queue", "event")),
+            ("backlog", lambda _: depth),
+        ]
+    if job == "reliability":
+        rates, why = jobs.reliability(events), jobs.causes(events)
+        return [
+            ("reliability", lambda _: rates.orderBy("queue", "subscription")),
+            ("causes", lambda _: why.orderBy("queue", "event", "reason", "error_class")),
+        ]
+    if job == "poison":
+        tried = jobs.poison(events, attempts=options.attempts, consumers=options.consumers)
+        return [
+            ("poison", lambda _: tried),
+            ("poison_groups", lambda written: jobs.poison_groups(written["poison"])),
+        ]
+    problems = jobs.audit(events, settle=options.settle, as_of=options.as_of)
+    return [
+        ("audit", lambda _: problems),
+        ("audit_summary", lambda written: jobs.audit_summary(events, written["audit"])),
+    ]
 
 
-def write(tables: Iterator[tuple[str, DataFrame]], out: Path) -> Tables:
+def write(tables: Iterable[tuple[str, Callable[[Tables], DataFrame]]], out: Path) -> Tables:
     """Write each table to a folder of `out`; returns what was written, to be read at no cost."""
     written: Tables = {}
-    for name, table in tables:
-        there = str(out / name)
+    for name, make in tables:
+        table, there = make(written), str(out / name)
         table.coalesce(1).write.mode("overwrite").parquet(there)
         written[name] = table.sparkSession.read.schema(table.schema).parquet(there)
     return written
@@ -104,6 +113,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from spark.session import open_session
     from spark.tables import show, show_counts
 
+    events_path = getattr(options, "events", None)
+    if events_path and "://" not in events_path and not Path(events_path).is_dir():
+        raise FileNotFoundError(f"there is no log at {events_path}")
     spark = open_session(f"broker_client {options.job}")
     out = Path(options.out)
     if options.job == "flights":
@@ -146,6 +158,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     options = parser().parse_args(arguments)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH)
     try:
         return run(options, console)
     except (BrokerClientError, NoJavaError, FileNotFoundError) as error:

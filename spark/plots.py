@@ -46,7 +46,12 @@ def draw(job: str, tables: Mapping[str, DataFrame], path: Path) -> None:
         MissingExtraError: matplotlib is not installed.
     """
     rows = {name: [row.asDict() for row in table.collect()] for name, table in tables.items()}
-    save(_PICTURES[job](rows), path)
+    save(picture(job, rows), path)
+
+
+def picture(job: str, rows: dict[str, Rows]) -> Figure:
+    """The picture of a job's tables, their rows given by name."""
+    return _PICTURES[job](rows)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -124,7 +129,8 @@ def _latency(rows: dict[str, Rows]) -> Figure:
             axes.set_title(f"{queue}: {_PHASES[phase]}")
             if not column:
                 axes.set_ylabel("milliseconds")
-    panels[0][0].legend(loc="best", ncols=2, fontsize=8)
+    if panels[0][0].get_legend_handles_labels()[0]:
+        panels[0][0].legend(loc="best", ncols=2, fontsize=8)
     return figure
 
 
@@ -217,7 +223,8 @@ def _throughput(rows: dict[str, Rows]) -> Figure:
 
 def _reliability(rows: dict[str, Rows]) -> Figure:
     table = [row for row in rows["reliability"] if row["delivered"]]
-    causes = sorted(rows["causes"], key=lambda row: row["n"], reverse=True)[:15]
+    causes = [row for row in rows["causes"] if not _follows_a_nack(row)]
+    causes = sorted(causes, key=lambda row: -row["n"])[:15]
     height = 1.6 + 0.75 * len(table) + 0.32 * max(len(causes), 2)
     figure = new_figure("Reliability", 10, max(height, 4))
     if not table and not causes:
@@ -252,6 +259,11 @@ def _reliability(rows: dict[str, Rows]) -> Figure:
         [EVENT_COLOURS.get(row["event"], INK) for row in causes],
     )
     return figure
+
+
+def _follows_a_nack(row: dict[str, Any]) -> bool:
+    """True when the same failure is there as `nacked` already."""
+    return row["event"] == "requeued" and row["reason"] in ("rejected", "handler_error")
 
 
 def _cause(row: dict[str, Any]) -> str:
@@ -297,6 +309,7 @@ def _audit(rows: dict[str, Rows]) -> Figure:
     _bars(left, "messages", names, [counts[each] for each in flow], colours)
     bad = (
         "lost",
+        "dead_letters_waiting",
         "duplicates_unexplained",
         "duplicates_explained",
         "never_enqueued",
@@ -307,7 +320,7 @@ def _audit(rows: dict[str, Rows]) -> Figure:
         "problems",
         [each.replace("_", " ") for each in bad],
         [counts[each] for each in bad],
-        ["#b91c1c", "#b91c1c", "#ca8a04", "#b91c1c", "#b91c1c"],
+        ["#b91c1c", "#ca8a04", "#b91c1c", "#ca8a04", "#b91c1c", "#b91c1c"],
     )
     return figure
 

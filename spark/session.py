@@ -11,7 +11,7 @@ import broker_client.spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUIET = Path(__file__).parent / "log4j2.properties"
+QUIET = Path(__file__).resolve().parent / "log4j2.properties"
 
 
 class NoJavaError(RuntimeError):
@@ -32,6 +32,9 @@ def open_session(name: str) -> SparkSession:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
     logging.getLogger("py4j").setLevel(logging.ERROR)
     submitted = SparkConf().contains("spark.master")
     builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")

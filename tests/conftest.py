@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.leaks import Snapshot, leaks_since
 from tests.support.rabbitmq import RabbitMQ, server_script
+from tests.support.redis import Redis, redis_program
 
 IN_CI = bool(os.environ.get("CI"))
 RABBITMQ_FIXTURES = {"rabbitmq", "rabbitmq_restartable"}
@@ -18,6 +19,7 @@ RESTART_TEST_TIMEOUT = 180.0
 
 session_rabbitmq = pytest.StashKey[RabbitMQ]()
 left_out = pytest.StashKey[int]()
+redis_left_out = pytest.StashKey[int]()
 
 
 # --------------------------------------------------------------------------- RabbitMQ
@@ -28,7 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "rabbitmq: needs RabbitMQ; without one it is left out, or fails where CI is set",
     )
-    config.stash[left_out] = 0
+    config.addinivalue_line(
+        "markers", "redis: needs Redis; without one it is left out, or fails where CI is set"
+    )
+    config.stash[left_out] = config.stash[redis_left_out] = 0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         wanted = RABBITMQ_FIXTURES & set(getattr(item, "fixturenames", ()))
         if wanted:
             item.add_marker(pytest.mark.rabbitmq)
+        if "redis_url" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.redis)
         if "rabbitmq_restartable" in wanted and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(RESTART_TEST_TIMEOUT))
 
@@ -59,10 +66,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("redis") is not None and redis_program() is None:
+        if IN_CI:
+            pytest.fail("Redis is not installed, and CI is set: see scripts/install-servers")
+        item.config.stash[redis_left_out] += 1
+        pytest.skip("Redis is not installed")
     if item.get_closest_marker("rabbitmq") is None or server_script() is not None:
         return
     if IN_CI:
-        pytest.fail("RabbitMQ is not installed, and CI is set: see scripts/install-rabbitmq")
+        pytest.fail("RabbitMQ is not installed, and CI is set: see scripts/install-servers")
     item.config.stash[left_out] += 1
     pytest.skip("RabbitMQ is not installed")
 
@@ -74,9 +86,21 @@ def pytest_terminal_summary(
     if count:
         terminalreporter.section("LEFT OUT", yellow=True, bold=True)
         terminalreporter.line(
-            f"{count} tests need RabbitMQ, which is not installed: run scripts/install-rabbitmq "
+            f"{count} tests need RabbitMQ, which is not installed: run scripts/install-servers "
             "(Debian, as root) and run the tests again."
         )
+
+    count = config.stash.get(redis_left_out, 0)
+    if count:
+        terminalreporter.section("LEFT OUT", yellow=True, bold=True)
+        terminalreporter.line(f"{count} tests need Redis: run scripts/install-servers.")
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The address of a private Redis."""
+    with Redis() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ window of the last samples only knows the end. Libraries that are not installed 
 
 from __future__ import annotations
 
+import argparse
 import random
 import time
 from collections import deque
@@ -21,8 +22,6 @@ from sys import getsizeof
 from typing import Any, Protocol
 
 from broker_client.core.latency import PERCENTILES, LatencyWindow
-
-SAMPLES = 500_000
 
 
 class Contestant(Protocol):
@@ -109,8 +108,11 @@ def exact(samples: Sequence[float] | deque[float]) -> list[float]:
 
 def main() -> None:
     """Print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--samples", type=int, default=500_000)
+    count = parser.parse_args().samples
     rng = random.Random(1)
-    samples = [rng.lognormvariate(-5.5, 0.8) * (1 + n / SAMPLES) for n in range(SAMPLES)]
+    samples = [rng.lognormvariate(-5.5, 0.8) * (1 + n / count) for n in range(count)]
     truth = exact(samples)
     print("| | add, ns | ask, µs | worst error | bytes |")
     print("|---|--:|--:|--:|--:|")
@@ -123,7 +125,7 @@ def main() -> None:
         started = time.perf_counter()
         for sample in samples:
             add(sample)
-        adding = (time.perf_counter() - started) / SAMPLES * 1e9
+        adding = (time.perf_counter() - started) / count * 1e9
         started = time.perf_counter()
         answer = held.ask()
         asking = (time.perf_counter() - started) * 1e6

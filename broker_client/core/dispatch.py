@@ -168,7 +168,7 @@ class Dispatcher(Outward):
     def limit(self, channel: ChannelState, window: int, now: float) -> None:
         """Let all consumers of `channel` together hold `window` deliveries; 0 is no limit."""
         channel.window = window
-        channel.held = sum(entry.consumer is not None for _, entry in channel.ledger.items())
+        channel.held = sum(entry.consumer is not None for entry in channel.ledger.entries())
         queues: dict[Queue, None] = {}
         for consumer in channel.consumers.values():
             if not consumer.has_room:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from broker_client.deadlines import Deadlines
+from broker_client.deadlines import NEVER, TimedMap
 from broker_client.errors import StaleDeliveryError
 
 E = TypeVar("E")
@@ -20,15 +20,14 @@ _REMEMBERED = 1_000  # lapsed deliveries kept one by one; older ones are kept as
 class InFlightLedger(Generic[E]):
     """Which deliveries of a channel are out, by delivery tag.
 
-    The entry and its deadline change together in every method: a delivery is either wholly in
-    here or not at all. Times are passed in; nothing here reads a clock.
+    The entry and its deadline are one record of one map, so they cannot disagree: a delivery is
+    either wholly in here or not at all. Times are passed in; nothing here reads a clock.
     """
 
-    __slots__ = ("_deadlines", "_entries", "_first", "_forgotten", "_lapsed", "last_tag")
+    __slots__ = ("_first", "_flying", "_forgotten", "_lapsed", "last_tag")
 
     def __init__(self) -> None:
-        self._entries: dict[int, E] = {}  # in order of their tags, since tags only rise
-        self._deadlines: Deadlines[int] = Deadlines()
+        self._flying: TimedMap[int, E] = TimedMap()  # in order of their tags, since tags only rise
         self._lapsed: dict[int, E] = {}
         self._forgotten = 0
         self._first = 1
@@ -37,14 +36,14 @@ class InFlightLedger(Generic[E]):
         """The tag issued last; AMQP 0-9-1 §1.1: tags start at 1 and belong to the channel."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._flying)
 
     def __contains__(self, tag: int) -> bool:
-        return tag in self._entries
+        return tag in self._flying
 
     def get(self, tag: int) -> E | None:
         """The entry in flight under `tag`, or None."""
-        return self._entries.get(tag)
+        return self._flying.value(tag)
 
     def issue(self) -> int:
         """The next tag, for a delivery that is settled as it is sent."""
@@ -54,37 +53,30 @@ class InFlightLedger(Generic[E]):
     def start(self, entry: E, deadline: float | None) -> int:
         """Take `entry` in under a new tag, due back at `deadline` (None: never)."""
         self.last_tag = tag = self.last_tag + 1
-        self._entries[tag] = entry
-        if deadline is not None:
-            self._deadlines.set(tag, deadline)
+        self._flying.put(tag, NEVER if deadline is None else deadline, entry)
         return tag
 
     def settle(self, tag: int) -> E | None:
         """Take the delivery out; None when it is not in flight."""
-        entry = self._entries.pop(tag, None)
-        if entry is not None:
-            self._deadlines.discard(tag)
-        return entry
+        return self._flying.pop(tag)
 
     def settle_through(self, tag: int) -> list[E]:
         """Take out every delivery up to and with `tag`, in order."""
         # Not by iteration: a dict walks over every key deleted at its front, each time anew.
-        entries, discard = self._entries, self._deadlines.discard
+        pop = self._flying.pop
         last = min(tag, self.last_tag)
         settled = []
         for each in range(self._first, last + 1):
-            entry = entries.pop(each, None)
+            entry = pop(each)
             if entry is not None:
-                discard(each)
                 settled.append(entry)
         self._first = max(self._first, last + 1)
         return settled
 
     def settle_all(self) -> list[E]:
         """Take out everything, in order."""
-        entries = list(self._entries.values())
-        self._entries.clear()
-        self._deadlines.clear()
+        entries = [entry for _, entry in self._flying.items()]
+        self._flying.drop_all()
         return entries
 
     def move(self, tag: int, deadline: float) -> None:
@@ -93,9 +85,10 @@ class InFlightLedger(Generic[E]):
         Raises:
             StaleDeliveryError: it is not in flight.
         """
-        if tag not in self._entries:
+        entry = self._flying.value(tag)
+        if entry is None:
             raise StaleDeliveryError(tag, "")
-        self._deadlines.set(tag, deadline)
+        self._flying.put(tag, deadline, entry)
 
     def expire(self, now: float, limit: int | None = None) -> list[tuple[int, E]]:
         """Take out and return the deliveries that are due back, earliest first.
@@ -104,32 +97,30 @@ class InFlightLedger(Generic[E]):
             now: the time, in seconds.
             limit: deliveries at most; by default all that are due.
         """
-        due = self._deadlines.pop_due(now, limit)
-        return [(tag, self._lapse(tag)) for tag in due]
+        due = self._flying.take_due(now, limit)
+        for tag, entry in due:
+            self._lapse(tag, entry)
+        return due
 
     def revoke(self, wanted: Callable[[E], bool]) -> list[E]:
         """Take out every delivery that is `wanted`, as if it had timed out; in order."""
-        tags = [tag for tag, entry in self._entries.items() if wanted(entry)]
-        for tag in tags:
-            self._deadlines.discard(tag)
-        return [self._lapse(tag) for tag in tags]
+        revoked = [(tag, entry) for tag, entry in self._flying.items() if wanted(entry)]
+        for tag, entry in revoked:
+            self._flying.pop(tag)
+            self._lapse(tag, entry)
+        return [entry for _, entry in revoked]
 
-    def _lapse(self, tag: int) -> E:
-        self._lapsed[tag] = entry = self._entries.pop(tag)
+    def _lapse(self, tag: int, entry: E) -> None:
+        self._lapsed[tag] = entry
         if len(self._lapsed) > _REMEMBERED:
             oldest = next(iter(self._lapsed))
             del self._lapsed[oldest]
             self._forgotten = max(self._forgotten, oldest)
-        return entry
 
     def overdue(self, now: float) -> list[E]:
         """Every delivery that is due back, left in flight. Looks at each one there is."""
-        deadlines = self._deadlines
-        return [
-            entry
-            for tag, entry in self._entries.items()
-            if (at := deadlines.get(tag)) is not None and at <= now
-        ]
+        at = self._flying.at
+        return [entry for tag, entry in self._flying.items() if (at(tag) or NEVER) <= now]
 
     def lapsed(self, tag: int) -> E | None:
         """The entry that was in flight under `tag` until it was taken back from its consumer."""
@@ -143,16 +134,21 @@ class InFlightLedger(Generic[E]):
         """
         if self._lapsed.pop(tag, None) is not None:
             return True
-        return 0 < tag <= self._forgotten and tag not in self._entries
+        return 0 < tag <= self._forgotten and tag not in self._flying
 
     def deadline(self, tag: int) -> float | None:
         """When the delivery is due back; None where never."""
-        return self._deadlines.get(tag)
+        at = self._flying.at(tag)
+        return None if at == NEVER else at
+
+    def entries(self) -> Iterator[E]:
+        """Every delivery in flight, in order of the tags."""
+        return (entry for _, entry in self._flying.items())
 
     def items(self) -> Iterator[tuple[int, E]]:
         """Every delivery in flight with its tag, in order of the tags."""
-        return iter(self._entries.items())
+        return self._flying.items()
 
     def next_deadline(self) -> float | None:
         """When the earliest delivery is due back."""
-        return self._deadlines.next_at()
+        return self._flying.next_at()

@@ -16,6 +16,8 @@ from broker_client.core.settings import EngineSettings
 from broker_client.core.vhost import NO_HEADERS, VHost
 from broker_client.message import Delivery, Outgoing, Properties
 
+_HIDDEN = frozenset(("BCC",))
+_HIDDEN_AND_COUNTED = frozenset(("BCC", "x-delivery-count"))
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 _STEP = 1_000
 """Messages delivered by one command, or one `proceed`, from a queue at most."""
@@ -228,10 +230,12 @@ def _as_delivered(entry: Entry, properties: Properties) -> Properties:
     """The properties as a consumer sees them: without BCC, and with the count of returns where
     the queue counts them (S-09-06; absent at the first delivery)."""
     headers = properties.headers or NO_HEADERS
-    counted = entry.attempts > 1 and entry.queue.settings.counts_deliveries
-    if not counted and "BCC" not in headers:
+    counts = entry.queue.settings.counts_deliveries
+    hidden = _HIDDEN_AND_COUNTED if counts else _HIDDEN
+    counted = counts and entry.attempts > 1
+    if not counted and hidden.isdisjoint(headers):
         return properties
-    shown = {name: value for name, value in headers.items() if name != "BCC"}
+    shown = {name: value for name, value in headers.items() if name not in hidden}
     if counted:
         shown["x-delivery-count"] = entry.attempts - 1
     return properties._replace(headers=shown)

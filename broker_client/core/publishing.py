@@ -13,7 +13,7 @@ from broker_client.core.topology import NOTHING
 from broker_client.core.transaction import Transaction
 from broker_client.message import Delivery, Outgoing, Returned
 
-_OURS = frozenset(("CC", "BCC", "x-delay", "x-delivery-count"))
+_OURS = frozenset(("CC", "BCC", "x-delay"))
 """Headers that mean something to a publish."""
 _REPLY_ADDRESS = f"{REPLY_TO}."
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
@@ -75,7 +75,8 @@ class PublishCommands(ConsumeCommands):
             for queue in queues:
                 if not self._dispatch.put(queue, message, now):
                     acked = False
-        if not queues and not self._reply(message):
+        # RabbitMQ: a direct reply reaches no queue, so a mandatory one comes back all the same.
+        if not queues and (not self._reply(message) or message.mandatory):
             self._unroutable(state, message, now)
         if state.confirms:
             self._confirm(state, acked)
@@ -86,7 +87,7 @@ class PublishCommands(ConsumeCommands):
         CC and BCC add routing keys (RabbitMQ's sender-selected distribution). BCC stays in the
         headers while the message is here, since its dead letters go there too, and is taken off
         as it is delivered. An x-delay is negated, as RabbitMQ's plugin does, so that a copy of
-        the headers does not delay again; a count of deliveries is for queues to make.
+        the headers does not delay again.
         """
         headers = dict(message.properties.headers or {})
         keys = [message.routing_key]
@@ -96,10 +97,8 @@ class PublishCommands(ConsumeCommands):
                 raise precondition_failed(f"header '{name}' is not an array of strings")
             keys.extend(more)
         delay = self._delay(headers["x-delay"]) if "x-delay" in headers else 0.0
-        changed = headers.pop("x-delivery-count", None) is not None
         if delay:
             headers["x-delay"] = -headers["x-delay"]
-        if delay or changed:
             message = message._replace(properties=message.properties._replace(headers=headers))
         return message, keys, delay
 

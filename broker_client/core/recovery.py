@@ -59,25 +59,27 @@ class Recovery(TopologyCommands):
     def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:
         """Fill a queue with `entries`, which come in order of their positions."""
         target = self.vhosts[vhost].queues[queue]
-        highest = 0
+        limited, push = target.limited, target.push  # a million times
+        count = highest = position = 0
         for record_id, position, attempts, priority, size_bytes, expires_at, due_at in entries:
             entry = Entry(target, ON_DISK, position)
             entry.record_id = record_id
             entry.attempts = attempts
             entry.priority = priority
-            if target.limited:
+            if limited:
                 entry.size_bytes = size_bytes
             if expires_at is not None:
                 entry.expires_at = expires_at
                 target.expiring = True
             if due_at is None:
-                target.push(entry)
+                push(entry)
             else:
                 target.deferred.set(entry, due_at)
-            target.puts += 1
-            target.position = position
+            count += 1
             if record_id > highest:
                 highest = record_id
+        target.puts += count
+        target.position = position
         keeper = self._dispatch.keeper
         keeper.last_record_id = max(keeper.last_record_id, highest)
 

@@ -15,8 +15,9 @@ class EngineSettings:
     """How long `touch` may keep it there, counted from delivery."""
     max_requeue_timeout: float = 3600.0
     """Longest delay of a deferred requeue; a longer one is cut to this."""
-    max_publish_delay: float = 3600.0
-    """Longest delay of a publish (`x-delay`); a longer one is refused."""
+    max_publish_delay: float = 25 * 86_400.0
+    """Longest delay of a publish (`x-delay`); a longer one is refused. More than the client asks
+    for, on any broker; nsq's hour is for timers that do not survive a restart."""
     latency_window: float = 600.0
     """Time over which the latency percentiles of a queue are taken; 0 keeps none."""
     keep_records: bool = False

@@ -155,6 +155,11 @@ class Node(NodeControl):
         return self.store.keeps
 
     @property
+    def is_behind(self) -> bool:
+        """True while publishers had better wait for `settled`: the disk does not keep up."""
+        return self.store.is_behind
+
+    @property
     def failure(self) -> StoreError | None:
         """Why the node has stopped by itself, if it has."""
         return self._failure
@@ -301,7 +306,7 @@ class Node(NodeControl):
             self._carry_out(backlog.popleft())
         self._release()
         self._log_events()
-        if not backlog and self.engine.is_unfinished:
+        if len(backlog) < _BATCH and self.engine.is_unfinished:
             self.engine.proceed(self.now())
         if backlog or self.engine.has_effects:
             self.wake()
@@ -360,7 +365,7 @@ class Node(NodeControl):
             run = self._held[at]
             assert isinstance(run, Confirm), "_runs holds the places of confirms only"
             if run.acked is confirm.acked and run.last + 1 == confirm.first:
-                self._held[at] = run._replace(last=confirm.last)
+                self._held[at] = Confirm(run.channel, run.first, confirm.last, run.acked)
                 return
         self._runs[confirm.channel] = len(self._held)
         self._held.append(confirm)

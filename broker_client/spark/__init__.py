@@ -21,13 +21,14 @@ from broker_client.spark.errors import (
     SpoolLockedError,
     SpoolSegmentMissingError,
 )
+from broker_client.spark.report import PublishReport
 
 if TYPE_CHECKING:
     import os
 
     from pyspark.sql import SparkSession
 
-    from broker_client.spark.driver import DriverPublisher, PublishReport
+    from broker_client.spark.driver import DriverPublisher
 
 __all__ = [
     "DriverMisuseError",
@@ -104,9 +105,9 @@ def _need(*packages: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`DriverPublisher` and its report, imported when they are used."""
-    if name in {"DriverPublisher", "PublishReport"}:
-        from broker_client.spark import driver
+    """`DriverPublisher`, imported when it is used."""
+    if name == "DriverPublisher":
+        from broker_client.spark.driver import DriverPublisher
 
-        return getattr(driver, name)
+        return DriverPublisher
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

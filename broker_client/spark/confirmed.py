@@ -95,6 +95,9 @@ class PublishingLink:
 
     def drop(self) -> None:
         """Forget the link: what is on its way there is in doubt."""
+        if self._channel is not None:
+            # Its end is our doing, and no news for whoever publishes on the next one.
+            self._channel.on_close = self._channel.on_confirm = self._channel.on_return = None
         if self._link is not None:
             self._link.abort()
         self._link = self._channel = None

@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
@@ -36,6 +36,7 @@ from broker_client.routes import PublishOverrides
 from broker_client.spark.errors import DriverMisuseError, FramePublishError, OptionError
 from broker_client.spark.ids import ContentIds, streaming_scope
 from broker_client.spark.loop_thread import LoopThread
+from broker_client.spark.report import PublishReport
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -52,27 +53,6 @@ _START_TIMEOUT = 60.0
 _PROGRESS_EVERY = 1.0  # seconds
 _QUERY_ID = "sql.streaming.queryId"
 _INSTEAD = 'write with format("broker"), which publishes from the executors'
-
-
-@dataclass(frozen=True, slots=True)
-class PublishReport:
-    """What became of the rows of a DataFrame."""
-
-    published: int = 0
-    """Rows handed to the Broker."""
-    confirmed: int = 0
-    returned: int = 0
-    """Came back: no queue took them."""
-    nacked: int = 0
-    """The broker refused them."""
-    failed: int = 0
-    """Timed out, or ended otherwise without a confirm."""
-    retried: int = 0
-    """Confirmed after being sent more than once."""
-    seconds: float = 0.0
-    max_in_flight: int = 0
-    """Most publishes unconfirmed at a time."""
-    first_error: str | None = None
 
 
 class _Message(NamedTuple):

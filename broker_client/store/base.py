@@ -23,6 +23,11 @@ class Store(MessageSource, Protocol):
     keeps: bool
     """False where nothing is kept: the engine then makes no records at all."""
 
+    @property
+    def is_behind(self) -> bool:
+        """True while more waits for the disk than should: publishers had better wait too."""
+        ...
+
     async def start(self, target: Recovered) -> None:
         """Open, and fill `target` with what is there. Called once, before all else.
 

@@ -29,7 +29,8 @@ from broker_client.core.records import (
     VHostAdded,
 )
 from broker_client.message import Outgoing
-from broker_client.store.encoding import encode_arguments, encode_properties
+from broker_client.store import schema
+from broker_client.store.encoding import decode_properties, encode_arguments, encode_properties
 
 Row = tuple[Any, ...]
 
@@ -69,41 +70,46 @@ class Batch:
         self.topology: list[tuple[str, Row]] = []
         """Statements and their parameters, in order; to be done first."""
         self._appended: dict[int, list[Any]] = {}
-        self._new: dict[int, tuple[Outgoing, bytes]] = {}
+        self._new: dict[int, Row] = {}
+        self.rows: list[Row] = []
+        """For the view `intake`, once it is sealed."""
+        self.body_bytes = 0
+        """Of all messages that came with it."""
         self.delivered: dict[int, int] = {}
         self.moved: dict[int, tuple[int, float | None]] = {}
         self.settled: list[int] = []
         self.removed_queues: list[int] = []
 
+    @property
+    def is_plain(self) -> bool:
+        """True when it has nothing to do but what is in `rows`."""
+        return not (self.settled or self.delivered or self.topology or self.removed_queues)
+
     def __bool__(self) -> bool:
-        return bool(
-            self._appended
-            or self.settled
-            or self.delivered
-            or self.moved
-            or self.topology
-            or self.removed_queues
-        )
+        return bool(self._appended or self.moved or not self.is_plain)
 
     def message(self, number: int) -> Outgoing | None:
         """A message that came with this batch."""
-        found = self._new.get(number)
-        return None if found is None else found[0]
+        row = self._new.get(number)
+        if row is None:
+            return None
+        exchange, routing_key, properties, body, _ = row
+        return Outgoing(exchange, routing_key, body, decode_properties(properties))
 
-    def entry_rows(self) -> list[Row]:
-        """Rows for `entries`."""
-        return [(record_id, *row) for record_id, row in self._appended.items()]
-
-    def message_rows(self) -> list[Row]:
-        """Rows for `messages`: those that a queue still holds."""
-        rows = []
-        for number in dict.fromkeys(record_id >> COPY_BITS for record_id in self._appended):
-            message, properties = self._new[number]
-            crc = zlib.crc32(message.body, zlib.crc32(properties))
-            rows.append(
-                (number, message.exchange, message.routing_key, properties, message.body, crc)
-            )
-        return rows
+    def seal(self) -> None:
+        """Make the rows for the view `intake`; nothing may be added any more."""
+        kept: set[int] = set()
+        rows = self.rows
+        for entry in self._appended.values():
+            number = entry[0] >> COPY_BITS
+            if number in kept:
+                rows.append((schema.APPEND, *entry, *_NO_MESSAGE))
+            else:
+                kept.add(number)
+                rows.append((schema.APPEND_WITH_MESSAGE, *entry, *self._new[number]))
+        for record_id, (position, due_at) in self.moved.items():
+            place = (position, None, None, None, None, due_at)
+            rows.append((schema.MOVE, record_id, None, *place, *_NO_MESSAGE))
 
     def add(self, records: Iterable[Record]) -> None:
         """Take in what happened next.
@@ -126,29 +132,36 @@ class Batch:
                 if row is None:
                     self.delivered[record.record_id] = record.attempts
                 else:
-                    row[2] = record.attempts
+                    row[3] = record.attempts
             elif isinstance(record, Moved):
                 row = appended.get(record.record_id)
                 if row is None:
                     self.moved[record.record_id] = record.position, record.due_at
                 else:
-                    row[1], row[6] = record.position, record.due_at
+                    row[2], row[7] = record.position, record.due_at
             else:
                 self._change_topology(record)
 
     def _append(self, record: Append) -> None:
-        message = record.message
-        number = record.record_id >> COPY_BITS
+        vhost, queue, record_id, message, position, priority, expires_at, due_at = record
+        number = record_id >> COPY_BITS
+        exchange, routing_key, body, properties, _ = message
+        size_bytes = len(body)
         if number not in self._new:
-            self._new[number] = message, encode_properties(message.properties)
-        self._appended[record.record_id] = [
-            self._queue_ids.of(record.vhost, record.queue),
-            record.position,
+            encoded = encode_properties(properties)
+            crc = zlib.crc32(body, zlib.crc32(encoded))
+            self._new[number] = (exchange, routing_key, encoded, body, crc)
+            self.body_bytes += size_bytes
+        queue_id = self._queue_ids.of(vhost, queue)
+        self._appended[record_id] = [
+            record_id,
+            queue_id,
+            position,
             0,
-            record.priority,
-            len(message.body),
-            record.expires_at,
-            record.due_at,
+            priority,
+            size_bytes,
+            expires_at,
+            due_at,
         ]
 
     def _change_topology(self, record: TopologyRecord) -> None:
@@ -180,6 +193,7 @@ class Batch:
                 do((_UNBIND, row))
 
 
+_NO_MESSAGE: Row = (None,) * 5
 _UNBIND = (
     "DELETE FROM bindings WHERE vhost = ? AND source = ? AND kind = ? AND destination = ? "
     "AND binding_key = ? AND arguments = ?"

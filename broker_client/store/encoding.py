@@ -6,15 +6,16 @@ seconds, tuples as lists.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 from broker_client.amqp import decode
 from broker_client.amqp.encode import short_string, table
-from broker_client.errors import InvalidMessageError
+from broker_client.errors import InvalidMessageError, MalformedFrameError
 from broker_client.message import Properties
 
 _CONTENT = struct.Struct(">HHQH")  # class, weight, body size, property flags
@@ -80,7 +81,8 @@ def decode_properties(data: bytes) -> Properties:
     Raises:
         MalformedFrameError: `data` is no content header.
     """
-    return decode.content_header(data, 0)[1]
+    with _malformed():
+        return decode.content_header(data, 0)[1]
 
 
 def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
@@ -94,7 +96,17 @@ def decode_arguments(data: bytes) -> dict[str, Any]:
     Raises:
         MalformedFrameError: `data` is no table.
     """
-    return decode.table(data, 0)[0]
+    with _malformed():
+        return decode.table(data, 0)[0]
+
+
+@contextlib.contextmanager
+def _malformed() -> Iterator[None]:
+    """`decode` trusts the length of its frame; here there is none."""
+    try:
+        yield
+    except (struct.error, LookupError, ValueError, ArithmeticError, OSError) as error:
+        raise MalformedFrameError(str(error)) from error
 
 
 def _ordered(value: Any) -> Any:

@@ -21,7 +21,7 @@ class FileLock:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path = os.path.realpath(path)  # by whatever name a file is opened, its lock is one
         self._fd: int | None = None
 
     def acquire(self) -> None:

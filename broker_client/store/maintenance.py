@@ -178,7 +178,7 @@ def _readable(properties: Any, body: Any, crc: int | None) -> bool:
         return False
     try:
         decode_properties(properties)
-    except (MalformedFrameError, ValueError, IndexError, ArithmeticError):
+    except MalformedFrameError:
         return False
     return True
 

@@ -13,6 +13,7 @@ class MemoryStore:
     """Safe at once, gone at the end."""
 
     keeps = False
+    is_behind = False
 
     async def start(self, target: Recovered) -> None:
         """Nothing was kept."""

@@ -7,10 +7,12 @@ crash at any instant leaves the file as of the last commit (https://sqlite.org/w
 from __future__ import annotations
 
 import contextlib
+import gc
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
 from broker_client.core.records import (
@@ -25,6 +27,7 @@ from broker_client.core.records import (
 )
 from broker_client.errors import (
     MalformedFrameError,
+    ReplyError,
     StoreCorruptError,
     StoreError,
     StoreFullError,
@@ -36,9 +39,14 @@ from broker_client.store.batch import Batch, QueueIds, Row
 from broker_client.store.encoding import decode_arguments, decode_properties
 
 _NEEDED = (3, 35)  # UPDATE ... FROM is of 3.33
-_CHUNK = 256  # rows a statement: each statement gives up the interpreter's lock only once
+_CHUNK = 2_048  # rows a statement: SQLite takes 32,766 values
 _IDS = 20_000  # ids a statement
+_PATIENCE = 30.0  # seconds to wait for another program that writes into the file
 _CHECKPOINT = 4_000  # pages in the log before it is worked into the file
+_WITHOUT_QUEUE: Callable[[Any], StoredEntry] = itemgetter(slice(1, None))
+"""A row of `entries` in the shape of a `StoredEntry`; to make one of each would take too long."""
+_ROW = f"({', '.join('?' * schema.INTAKE_WIDTH)})"
+_INTAKE = "INSERT INTO intake VALUES {}"
 _SET_ATTEMPTS = (
     "UPDATE entries SET attempts = ? WHERE record_id IN (SELECT value FROM json_each(?))"
 )
@@ -80,13 +88,20 @@ class SqliteFile:
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
                 schema.prepare(connection, self.path)
+                connection.execute("PRAGMA temp_store = MEMORY")
+                for statement in schema.INTAKE:
+                    connection.execute(statement)
         except BaseException:
             self.close()
             raise
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(
-            self.path, isolation_level=None, check_same_thread=False, cached_statements=64
+            self.path,
+            timeout=_PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
         )
 
     def close(self) -> None:
@@ -111,8 +126,12 @@ class SqliteFile:
         Raises:
             StoreError: it cannot be read.
         """
-        with translated(self.path):
-            target.restore_topology(self._topology())
+        with translated(self.path), _no_collections():
+            try:
+                target.restore_topology(self._topology())
+            except (ReplyError, LookupError) as error:
+                why = f"exchanges, queues and bindings do not fit together ({error!r})"
+                raise StoreCorruptError(self.path, why) from error
             names: dict[int, tuple[str, str]] = {}
             for id, vhost, name in self.connection.execute("SELECT id, vhost, name FROM queues"):
                 names[id] = vhost, name
@@ -125,7 +144,7 @@ class SqliteFile:
                 if queue_id not in names:
                     raise StoreCorruptError(self.path, f"entries of an unknown queue {queue_id}")
                 vhost, name = names[queue_id]
-                target.restore_entries(vhost, name, (StoredEntry(*row[1:]) for row in group))
+                target.restore_entries(vhost, name, map(_WITHOUT_QUEUE, group))
 
     def _topology(self) -> Iterator[TopologyRecord]:
         execute = self.connection.execute
@@ -164,66 +183,76 @@ class SqliteFile:
 
     # ---------------------------------------------------------------- writing
 
-    def apply(self, batches: Sequence[Batch]) -> None:
-        """Write `batches`, in order, as one transaction, and have it on the disk.
+    def apply(self, batch: Batch) -> None:
+        """Write `batch`, which is sealed, as one transaction, and have it on the disk.
 
         Raises:
-            StoreError: nothing of them was written.
+            StoreError: nothing of it was written.
         """
-        connection = self.connection
+        execute = self.connection.execute
+        rows = batch.rows
         with translated(self.path):
+            if len(rows) <= _CHUNK and batch.is_plain:
+                self._take_in(rows)  # a statement by itself is a transaction by itself
+                return
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                for batch in batches:
-                    self._write(batch)
-                connection.execute("COMMIT")
+                execute("BEGIN IMMEDIATE")
+                for statement, parameters in batch.topology:
+                    execute(statement, parameters)
+                for at in range(0, len(rows), _CHUNK):
+                    self._take_in(rows[at : at + _CHUNK])
+                self._count_deliveries(batch.delivered)
+                self._drop(batch.settled)
+                for queue_id in batch.removed_queues:
+                    held = execute("SELECT record_id FROM entries WHERE queue_id = ?", (queue_id,))
+                    self._drop([record_id for (record_id,) in held])
+                execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:
+                if self.connection.in_transaction:
                     with contextlib.suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
+                        execute("ROLLBACK")
                 raise
 
-    def _write(self, batch: Batch) -> None:
-        execute = self.connection.execute
-        for statement, parameters in batch.topology:
-            execute(statement, parameters)
-        self._many("INSERT INTO messages VALUES {}", batch.message_rows(), 6)
-        self._many("INSERT INTO entries VALUES {}", batch.entry_rows(), 8)
-        by_attempts: dict[int, list[int]] = {}
-        for record_id, attempts in batch.delivered.items():
-            by_attempts.setdefault(attempts, []).append(record_id)
-        for attempts, ids in by_attempts.items():
-            self._for_ids(_SET_ATTEMPTS, ids, attempts)
-        self._many(
-            "UPDATE entries SET position = new.column2, due_at = new.column3 "
-            "FROM (VALUES {}) AS new WHERE record_id = new.column1",
-            [(record_id, *place) for record_id, place in batch.moved.items()],
-            3,
-        )
-        if batch.settled:
-            self._drop(batch.settled)
-        for queue_id in batch.removed_queues:
-            held = execute("SELECT record_id FROM entries WHERE queue_id = ?", (queue_id,))
-            self._drop([record_id for (record_id,) in held])
+    def _take_in(self, rows: Sequence[Row]) -> None:
+        """Put `rows` into the view `intake`.
 
-    def _drop(self, record_ids: list[int]) -> None:
+        They are filled up to a power of two with rows that do nothing: so there are few
+        statements, and they stay prepared.
+        """
+        if rows:
+            count = 1 << (len(rows) - 1).bit_length()
+            values = list(chain.from_iterable(rows))
+            values += [None] * (schema.INTAKE_WIDTH * (count - len(rows)))
+            self.connection.execute(_INTAKE.format(", ".join([_ROW] * count)), values)
+
+    def _count_deliveries(self, delivered: Mapping[int, int]) -> None:
+        by_attempts: dict[int, list[int]] = {}
+        for record_id, attempts in delivered.items():
+            by_attempts.setdefault(attempts, []).append(record_id)
+        for attempts, record_ids in by_attempts.items():
+            self._for_ids(_SET_ATTEMPTS, record_ids, attempts)
+
+    def _drop(self, record_ids: Sequence[int]) -> None:
+        """Entries, and the messages that no queue holds without them."""
         self._for_ids(_DROP, record_ids)
         self._for_ids(schema.DROP_ORPHANS, list(dict.fromkeys(map(message_number, record_ids))))
 
-    def _many(self, statement: str, rows: list[Row], width: int) -> None:
-        """`statement` with as many rows of values as fit, in few sizes, so that it stays cached."""
-        row = f"({', '.join('?' * width)})"
-        at, chunk = 0, _CHUNK
-        while at < len(rows):
-            while chunk > len(rows) - at:
-                chunk //= 4
-            values: list[Any] = [value for each in rows[at : at + chunk] for value in each]
-            self.connection.execute(statement.format(", ".join([row] * chunk)), values)
-            at += chunk
-
-    def _for_ids(self, statement: str, ids: list[int], *parameters: int) -> None:
+    def _for_ids(self, statement: str, ids: Sequence[int], *parameters: int) -> None:
         for at in range(0, len(ids), _IDS):
             self.connection.execute(statement, (*parameters, str(ids[at : at + _IDS])))
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """A million objects, none of them garbage, come into being: searching them for it again and
+    again would take half the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def intact(properties: bytes, body: bytes, crc: int | None) -> bool:

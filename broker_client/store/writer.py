@@ -22,6 +22,7 @@ from broker_client.store.lock import FileLock
 from broker_client.store.sqlite import SqliteFile
 
 _READ_BYTES = 4 * 1024 * 1024  # bodies read at a time
+_MUCH = 8 * 1024 * 1024  # bodies that may wait for the commit before theirs
 
 
 class SqliteStore:
@@ -87,6 +88,11 @@ class SqliteStore:
 
     # ---------------------------------------------------------------- records
 
+    @property
+    def is_behind(self) -> bool:
+        """True while one commit runs and the next has grown large already."""
+        return self._writing is not None and self._batch.body_bytes > _MUCH
+
     def write(self, records: Sequence[Record]) -> None:
         """Take `records`, in order. Nothing is promised before `commit` has called back."""
         if self._error is not None:
@@ -95,6 +101,8 @@ class SqliteStore:
             self._batch.add(records)
         except InvalidMessageError as error:  # publishers are checked before; this is our fault
             self._error = StoreError(self.path, f"a message cannot be kept: {error}")
+        except Exception as error:  # noqa: BLE001 - what was not kept must not be confirmed
+            self._error = StoreError(self.path, f"a record cannot be kept: {error!r}")
 
     def commit(self, committed: Committed) -> None:
         """Make everything written so far safe, then call `committed` in the event loop."""
@@ -129,6 +137,7 @@ class SqliteStore:
         self._asked, self._waiting = self._waiting, []
         batch, self._batch = self._batch, Batch(self._file.queue_ids)
         if self._error is None and batch:
+            batch.seal()
             self._writing = batch
             self._work.put(batch)
             return
@@ -163,7 +172,7 @@ class SqliteStore:
             while (batch := self._work.get()) is not None:
                 failure = None
                 try:
-                    self._file.apply([batch])
+                    self._file.apply(batch)
                 except StoreError as error:
                     failure = error
                 except Exception as error:  # noqa: BLE001 - silence would be worse: see _done

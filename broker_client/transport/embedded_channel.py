@@ -96,7 +96,9 @@ class EmbeddedChannel:
             self._refused(refusal)
         self._node.wake()
         self._published += len(batch)
-        if self._published >= _YIELD_EVERY:
+        if self._node.is_behind:
+            await self._node.settled()
+        elif self._published >= _YIELD_EVERY:
             self._published = 0
             await asyncio.sleep(0)
 

@@ -7,7 +7,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spa
 
 from spark.jobs.common import STAY_ENDS, count_of, with_end
 
-LOST, DUPLICATE, NEVER_ENQUEUED = "lost", "duplicate", "never_enqueued"
+LOST, WAITING = "lost", "waiting"
+DUPLICATE, NEVER_ENQUEUED = "duplicate", "never_enqueued"
 
 
 def audit(events: DataFrame, *, settle: float = 60.0, as_of: str | None = None) -> DataFrame:
@@ -15,6 +16,8 @@ def audit(events: DataFrame, *, settle: float = 60.0, as_of: str | None = None) 
 
     * `lost`: confirmed to its publisher, at least `settle` seconds ago, and no end seen: it may
       only be waiting in `queue`, and `last_event` says where it stands.
+    * `waiting`: the same of a dead letter that was enqueued and never delivered. That is what
+      queues of dead letters are for, so it is `explained`.
     * `duplicate`: acked more often than once. `explained` when it was enqueued, published or
       redelivered that often; otherwise a message was settled twice.
     * `never_enqueued`: delivered out of a queue into which it was not seen to go.
@@ -33,6 +36,7 @@ def audit(events: DataFrame, *, settle: float = 60.0, as_of: str | None = None) 
     still_in = in_a_queue & F.when(
         F.col("enqueued") > 0, F.col("enqueued") > F.col("ends")
     ).otherwise((F.col("ends") == 0) & (F.col("last_event") != "nacked"))
+    is_letter = (F.col("dead_lettered") > 0) & (F.col("last_event") == "enqueued")
     # No queue at all has it: said once, in the row of what happened outside of queues.
     nowhere = ~in_a_queue & (F.col("all_ends") == 0) & (F.col("queues") == 0)
     # A node counts each time it puts a message into a queue; a client only sees redeliveries.
@@ -41,7 +45,10 @@ def audit(events: DataFrame, *, settle: float = 60.0, as_of: str | None = None) 
     )
     acked, from_node = F.col("acked"), F.col("from_node")
     found = F.array(
-        _problem(lost & still_in, LOST, F.lit(False), F.greatest("enqueued", F.lit(1))),
+        _problem(
+            lost & still_in & ~is_letter, LOST, F.lit(False), F.greatest("enqueued", F.lit(1))
+        ),
+        _problem(lost & still_in & is_letter, WAITING, F.lit(True), F.lit(1)),
         _problem(lost & nowhere, LOST, F.lit(False), F.lit(1)),
         _problem(in_a_queue & (acked > 1), DUPLICATE, acked <= allowed, acked),
         _problem(
@@ -85,6 +92,7 @@ def audit_summary(events: DataFrame, problems: DataFrame) -> DataFrame:
     )
     found = problems.agg(
         problem(LOST, False).alias("lost"),
+        problem(WAITING, True).alias("dead_letters_waiting"),
         problem(DUPLICATE, True).alias("duplicates_explained"),
         problem(DUPLICATE, False).alias("duplicates_unexplained"),
         problem(NEVER_ENQUEUED, False).alias("never_enqueued"),
@@ -113,6 +121,7 @@ def _stays(events: DataFrame) -> DataFrame:
         count_of("published").alias("published"),
         count_of("confirmed").alias("confirmed"),
         count_of("enqueued").alias("enqueued"),
+        count_of("dead_lettered").alias("dead_lettered"),
         count_of(*STAY_ENDS, "returned").alias("ends"),
         count_of("acked").alias("acked"),
         F.count(F.when(delivered & F.col("redelivered"), 1)).alias("redelivered"),
@@ -121,13 +130,14 @@ def _stays(events: DataFrame) -> DataFrame:
         F.min(F.coalesce("published_at", "ts")).alias("published_ts"),
         F.max_by("event", order).alias("last_event"),
     )
-    summed = ("published", "confirmed", "published_ts")
+    summed = ("published", "confirmed", "dead_lettered", "published_ts")
     own = [name for name in counts.columns if name not in ("message_id", "as_of", *summed)]
     return (
         counts.groupBy("message_id", "as_of")
         .agg(
             F.sum("published").alias("published"),
             F.sum("confirmed").alias("confirmed"),
+            F.sum("dead_lettered").alias("dead_lettered"),
             F.min("published_ts").alias("published_ts"),
             F.sum("ends").alias("all_ends"),
             F.count("queue").alias("queues"),

@@ -19,10 +19,9 @@ def poison(events: DataFrame, *, attempts: int = 3, consumers: int = 3) -> DataF
         consumers: or to so many different consumers.
     """
     order = F.struct("ts", "seq")
-    trouble = F.when(
-        F.col("error").isNotNull() | F.col("error_class").isNotNull() | F.col("reason").isNotNull(),
-        order,
-    )
+    reasoned = F.when(F.col("reason").isNotNull(), order)
+    # A dead letter has a reason and no error: the last error was told before it.
+    failed = F.when(F.col("error").isNotNull() | F.col("error_class").isNotNull(), order)
     tried = (
         events.filter(F.col("queue").isNotNull() & F.col("message_id").isNotNull())
         .groupBy("message_id", "queue")
@@ -34,9 +33,9 @@ def poison(events: DataFrame, *, attempts: int = 3, consumers: int = 3) -> DataF
             count_of("acked").alias("acked"),
             F.max_by("event", order).alias("last_event"),
             F.max("ts").alias("last_ts"),
-            F.max_by("reason", trouble).alias("reason"),
-            F.max_by("error_class", trouble).alias("error_class"),
-            F.max_by("error", trouble).alias("error"),
+            F.max_by("reason", reasoned).alias("reason"),
+            F.max_by("error_class", failed).alias("error_class"),
+            F.max_by("error", failed).alias("error"),
         )
     )
     kind = F.concat_ws(

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from broker_client.core.settings import EngineSettings
 from broker_client.transport.base import Channel, Connector, Link
-from broker_client.transport.embedded import EmbeddedNodes
+from broker_client.transport.embedded import Address, EmbeddedNodes
 from broker_client.transport.network import NetworkConnector
 from tests.contract.observers import Watch
 from tests.support.rabbitmq import RabbitMQ
 
-TRANSPORTS = ["embedded", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
+TRANSPORTS = ["embedded", "file", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
 
 RABBITMQ_DIFFERS: dict[str, str] = {
     "test_delayed_publish_comes_at_its_time_once_and_as_new": "x-delay needs a plugin there",
@@ -49,6 +50,17 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     if request.param == "embedded":
         nodes = EmbeddedNodes()
         yield Place("embedded", nodes.connector("embedded://", "/"), nodes.close)
+        await nodes.close()
+        return
+    if request.param == "file":
+        # The same broker, with every message on disk only as soon as it may be.
+        nodes = EmbeddedNodes(settings=EngineSettings(memory_limit=0))
+        path = request.getfixturevalue("tmp_path") / "node.db"
+
+        async def cut() -> None:
+            (await nodes.open(Address("", str(path)))).stop()
+
+        yield Place("embedded", nodes.connector(f"embedded://{path}", "/"), cut)
         await nodes.close()
         return
     server: RabbitMQ = request.getfixturevalue("rabbitmq")

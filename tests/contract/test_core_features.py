@@ -65,6 +65,18 @@ async def test_answer_to_who_is_gone_is_dropped(watch: Watch, other_link: Link, 
     assert [returned.reply_code for returned in server.returns] == [312]
 
 
+async def test_mandatory_answer_comes_back_although_it_arrives(
+    watch: Watch, other_link: Link, queue: str
+) -> None:
+    """S-07-12: the address is no queue."""
+    replies = await Consumer.start(watch.channel, REPLY_TO, no_ack=True)
+    server = await Watch.open(other_link)
+    address = await asked(watch, server.channel)
+    assert await server.publish(a_message(to=address, mandatory=True)) == [True]
+    await replies.receives(1)
+    assert [returned.reply_code for returned in server.returns] == [312]
+
+
 # --------------------------------------------------------------------------- copies and counts
 
 
@@ -106,6 +118,17 @@ async def test_quorum_queue_counts_returns_in_a_header_that_first_deliveries_lac
         assert headers.get("x-delivery-count") == (count - 1 or None)
         if count < 3:
             watch.channel.nack(delivery.delivery_tag, requeue=True)
+
+
+async def test_classic_queue_adds_no_count_and_takes_none_away(watch: Watch, queue: str) -> None:
+    """S-09-06"""
+    await watch.publish(a_message(headers={"x-delivery-count": 7}))
+    for _ in range(2):
+        delivery = await watch.channel.get("q")
+        assert delivery is not None
+        assert delivery.properties.headers == {"x-delivery-count": 7}
+        watch.channel.nack(delivery.delivery_tag, requeue=True)
+        await watch.has("q", 1)
 
 
 async def test_message_returned_once_too_often_is_dead_lettered_at_once(watch: Watch) -> None:

@@ -155,7 +155,7 @@ class EngineMachine(RuleBasedStateMachine):
         by_channel = sum(
             1
             for channel in engine._channels.values()
-            for entry in channel.ledger._entries.values()
+            for entry in channel.ledger.entries()
             if not entry.queue.deleted
         )
         assert sum(stats.in_flight for stats in engine.stats()) == by_channel

@@ -367,7 +367,7 @@ class World:
 
     def advance(self, seconds: float) -> None:
         for channel in self.engine._channels.values():
-            for entry in channel.ledger._entries.values():
+            for entry in channel.ledger.entries():
                 self.moved.add((entry.queue.name, entry.message.body))  # it may time out
         self.clock.advance(seconds)
         self.node.tick()
@@ -473,7 +473,7 @@ class World:
         for queue in [q for v in self.engine.vhosts.values() for q in v.queues.values()]:
             found += [*queue.ready, *queue.deferred.keys()]
         for channel in self.engine._channels.values():
-            found += [e for e in channel.ledger._entries.values()]
+            found += [*channel.ledger.entries()]
         return found
 
     def _queue(self, name: str) -> Any:

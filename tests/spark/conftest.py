@@ -17,8 +17,9 @@ from tests.support.rabbitmq import RabbitMQ
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_TEST_TIMEOUT = 120.0
-"""Seconds: the first test of a run starts a JVM, which takes 10 to 20 on a busy machine."""
+SPARK_TEST_TIMEOUT = 300.0
+"""Seconds: generous, because a test that is interrupted in a call to the JVM leaves the connection
+to it out of step, and all tests after it fail."""
 
 left_out = pytest.StashKey[int]()
 
@@ -30,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if "spark" in getattr(item, "fixturenames", ()):
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(SPARK_TEST_TIMEOUT))
+                item.add_marker(pytest.mark.timeout(SPARK_TEST_TIMEOUT, func_only=True))
             # What pyspark itself does on this Python is not ours to fail on.
             item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("default::DeprecationWarning"))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-WAIT = 60  # seconds for a query to end
+WAIT = 200  # seconds for a query to end, on the busiest machine
 
 
 class Stream:

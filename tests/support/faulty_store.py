@@ -135,6 +135,7 @@ class FaultyStore:
     """
 
     keeps = True
+    is_behind = False
 
     def __init__(self, disk: DiskState, point: Callable[[str], None] = lambda name: None) -> None:
         self.disk = disk

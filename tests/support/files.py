@@ -31,7 +31,8 @@ def written(file: SqliteFile, *records: Record) -> None:
     """Write `records` as one transaction."""
     batch = Batch(file.queue_ids)
     batch.add(records)
-    file.apply([batch])
+    batch.seal()
+    file.apply(batch)
 
 
 def appended(number: int, message: Outgoing | None = None, **fields: Any) -> Append:

@@ -79,7 +79,7 @@ class RabbitMQ:
     def __init__(self, *, stats_interval: float = 0.25) -> None:
         script = server_script()
         if script is None:
-            raise RabbitMQError("rabbitmq-server is not installed; see scripts/install-rabbitmq")
+            raise RabbitMQError("rabbitmq-server is not installed; see scripts/install-servers")
         self._script = script
         self._folder = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
         self._node = f"test-{uuid4().hex[:12]}@localhost"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -39,7 +40,7 @@ def test_latency_of_a_redelivery_counts_as_handling_not_as_waiting(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log = Lines()
-    at = {"queue": "a", "enqueued_at": 0.0, "published_at": 0.0}
+    at: dict[str, Any] = {"queue": "a", "enqueued_at": 0.0, "published_at": 0.0}
     log.add("delivered", 0.1, attempt=1, delivered_at=0.1, **at)
     log.add("timed_out", 5.0, attempt=1, delivered_at=0.1, **at)
     log.add("delivered", 5.0, attempt=2, delivered_at=5.0, **at)
@@ -135,6 +136,7 @@ def test_poison_is_what_was_tried_often_and_never_acked(
                 error=f"order 4711-{attempt} at 0x7f{attempt} is bad",
             )
     log.add("acked", 9, "y", queue="a", attempt=3)
+    log.add("dead_lettered", 4, "x", queue="a", reason="rejected")
     for consumer in ("c1", "c2", "c3"):
         log.add("delivered", 1, "z", queue="a", attempt=1, consumer=consumer)
     log.add("delivered", 1, "once", queue="a", attempt=1, consumer="c1")
@@ -143,6 +145,7 @@ def test_poison_is_what_was_tried_often_and_never_acked(
     found = jobs.poison(frame(spark, tmp_path, log.lines), attempts=3, consumers=9)
     x = next(row for row in rows(found) if row["message_id"] == "x")
     assert x["error"] == "order 4711-3 at 0x7f3 is bad"
+    assert x["reason"] == "rejected"
     assert x["fingerprint"] == "ValueError: order #-# at # is bad"
     assert {row["message_id"] for row in rows(found)} == {"x", "z"}
     groups = {row["fingerprint"]: row["messages"] for row in rows(jobs.poison_groups(found))}
@@ -168,6 +171,10 @@ def audited(log: Lines) -> Lines:
     log.add("published", 95.0, "young", published_at=95.0)
     log.add("enqueued", 95.0, "young", queue="a", published_at=95.0, enqueued_at=95.0)
     log.add("confirmed", 95.0, "young", published_at=95.0)
+    log.add("published", 7.0, "dead", published_at=7.0)
+    log.add("confirmed", 7.0, "dead", published_at=7.0)
+    log.add("dead_lettered", 7.5, "dead", queue="a", published_at=7.0, enqueued_at=7.0)
+    log.add("enqueued", 7.5, "dead", queue="cemetery", published_at=7.0, enqueued_at=7.5)
     log.add("published", 100.0, None, published_at=100.0)
     return log
 
@@ -184,22 +191,24 @@ def test_audit_names_what_is_lost_and_what_was_acked_twice(
     assert found == {
         ("lost", "lost", "a", False, "enqueued"),
         ("lost", "nowhere", None, False, "confirmed"),
+        ("waiting", "dead", "cemetery", True, "enqueued"),
         ("duplicate", "twice", "a", False, "acked"),
         ("duplicate", "resent", "a", True, "acked"),
         ("never_enqueued", "unseen", "a", False, "acked"),
     }
     (summary,) = rows(jobs.audit_summary(events, problems))
     assert summary == {
-        "published": 7,
-        "confirmed": 6,
+        "published": 8,
+        "confirmed": 7,
         "returned": 0,
         "publish_failed": 0,
         "delivered": 4,
         "handled": 4,
-        "dead_lettered": 0,
+        "dead_lettered": 1,
         "dropped": 0,
         "events_without_id": 1,
         "lost": 2,
+        "dead_letters_waiting": 1,
         "duplicates_explained": 1,
         "duplicates_unexplained": 1,
         "never_enqueued": 1,

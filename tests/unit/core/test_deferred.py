@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker_client.core.effects import Confirm
+from broker_client.delay import MAX_DELAY
 from broker_client.errors import ReplyError
 from broker_client.message import Outgoing
 from tests.support.builders import Desk, a_message
@@ -65,7 +66,7 @@ def test_delays_of_any_length_do_not_wait_for_each_other(desk: Desk) -> None:
     assert desk.drain() == [b"long"]
 
 
-@pytest.mark.parametrize("value", [3_600_001, 2**32, 2**70, "200", 1.5, True, None, [200]])
+@pytest.mark.parametrize("value", [2_160_000_001, 2**32, 2**70, "200", 1.5, True, None, [200]])
 def test_a_delay_out_of_range_is_refused_and_never_taken_for_none(desk: Desk, value: Any) -> None:
     """D10, N-062, X-06: an error for a publish, where a requeue is cut."""
     desk.queue()
@@ -83,12 +84,18 @@ def test_a_delay_that_is_over_delays_no_more(desk: Desk, value: int) -> None:
     assert desk.stats().ready == 1
 
 
-def test_the_longest_delay_is_a_setting() -> None:
-    desk = Desk(max_publish_delay=86_400.0)
+def test_every_delay_that_the_client_asks_for_is_taken(desk: Desk) -> None:
     desk.queue()
-    desk.publish(delayed(86_400_000))
+    desk.publish(delayed(int(MAX_DELAY * 1000)))
+    assert desk.stats().deferred == 1
+
+
+def test_the_longest_delay_is_a_setting() -> None:
+    desk = Desk(max_publish_delay=60.0)
+    desk.queue()
+    desk.publish(delayed(60_000))
     with pytest.raises(ReplyError):
-        desk.publish(delayed(86_400_001))
+        desk.publish(delayed(60_001))
 
 
 def test_the_ttl_of_a_delayed_message_begins_when_it_is_ready(desk: Desk) -> None:

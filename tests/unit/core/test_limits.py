@@ -336,10 +336,12 @@ def test_returns_are_told_in_a_header_that_first_deliveries_lack(
 def test_a_count_of_returns_that_a_publisher_sends_is_not_believed(desk: Desk) -> None:
     """A handler that publishes what it got with its headers begins a new count."""
     desk.queue(queue_type="quorum")
-    desk.publish(a_message(headers={"x-delivery-count": 7}))
-    delivery = desk.get()
-    assert delivery is not None
-    assert not delivery.properties.headers
+    desk.publish(a_message(headers={"x-delivery-count": 7, "mine": 1}))
+    for tag, expected in ((1, {"mine": 1}), (2, {"mine": 1, "x-delivery-count": 1})):
+        delivery = desk.get()
+        assert delivery is not None
+        assert delivery.properties.headers == expected
+        desk.nack(tag)
 
 
 def test_a_classic_queue_adds_no_header(desk: Desk) -> None:

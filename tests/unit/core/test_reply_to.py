@@ -94,11 +94,13 @@ def test_an_answer_to_who_is_gone_is_dropped_or_returned_if_mandatory(
     assert returned.returned.reply_code == 312
 
 
-def test_a_mandatory_answer_that_arrives_is_not_returned(desk: Desk, server: int) -> None:
+def test_a_mandatory_answer_is_returned_although_it_arrives(desk: Desk, server: int) -> None:
+    """RabbitMQ: the address is no queue."""
     desk.consume(REPLY_TO, no_ack=True)
     address = ask(desk, server)
+    desk.take()
     desk.publish(a_message(address, mandatory=True), channel=server)
-    assert desk.returns() == []
+    assert [type(effect).__name__ for effect in desk.take()] == ["Deliver", "Return"]
 
 
 def test_the_address_can_be_checked(desk: Desk, server: int) -> None:

@@ -51,6 +51,7 @@ class SlowStore:
     """Keeps records in a list; commits when the test says so."""
 
     keeps = True
+    is_behind = False
 
     def __init__(self) -> None:
         self.records: list[Record] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_client.errors import InvalidMessageError
+from broker_client.errors import InvalidMessageError, MalformedFrameError
 from broker_client.message import Properties
 from broker_client.store.encoding import (
     decode_arguments,
@@ -95,3 +96,15 @@ def test_a_time_loses_its_fraction_and_a_tuple_becomes_a_list() -> None:
 def test_what_amqp_cannot_carry_is_refused(properties: Properties) -> None:
     with pytest.raises(InvalidMessageError):
         encode_properties(properties)
+
+
+@given(PROPERTIES, st.data())
+def test_bytes_that_are_cut_off_or_wrong_are_malformed_and_nothing_else(
+    properties: Properties, data: st.DataObject
+) -> None:
+    encoded = bytearray(encode_properties(properties))
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[at] ^= data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(encoded)))
+    with contextlib.suppress(MalformedFrameError):
+        decode_properties(bytes(encoded[:cut]))

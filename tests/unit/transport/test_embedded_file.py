@@ -13,6 +13,7 @@ import pytest
 
 from broker_client.errors import ConnectFailedError, InvalidMessageError, StoreLockedError
 from broker_client.message import PERSISTENT
+from broker_client.store.writer import SqliteStore
 from broker_client.transport.base import Channel
 from broker_client.transport.embedded import EmbeddedLink, EmbeddedNodes
 from tests.support.builders import a_message
@@ -188,3 +189,31 @@ async def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(
         await linked(nodes, path)
     with pytest.raises(ConnectFailedError, match=told):
         await linked(nodes, path)
+
+
+async def test_a_publisher_without_confirms_waits_while_the_disk_is_behind(
+    path: Path, nodes: EmbeddedNodes
+) -> None:
+    link = await linked(nodes, path)
+    channel = await link.open_channel()
+    await channel.declare_queue("q")
+    most = 0
+    for _ in range(40):
+        await channel.publish([a_message(body=b"x" * (1 << 20), delivery_mode=PERSISTENT)])
+        store = link._node.store
+        assert isinstance(store, SqliteStore)
+        most = max(most, store._batch.body_bytes)
+    assert most <= 10 << 20
+
+
+async def test_a_file_has_one_lock_by_whatever_name_it_is_opened(
+    path: Path, nodes: EmbeddedNodes, tmp_path: Path
+) -> None:
+    await linked(nodes, path)
+    (tmp_path / "alias.db").symlink_to(path)
+
+    def elsewhere() -> None:
+        with pytest.raises(ConnectFailedError, match="in use by"):
+            asyncio.run(linked(EmbeddedNodes(), tmp_path / "alias.db"))
+
+    await asyncio.to_thread(elsewhere)

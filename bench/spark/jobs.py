@@ -1,0 +1,177 @@
+"""The event log on and off, and how fast the jobs go through a log."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.spark.ratios import Ratio
+from broker_client import AckOrNack, Broker, Message
+from broker_client.delivery_event import DeliveryEvent
+from broker_client.eventlog import EventLog
+from broker_client.spark.events import read_events, whole
+from spark import jobs
+from spark.examples import simulated_log
+from spark.pipeline import compact_to
+
+_ROUNDS = 5
+_BODY = b"x" * 256
+
+
+def measure(spark: SparkSession, *, messages: int = 100_000) -> Iterator[Ratio]:
+    """The ratios of the jobs and of the event log.
+
+    Args:
+        messages: in the log that the jobs read; about five times as many events.
+    """
+    yield record_cost()
+    yield event_log_on_off(min(messages, 10_000))
+    with tempfile.TemporaryDirectory() as folder:
+        yield from job_rates(spark, Path(folder), messages)
+
+
+def record_cost() -> Ratio:
+    """Microseconds that `EventLog.record` takes of its caller, the event made there too."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = EventLog(folder, "bench", buffer=2**40)
+        costs = []
+        for _ in range(50):
+            started = time.thread_time()
+            for number in range(1_000):
+                log.record(
+                    DeliveryEvent(
+                        "acked", "/", "x", "k", "q", "c", 1, False, None, None, None,
+                        f"m{number}", 1e9, 256, 1e9, 1e9, 1e9,
+                    )
+                )  # fmt: skip
+            costs.append((time.thread_time() - started) * 1000)
+            log.flush(30.0)
+        events = [DeliveryEvent("acked", "/", message_id=f"m{n}", ts=1e9) for n in range(50_000)]
+        started = time.process_time()
+        log.record_many(events)
+        log.flush(60.0)
+        writer = (time.process_time() - started) * 1e6 / len(events)
+        log.close()
+    figures = {"record us": median(costs), "writer us": writer}
+    return Ratio("event log, us of the caller an event", median(costs), 5.0, True, figures)
+
+
+def event_log_on_off(messages: int) -> Ratio:
+    """Messages through a Broker on the built-in broker, with and without a log; in turns.
+
+    A second of the processor, the writer's thread included: what else runs here does not count.
+    """
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(2 * _ROUNDS + 2):
+        on = bool(number % 2)
+        with tempfile.TemporaryDirectory() as folder:
+            rate = asyncio.run(_broker_rate(messages, Path(folder) if on else None))
+        if number >= 2:  # the first of each warms up
+            rates[on].append(rate)
+    figures = {"on /s": median(rates[True]), "off /s": median(rates[False])}
+    value = figures["on /s"] / figures["off /s"]
+    return Ratio("event log on / off, Broker, embedded", value, 0.9, figures=figures)
+
+
+async def _broker_rate(messages: int, log: Path | None) -> float:
+    config: dict[str, Any] = {
+        "vhosts": {
+            "/": {
+                "queues": {"q": {"options": {"arguments": {"x-dead-letter-exchange": "dead"}}}},
+                "publications": {"p": {"queue": "q"}},
+                "subscriptions": {"s": {"queue": "q", "prefetch": 500}},
+            }
+        },
+    }
+    if log is not None:
+        config["node"] = {"event_log": {"path": str(log), "buffer": 1_000_000}}
+    done = asyncio.Event()
+    handled = 0
+
+    async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        nonlocal handled
+        await ack_or_nack()
+        handled += 1
+        if handled == messages:
+            done.set()
+
+    async with Broker.create(config) as broker:
+        await broker.subscribe("s", handle)
+        started = time.process_time()
+        for first in range(0, messages, 1_000):
+            under_way = [
+                await broker.publish("p", _BODY) for _ in range(min(1_000, messages - first))
+            ]
+            for publication in under_way:
+                await publication
+        await done.wait()
+        return messages / (time.process_time() - started)
+
+
+def job_rates(spark: SparkSession, folder: Path, messages: int) -> Iterator[Ratio]:
+    """Parquet against JSON lines, and stream against batch, in events a second."""
+    count = simulated_log.write(folder / "log", messages)
+    started = time.perf_counter()
+    compact_to(spark, folder / "log", folder / "events")
+    compacting = count / (time.perf_counter() - started)
+    lines = whole(read_events(spark, folder / "log"))
+    parquet = whole(read_events(spark, folder / "events"))
+    every: dict[str, Callable[[DataFrame], DataFrame]] = {
+        "throughput": jobs.throughput,
+        "latency": jobs.latency,
+        "reliability": jobs.reliability,
+        "poison": jobs.poison,
+        "audit": jobs.audit,
+        "backlog": jobs.backlog,
+    }
+    for job in every.values():
+        _run(job, parquet)
+    rates = {name: count / _best(partial(_run, job, parquet)) for name, job in every.items()}
+    for name, target in (("throughput", 2.0), ("latency", 1.3)):
+        on_lines = count / _best(partial(_run, every[name], lines))
+        figures = {"Parquet /s": rates[name], "JSON lines /s": on_lines}
+        yield Ratio(
+            f"{name}: Parquet / JSON lines", rates[name] / on_lines, target, figures=figures
+        )
+    streaming = count / _best(
+        lambda: _stream(jobs.throughput(whole(read_events(spark, folder / "events", stream=True))))
+    )
+    figures = {"stream /s": streaming, "batch /s": rates["throughput"]}
+    yield Ratio(
+        "windowed count: stream / batch", streaming / rates["throughput"], 0.3, figures=figures
+    )
+    figures = {f"{name} /s": rate for name, rate in rates.items()} | {"compact /s": compacting}
+    slowest = min(rates.values()) / rates["throughput"]
+    yield Ratio("slowest job / throughput", slowest, 0.2, figures=figures)
+
+
+def _best(work: Callable[[], None], rounds: int = 2) -> float:
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _run(job: Callable[[DataFrame], DataFrame], events: DataFrame) -> None:
+    job(events).write.format("noop").mode("overwrite").save()
+
+
+def _stream(table: DataFrame) -> None:
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            table.writeStream.format("noop")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()

@@ -1,0 +1,69 @@
+"""node's rascal, installed once beside the virtual environment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PEER = Path(__file__).parent / "rascal" / "peer.js"
+PACKAGES = ("rascal@21.0.1", "amqplib@0.10.9")
+HOME = Path(os.environ.get("RASCAL_HOME") or Path(sys.prefix) / "share" / "rascal")
+
+RunRascal = Callable[[Mapping[str, Any]], Awaitable[Any]]
+
+
+@pytest.fixture(scope="session")
+def rascal_home() -> Path:
+    """A folder with rascal in its `node_modules`."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        if os.environ.get("CI"):
+            pytest.fail("node and npm are not installed, and CI is set")
+        pytest.skip("LEFT OUT: node is not installed; these tests run its rascal")
+    if not (HOME / "node_modules" / "rascal").is_dir():
+        HOME.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [
+                npm,
+                "install",
+                "--no-save",
+                "--no-package-lock",
+                "--no-audit",
+                "--no-fund",
+                *PACKAGES,
+            ],
+            cwd=HOME,
+            check=True,
+            capture_output=True,
+            timeout=300,
+        )
+    return HOME
+
+
+@pytest.fixture
+def run_rascal(rascal_home: Path) -> RunRascal:
+    """Have rascal do one job; returns what it printed."""
+
+    async def run(job: Mapping[str, Any]) -> Any:
+        process = await asyncio.create_subprocess_exec(
+            "node",
+            str(PEER),
+            env={**os.environ, "NODE_PATH": str(rascal_home / "node_modules")},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await asyncio.wait_for(process.communicate(json.dumps(job).encode()), 30.0)
+        assert process.returncode == 0, err.decode()
+        return json.loads(out)
+
+    return run

@@ -1,0 +1,147 @@
+"""Queues shared with node's rascal 21: bodies encrypted there are read here, and the reverse; a
+message that failed at one end is known to have failed at the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker_client import AckOrNack, Broker, Message
+from tests.interop.conftest import RunRascal
+from tests.support.eventually import eventually
+from tests.support.rabbitmq import RabbitMQ
+
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(120)]
+
+KEY = "0123456789abcdef" * 4
+TEXTS: list[Any] = ["", "plain text with ü and 😀", {"order": 7, "lines": [1, 2.5, None]}]
+
+
+@pytest.fixture
+def vhost(rabbitmq: RabbitMQ) -> Any:
+    name = rabbitmq.make_vhost()
+    yield name
+    rabbitmq.delete_vhost(name)
+
+
+@pytest.fixture
+async def broker(rabbitmq: RabbitMQ, vhost: str) -> AsyncIterator[Broker]:
+    config = {
+        "encryption": {"v1": {"key": KEY, "algorithm": "aes-256-cbc", "iv_length": 16}},
+        "vhosts": {
+            "/": {
+                "connection": rabbitmq.url(vhost),
+                "exchanges": ["orders"],
+                "queues": ["q"],
+                "bindings": ["orders[order.#] -> q"],
+                "publications": {
+                    "orders": {"exchange": "orders"},
+                    "secret": {"exchange": "orders", "encryption": "v1"},
+                },
+                "subscriptions": {"q": {"queue": "q"}},
+            }
+        },
+    }
+    async with Broker.create(config) as broker:
+        yield broker
+
+
+def rascal_config(rabbitmq: RabbitMQ, vhost: str) -> dict[str, Any]:
+    return {
+        "encryption": {"v1": {"key": KEY, "algorithm": "aes-256-cbc", "ivLength": 16}},
+        "vhosts": {
+            vhost: {
+                "connection": {"url": rabbitmq.url(vhost)},
+                "exchanges": ["orders"],
+                "queues": ["q"],
+                "bindings": ["orders[order.#] -> q"],
+                "publications": {
+                    "orders": {"exchange": "orders"},
+                    "secret": {"exchange": "orders", "encryption": "v1"},
+                },
+                "subscriptions": {"q": {"queue": "q", "contentType": None}},
+            }
+        },
+    }
+
+
+async def received(broker: Broker, count: int) -> list[tuple[Message, Any]]:
+    """The first `count` messages, acked."""
+    seen: list[tuple[Message, Any]] = []
+
+    async def keep(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        seen.append((message, content))
+        await ack_or_nack()
+
+    subscription = await broker.subscribe("q", keep)
+    await eventually(lambda: len(seen) >= count, timeout=15.0)
+    await subscription.cancel()
+    return seen
+
+
+async def test_body_encrypted_by_rascal_is_read_here(
+    broker: Broker, rabbitmq: RabbitMQ, vhost: str, run_rascal: RunRascal
+) -> None:
+    messages = [{"body": body, "key": "order.secret"} for body in TEXTS]
+    job = {"do": "publish", "publication": "secret", "messages": messages}
+    await run_rascal({**job, "config": rascal_config(rabbitmq, vhost)})
+    seen = await received(broker, len(TEXTS))
+    assert [content for _, content in seen] == TEXTS
+    assert all(message.content_type == "application/octet-stream" for message, _ in seen)
+
+
+async def test_body_encrypted_here_is_read_by_rascal(
+    broker: Broker, rabbitmq: RabbitMQ, vhost: str, run_rascal: RunRascal
+) -> None:
+    for body in TEXTS:
+        await (await broker.publish("secret", body, "order.secret"))
+    job = {"do": "consume", "subscription": "q", "count": len(TEXTS)}
+    seen = await run_rascal({**job, "config": rascal_config(rabbitmq, vhost)})
+    assert [each["content"] for each in seen] == TEXTS
+
+
+async def test_message_republished_by_rascal_shows_its_past_here(
+    broker: Broker, rabbitmq: RabbitMQ, vhost: str, run_rascal: RunRascal
+) -> None:
+    await (await broker.publish("orders", "poison", "order.new", message_id="m1"))
+    job = {
+        "do": "consume",
+        "subscription": "q",
+        "count": 2,
+        "fail": [{"strategy": "republish", "defer": 10, "attempts": 5}],
+    }
+    await run_rascal({**job, "config": rascal_config(rabbitmq, vhost)})
+    [(message, content)] = await received(broker, 1)
+    assert (content, message.message_id, message.republished) == ("poison", "m1", 2)
+    assert (message.exchange, message.routing_key) == ("orders", "order.new")
+    assert message.headers["rascal"]["error"]["message"] == "failed in node"
+
+
+async def test_message_republished_here_shows_its_past_to_rascal(
+    broker: Broker, rabbitmq: RabbitMQ, vhost: str, run_rascal: RunRascal
+) -> None:
+    seen = 0
+    done = asyncio.Event()
+
+    async def fail(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        nonlocal seen
+        seen += 1
+        await ack_or_nack(ValueError("failed in Python"), {"strategy": "republish", "attempts": 5})
+        if seen == 2:
+            done.set()
+
+    subscription = await broker.subscribe("q")
+    await (await broker.publish("orders", "poison", "order.new", message_id="m1"))
+    subscription.on("message", fail)
+    await asyncio.wait_for(done.wait(), 15.0)
+    await subscription.cancel()
+    job = {"do": "consume", "subscription": "q", "count": 1}
+    [message] = await run_rascal({**job, "config": rascal_config(rabbitmq, vhost)})
+    assert (message["exchange"], message["key"]) == ("orders", "order.new")
+    history = message["properties"]["headers"]["rascal"]
+    assert history["recovery"]["q"]["republished"] >= 2
+    assert history["error"]["message"] == "failed in Python"
+    assert message["properties"]["messageId"] == "m1"

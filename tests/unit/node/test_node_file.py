@@ -1,0 +1,477 @@
+"""A node with a file: what is there after it was closed, died, or lost its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_client.clock import ManualClock
+from broker_client.core.outcomes import Done, NodeClosed
+from broker_client.core.settings import EngineSettings
+from broker_client.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
+from broker_client.message import PERSISTENT, Delivery, Returned
+from broker_client.node.node import Node
+from broker_client.store.writer import SqliteStore
+from tests.support.builders import a_message
+from tests.support.eventually import eventually
+from tests.support.files import rows
+
+
+class Ear:
+    """A receiver of a channel and its connection that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.confirmed = 0
+        self.closed_with: list[tuple[int, str]] = []
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.deliveries.append(delivery)
+
+    def confirm(self, first: int, last: int, acked: bool) -> None:
+        assert acked
+        self.confirmed = last
+
+    def returned(self, returned: Returned) -> None: ...
+
+    def cancelled(self, consumer_tag: str) -> None: ...
+
+    def timed_out(self, consumer_tag: str, delivery_tag: int) -> None: ...
+
+    def closed(self, reply_code: int, reply_text: str) -> None:
+        self.closed_with.append((reply_code, reply_text))
+
+
+class Desk:
+    """A node, and a channel on it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.ear = Ear()
+        self.channel = node.open_channel(
+            node.open_connection("/", self.ear), self.ear, confirm=True
+        )
+        self.published = 0
+
+    def queue(self, name: str = "q", **arguments: object) -> None:
+        named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+        self.node.engine.declare_queue(self.channel, name, self.node.now(), arguments=named)
+
+    def publish(self, *bodies: bytes, to: str = "q", **properties: Any) -> None:
+        properties = {"delivery_mode": PERSISTENT, **properties}
+        for body in bodies:
+            message = a_message(to, body, **properties)
+            self.node.engine.publish(self.channel, message, self.node.now())
+            self.published += 1
+        self.node.wake()
+
+    def take(self, queue: str = "q") -> Delivery | None:
+        got = self.node.engine.get(self.channel, queue, self.node.now())
+        self.node.wake()
+        return None if got is None else got[0]
+
+    def drain(self, queue: str = "q") -> list[tuple[bytes, bool]]:
+        """Body and redelivered flag of all that is ready."""
+        taken = []
+        while (delivery := self.take(queue)) is not None:
+            taken.append((delivery.body, delivery.redelivered))
+        return taken
+
+
+Open = Callable[..., AbstractAsyncContextManager[Desk]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "node.db"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def opened(path: Path, clock: ManualClock) -> Open:
+    @asynccontextmanager
+    async def open_node(**settings: Any) -> AsyncIterator[Desk]:
+        store = SqliteStore(str(path))
+        node = Node("n", store=store, clock=clock, settings=EngineSettings(**settings))
+        await node.recover()
+        try:
+            yield Desk(node)
+        finally:
+            await node.close()
+
+    return open_node
+
+
+# --------------------------------------------------------------------- restart
+
+
+async def test_ready_in_flight_and_deferred_come_back_in_their_places(
+    opened: Open, clock: ManualClock
+) -> None:
+    """N-085, N-092, X-06: nsq loses the due time; here it is kept, and so are the attempts."""
+    async with opened() as desk:
+        desk.queue()
+        desk.publish(b"1", b"2", b"3", b"4")
+        first, second = desk.take(), desk.take()
+        assert first is not None
+        assert second is not None
+        desk.node.requeue(desk.channel, first.delivery_tag, delay=30.0)
+    async with opened() as desk:
+        stats = desk.node.stats().queues[0]
+        assert (stats.ready, stats.in_flight, stats.deferred) == (3, 0, 1)
+        assert desk.drain() == [(b"2", True), (b"3", False), (b"4", False)]
+        clock.advance(29.9)
+        desk.node.tick()
+        assert desk.take() is None
+        clock.advance(0.2)
+        desk.node.tick()
+        assert desk.drain() == [(b"1", True)]
+
+
+async def test_what_was_due_while_it_was_away_is_done_at_the_start(
+    opened: Open, clock: ManualClock
+) -> None:
+    """X-06: due times are times of the clock, not of the process."""
+    async with opened() as desk:
+        desk.queue("dead")
+        desk.queue(
+            "timed", message_ttl=5000, dead_letter_exchange="", dead_letter_routing_key="dead"
+        )
+        desk.queue()
+        desk.publish(b"old", to="timed")
+        desk.publish(b"later", headers={"x-delay": 5000})
+    clock.advance(60.0)
+    async with opened() as desk:
+        assert desk.drain() == [(b"later", False)]
+        assert desk.drain("dead") == [(b"old", False)]
+
+
+async def test_transient_messages_and_exclusive_queues_do_not_come_back(opened: Open) -> None:
+    """N-093: what is not meant to stay is never on disk."""
+    async with opened() as desk:
+        desk.queue()
+        desk.node.engine.declare_queue(desk.channel, "mine", desk.node.now(), exclusive=True)
+        desk.node.engine.declare_queue(desk.channel, "brief", desk.node.now(), durable=False)
+        desk.publish(b"1", delivery_mode=1)
+        desk.publish(b"2")
+        desk.publish(b"3", to="mine")
+        desk.publish(b"4", to="brief")
+    async with opened() as desk:
+        assert [queue.name for queue in desk.node.stats().queues] == ["q"]
+        assert desk.drain() == [(b"2", False)]
+
+
+async def test_the_delivery_limit_counts_over_a_restart(opened: Open) -> None:
+    """G12: the counter is kept; a first delivery has no count; death comes with the failure."""
+    async with opened() as desk:
+        desk.queue("dead")
+        desk.queue(delivery_limit=1, dead_letter_exchange="", dead_letter_routing_key="dead")
+        desk.publish(b"1")
+        first = desk.take()
+        assert first is not None
+        assert "x-delivery-count" not in (first.properties.headers or {})
+        desk.node.requeue(desk.channel, first.delivery_tag)
+    async with opened() as desk:
+        second = desk.take()
+        assert second is not None
+        assert second.attempts == 2
+        desk.node.requeue(desk.channel, second.delivery_tag)
+        assert desk.take() is None
+        assert desk.drain("dead") == [(b"1", False)]
+
+
+async def test_a_name_the_broker_gave_is_not_given_again_after_a_restart(opened: Open) -> None:
+    async with opened() as desk:
+        first = desk.node.engine.declare_queue(desk.channel, "", desk.node.now()).name
+    async with opened() as desk:
+        second = desk.node.engine.declare_queue(desk.channel, "", desk.node.now()).name
+        assert first != second
+        assert {queue.name for queue in desk.node.stats().queues} == {first, second}
+
+
+async def test_close_during_settlements_keeps_exactly_what_was_not_finished(
+    opened: Open,
+) -> None:
+    """G7: ready, in flight and deferred; fifty tasks finish and requeue while it closes."""
+    finished = 0
+    async with opened() as desk:
+        desk.queue()
+        desk.publish(*(b"%d" % number for number in range(30)))
+        tags = [delivery.delivery_tag for _ in range(20) if (delivery := desk.take())]
+        for tag in tags[:10]:
+            assert desk.node.requeue(desk.channel, tag, delay=60.0)
+
+        async def settle(number: int) -> None:
+            nonlocal finished
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            tag = tags[10 + number % 10]
+            if number % 2:
+                outcome = desk.node.finish(desk.channel, tag)
+                finished += isinstance(outcome, Done)
+            else:
+                outcome = desk.node.requeue(desk.channel, tag)
+            refused.append(isinstance(outcome, NodeClosed))
+
+        refused: list[bool] = []
+        tasks = [asyncio.create_task(settle(number)) for number in range(50)]
+        await asyncio.sleep(0)
+        await desk.node.close()
+        await asyncio.gather(*tasks)
+        assert any(refused)
+    async with opened() as desk:
+        desk.node.run_deferred("q")
+        bodies = [body for body, _ in desk.drain()]
+        assert len(bodies) == len(set(bodies)) == 30 - finished
+
+
+async def test_what_was_delivered_and_not_finished_is_redelivered_after_a_death(
+    path: Path, opened: Open
+) -> None:
+    """G8: five delivered, two finished, the process is gone."""
+    program = """
+import asyncio, os, sys
+from broker_client.node.node import Node
+from broker_client.store.writer import SqliteStore
+from tests.unit.node.test_node_file import Desk
+
+async def main():
+    node = Node(store=SqliteStore(sys.argv[1]))
+    await node.recover()
+    desk = Desk(node)
+    desk.queue()
+    desk.publish(*(b"%d" % number for number in range(6)))
+    taken = [desk.take() for _ in range(5)]
+    for delivery in taken[:2]:
+        node.finish(desk.channel, delivery.delivery_tag)
+    await node.settled()
+    os._exit(0)
+
+asyncio.run(main())
+"""
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program, str(path)], check=True)
+    async with opened() as desk:
+        assert desk.drain() == [(b"2", True), (b"3", True), (b"4", True), (b"5", False)]
+
+
+async def test_a_queue_that_is_deleted_or_purged_leaves_nothing_in_the_file(
+    opened: Open, path: Path
+) -> None:
+    """N-088, N-089: closing keeps, deleting and purging do not."""
+    async with opened() as desk:
+        for name in ("deleted", "purged", "kept"):
+            desk.queue(name)
+            desk.publish(b"1", b"2", b"3", to=name)
+        for name in ("deleted", "purged"):
+            delivery = desk.take(name)
+            assert delivery is not None
+            assert desk.node.requeue(desk.channel, delivery.delivery_tag, delay=60.0)
+        desk.node.engine.delete_queue(desk.channel, "deleted")
+        desk.node.purge("purged", deferred=True)
+        desk.node.wake()
+    assert rows(path, "SELECT name FROM queues ORDER BY name") == [("kept",), ("purged",)]
+    assert rows(path, "SELECT count(*) FROM entries") == [(3,)]
+    assert rows(path, "SELECT count(*) FROM messages") == [(3,)]
+
+
+# --------------------------------------------------------------------- memory
+
+
+async def test_past_the_memory_limit_messages_are_on_disk_only_and_come_in_order(
+    opened: Open,
+) -> None:
+    """N-080, N-081, N-090, X-09: never refused for their number, and still first in, first out."""
+    bodies = [b"%04d" % number * 100 for number in range(2_000)]
+    async with opened(memory_limit=20_000) as desk:
+        desk.queue()
+        for start in range(0, len(bodies), 100):
+            desk.publish(*bodies[start : start + 100])
+            await desk.node.settled()
+        keeper = desk.node.engine._dispatch.keeper
+        assert keeper.resident_bytes <= 20_000
+        taken = []
+        while (delivery := desk.take()) is not None:
+            taken.append(delivery.body)
+            desk.node.finish(desk.channel, delivery.delivery_tag)
+            assert keeper.resident_bytes <= 20_000 + 300 * 400
+        assert taken == bodies
+        assert keeper.resident_bytes == 0
+
+
+async def test_a_message_left_to_the_store_is_there_before_its_commit(opened: Open) -> None:
+    async with opened(memory_limit=0) as desk:
+        desk.queue()
+        await desk.node.settled()
+        desk.publish(b"1", b"2")
+        desk.node._take_effects()
+        assert desk.drain() == [(b"1", False), (b"2", False)]
+
+
+# --------------------------------------------------------------------- faults
+
+
+async def test_a_full_disk_stops_the_node_and_what_was_confirmed_is_there(
+    path: Path, opened: Open
+) -> None:
+    """N-091, X-11: no confirm without its commit."""
+    program = """
+import asyncio, json, resource, sys
+from broker_client.node.node import Node
+from broker_client.store.writer import SqliteStore
+from tests.unit.node.test_node_file import Desk
+
+async def main():
+    node = Node(store=SqliteStore(sys.argv[1]))
+    await node.recover()
+    desk = Desk(node)
+    desk.queue()
+    await node.settled()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+    for _ in range(1000):
+        desk.publish(b"x" * 1000, b"y" * 1000)
+        await node.settled()
+        if node.failure:
+            break
+    error = node.failure
+    told = [type(error).__name__, str(error), desk.ear.confirmed, desk.published]
+    await node.close()
+    print(json.dumps([*told, desk.ear.closed_with]))
+
+asyncio.run(main())
+"""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", program, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    kind, text, confirmed, published, closed_with = json.loads(done.stdout)
+    assert kind in ("StoreFullError", "StoreError")
+    assert str(path) in text
+    assert 0 < confirmed < published
+    assert [code for code, _ in closed_with][:1] == [541]
+    assert "stops: store" in done.stderr
+    async with opened() as desk:
+        assert len(desk.drain()) == confirmed
+
+
+async def test_a_full_file_is_told_as_such_and_nothing_more_is_confirmed(opened: Open) -> None:
+    async with opened() as desk:
+        desk.queue()
+        desk.publish(b"1")
+        await desk.node.settled()
+        store = desk.node.store
+        assert isinstance(store, SqliteStore)
+        connection = store._file.connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        desk.publish(b"x" * 100_000)
+        await desk.node.settled()
+        assert isinstance(desk.node.failure, StoreFullError)
+        assert desk.ear.confirmed == 1
+        with pytest.raises(StoreFullError):
+            desk.node.open_connection("/", desk.ear)
+        assert not desk.node.finish(desk.channel, 1)
+    async with opened() as desk:
+        assert desk.drain() == [(b"1", False)]
+
+
+async def test_a_file_that_becomes_read_only_stops_the_node(opened: Open) -> None:
+    async with opened() as desk:
+        desk.queue()
+        await desk.node.settled()
+        store = desk.node.store
+        assert isinstance(store, SqliteStore)
+        store._file.connection.execute("PRAGMA query_only = 1")
+        desk.publish(b"1")
+        await desk.node.settled()
+        assert isinstance(desk.node.failure, StoreReadOnlyError)
+        assert desk.ear.confirmed == 0
+
+
+async def test_a_damaged_message_stops_the_node_when_its_turn_comes(
+    path: Path, opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """N-087: told by its number, never given out, never silently skipped."""
+    async with opened() as desk:
+        desk.queue()
+        desk.publish(*(b"%d" % number * 3000 for number in range(6)))
+    rows(path, "UPDATE messages SET body = zeroblob(3000) WHERE id = 4")
+    caplog.set_level(logging.CRITICAL)
+    async with opened() as desk:
+        engine, ear = desk.node.engine, desk.ear
+        engine.consume(desk.channel, "q", desk.node.now())
+        desk.node.wake()
+        await eventually(lambda: ear.closed_with)
+        assert isinstance(desk.node.failure, StoreCorruptError)
+        assert all(delivery.body for delivery in ear.deliveries)
+        assert ear.closed_with[0][0] == 541
+        assert "message 4 is damaged" in ear.closed_with[0][1]
+        assert "store check" in caplog.text
+    left = rows(path, "SELECT count(*) FROM entries")
+    assert left == [(6,)]
+
+
+def torn(path: Path, page: int) -> None:
+    """Spoil one page of the file."""
+    data = bytearray(path.read_bytes())
+    data[4096 * page : 4096 * (page + 1)] = b"\xff" * 4096
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("page", [3, 8])
+async def test_a_torn_page_is_an_error_at_the_start_or_at_the_message(
+    path: Path, opened: Open, page: int
+) -> None:
+    async with opened() as desk:
+        desk.queue()
+        desk.publish(*(b"%d" % number * 3000 for number in range(9)))
+    torn(path, page)
+
+    async def use() -> None:
+        async with opened() as desk:
+            desk.drain()
+            if desk.node.failure is not None:
+                raise desk.node.failure
+
+    with pytest.raises(StoreError, match=r"store .*node\.db"):
+        await use()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM queues",
+        "DELETE FROM vhosts",
+        "UPDATE exchanges SET type = 'nonsense'",
+        "UPDATE queues SET arguments = x'ffff'",
+    ],
+)
+async def test_a_file_that_does_not_fit_together_is_refused(
+    path: Path, opened: Open, statement: str
+) -> None:
+    async with opened() as desk:
+        desk.queue()
+        engine = desk.node.engine
+        engine.declare_exchange(desk.channel, "e", "topic")
+        engine.bind_queue(desk.channel, "q", "e", "#", {})
+        desk.publish(b"1")
+    rows(path, statement)
+    with pytest.raises(StoreCorruptError, match="store check"):
+        async with opened():
+            pass

@@ -1,0 +1,208 @@
+"""The writer's thread: commits grouped, answered in order, and all of them when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker_client.core.engine import Engine
+from broker_client.core.records import COPY_BITS, QueueAdded, Settled, VHostAdded
+from broker_client.errors import StoreError, StoreLockedError
+from broker_client.store.batch import Batch
+from broker_client.store.lock import FileLock
+from broker_client.store.writer import SqliteStore
+from tests.support.builders import a_message
+from tests.support.eventually import eventually
+from tests.support.files import a_file, appended, rows
+
+
+class Gate:
+    """Holds the thread up in its transactions, and counts them."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.transactions = 0
+        self.error: StoreError | None = None
+        self._apply = store._file.apply
+        store._file.apply = self.apply  # type: ignore[method-assign]
+
+    def apply(self, batch: Batch) -> None:
+        self.open.wait(5)
+        self.transactions += 1
+        if self.error is not None:
+            raise self.error
+        self._apply(batch)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "node.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(str(path))
+    await store.start(Engine())
+    store.write([VHostAdded("/"), QueueAdded("/", "q", False, {})])
+    yield store
+    await store.close()
+
+
+class Answers:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, StoreError | None]] = []
+
+    def of(self, name: str) -> object:
+        return lambda error: self.heard.append((name, error))
+
+
+def ask(store: SqliteStore, answers: Answers, name: str) -> None:
+    store.commit(answers.of(name))  # type: ignore[arg-type]
+
+
+async def test_what_is_asked_while_a_commit_runs_is_one_commit_more(
+    store: SqliteStore, path: Path
+) -> None:
+    gate, answers = Gate(store), Answers()
+    gate.open.clear()
+    ask(store, answers, "first")
+    for number in range(1, 101):
+        store.write([appended(number)])
+        ask(store, answers, str(number))
+    gate.open.set()
+    await eventually(lambda: len(answers.heard) == 101)
+    assert gate.transactions == 2
+    assert answers.heard == [("first", None), *((str(n), None) for n in range(1, 101))]
+    assert rows(path, "SELECT count(*) FROM entries") == [(100,)]
+
+
+async def test_a_commit_of_nothing_is_answered_behind_those_before_it(
+    store: SqliteStore,
+) -> None:
+    gate, answers = Gate(store), Answers()
+    gate.open.clear()
+    ask(store, answers, "something")
+    ask(store, answers, "nothing")
+    await asyncio.sleep(0)
+    assert answers.heard == []
+    gate.open.set()
+    await eventually(lambda: len(answers.heard) == 2)
+    assert [name for name, _ in answers.heard] == ["something", "nothing"]
+    assert gate.transactions == 1
+
+
+async def test_after_a_failure_every_commit_fails_and_nothing_more_is_written(
+    store: SqliteStore, path: Path
+) -> None:
+    gate, answers = Gate(store), Answers()
+    ask(store, answers, "good")
+    await eventually(lambda: answers.heard)
+    gate.error = error = StoreError(str(path), "out of luck")
+    for name in ("bad", "later"):
+        store.write([appended(len(answers.heard) + 1)])
+        ask(store, answers, name)
+    await eventually(lambda: len(answers.heard) == 3)
+    gate.error = None
+    store.write([appended(9)])
+    ask(store, answers, "too late")
+    await eventually(lambda: len(answers.heard) == 4)
+    assert answers.heard == [("good", None), *((n, error) for n in ("bad", "later", "too late"))]
+    assert rows(path, "SELECT count(*) FROM entries") == [(0,)]
+
+
+async def test_any_exception_in_the_thread_is_a_failure_of_the_store(store: SqliteStore) -> None:
+    answers = Answers()
+
+    def apply(batch: Batch) -> None:
+        raise ZeroDivisionError
+
+    store._file.apply = apply  # type: ignore[method-assign]
+    ask(store, answers, "bad")
+    await eventually(lambda: answers.heard)
+    assert isinstance(answers.heard[0][1], StoreError)
+    assert "ZeroDivisionError" in str(answers.heard[0][1])
+
+
+async def test_a_message_that_cannot_be_kept_is_a_failure_and_no_silence(
+    store: SqliteStore,
+) -> None:
+    answers = Answers()
+    store.write([appended(1, a_message(headers={"x": {1}}, delivery_mode=2))])
+    ask(store, answers, "bad")
+    await eventually(lambda: answers.heard)
+    assert "cannot be kept" in str(answers.heard[0][1])
+
+
+async def test_close_keeps_what_was_written_and_not_committed(
+    store: SqliteStore, path: Path
+) -> None:
+    store.write([appended(1), appended(2), Settled("/", "q", 1 << COPY_BITS)])
+    await store.close()
+    await store.close()
+    assert rows(path, "SELECT record_id >> 16 FROM entries") == [(2,)]
+
+
+async def test_release_lets_go_of_the_file_in_its_own_time(store: SqliteStore, path: Path) -> None:
+    store.write([appended(1)])
+    store.release()
+    await store.close()
+    lock = FileLock(str(path))
+    lock.acquire()
+    lock.release()
+    assert rows(path, "SELECT count(*) FROM entries") == [(1,)]
+
+
+async def test_a_start_that_fails_leaves_nothing_open(path: Path) -> None:
+    a_file(path)
+    lock = FileLock(str(path))
+    lock.acquire()
+    with pytest.raises(StoreLockedError, match="in use by"):
+        await SqliteStore(str(path)).start(Engine())
+    lock.release()
+    store = SqliteStore(str(path))
+    await store.start(Engine())
+    await store.close()
+
+
+async def test_messages_under_way_to_the_disk_can_be_read(store: SqliteStore) -> None:
+    gate, answers = Gate(store), Answers()
+    gate.open.clear()
+    store.write([appended(1)])
+    ask(store, answers, "first")
+    store.write([appended(2)])
+    wanted = [appended(number).message for number in (1, 2)]
+    assert store.load([1 << COPY_BITS, 2 << COPY_BITS]) == wanted
+    gate.open.set()
+    await eventually(lambda: answers.heard)
+    assert store.load([1 << COPY_BITS, 2 << COPY_BITS]) == wanted
+
+
+async def test_no_more_is_read_at_a_time_than_memory_should_hold(store: SqliteStore) -> None:
+    big = a_message(body=b"x" * (3 << 20), delivery_mode=2)
+    store.write([appended(number, big) for number in range(1, 6)])
+    assert len(store.load([number << COPY_BITS for number in range(1, 6)])) == 2
+
+
+async def test_a_missing_message_is_damage(store: SqliteStore) -> None:
+    with pytest.raises(StoreError, match="message 7 is missing"):
+        store.load([7 << COPY_BITS])
+
+
+async def test_it_is_behind_while_much_waits_for_the_commit_before(store: SqliteStore) -> None:
+    gate, answers = Gate(store), Answers()
+    gate.open.clear()
+    ask(store, answers, "first")
+    big = a_message(body=b"x" * (5 << 20), delivery_mode=2)
+    store.write([appended(1, big)])
+    assert not store.is_behind
+    store.write([appended(2, a_message(body=b"y" * (5 << 20), delivery_mode=2))])
+    assert store.is_behind
+    ask(store, answers, "second")
+    gate.open.set()
+    await eventually(lambda: len(answers.heard) == 2)
+    assert not store.is_behind
