@@ -4,29 +4,37 @@ The strategies and the headers they write are rascal's (R-170 to R-182), with it
 `ack` acks (C-05), a copy is mandatory and confirmed before the original is acked (C-12), a
 strategy that fails passes on to the next and never acks, and the last resort is a nack without
 requeue (C-04), which a dead-letter exchange catches.
+
+A broker dead-letters with the routing key of the copy it has, which for a republished message is
+the name of its queue; a direct or topic exchange may not know that key and drop the message. Where
+the configuration tells that it may, `nack` publishes the dead letter itself, with the first key,
+and acks: at least once, as `republish` is.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from broker_client import copies
 from broker_client.config import Ack, Forward, Nack, Republish, Strategy, strategies_from
+from broker_client.copies import recovery_headers
 from broker_client.errors import (
     AlreadySettledError,
     BrokerClientError,
     ChannelClosedError,
+    PublishRefusedError,
     RecoveryFailedError,
     StaleDeliveryError,
 )
-from broker_client.message import RASCAL, Message, Outgoing
+from broker_client.message import Message, Outgoing
 from broker_client.transport.base import Channel
 
 log = logging.getLogger("broker_client.ackornack")
 
-_ERROR_TEXT_LIMIT = 1024  # characters; R-177
+__all__ = ["AckOrNack", "Republisher", "SettleOwner", "recovery_headers"]
+
 _LAST_RESORT = Nack()
 
 
@@ -34,7 +42,7 @@ class Republisher(Protocol):
     """Whoever can publish a copy; given to the subscription by its broker."""
 
     async def republish(self, vhost: str, outgoing: Outgoing) -> None:
-        """Publish to a queue of `vhost`; returns once confirmed, raises `PublishError` if not."""
+        """Publish in `vhost` as given; returns once confirmed, raises `PublishError` if not."""
         ...
 
     async def forward_copy(
@@ -44,12 +52,20 @@ class Republisher(Protocol):
         headers: Mapping[str, Any],
         routing_key: str | None,
     ) -> None:
-        """Publish through a publication; returns once confirmed, raises if not."""
+        """Publish `message` through a publication, with these headers instead of its own.
+
+        Returns once confirmed, raises if not.
+        """
         ...
 
 
 class SettleOwner(Protocol):
-    """The subscription a delivery belongs to."""
+    """Whoever keeps the deliveries of a subscription."""
+
+    @property
+    def dead_letter_exchange(self) -> str | None:
+        """The exchange that may not know the key of a republished copy; None where none is."""
+        ...
 
     @property
     def can_defer(self) -> bool:
@@ -88,12 +104,12 @@ class AckOrNack:
         self._owner = owner
         self._channel = channel
         self.message = message
-        self._begun = False
-        self._is_lost = False
         self.error: BaseException | str | None = None
         """What it was called with."""
         self.requeues = False
         """True when it gives the message back to its queue."""
+        self._begun = False
+        self._is_lost = False
         self._is_covered = False  # settled along with a later one (`all`)
 
     def __repr__(self) -> str:
@@ -104,6 +120,11 @@ class AckOrNack:
     def is_begun(self) -> bool:
         """True once it has been called."""
         return self._begun
+
+    @property
+    def is_open(self) -> bool:
+        """True while it is this handler's to settle."""
+        return not self._begun and not self._is_lost
 
     async def __call__(
         self,
@@ -149,13 +170,28 @@ class AckOrNack:
                 log.exception("recovery %r of message %s", strategy, self.message.message_id)
                 self._report_failure(strategy, f"{type(failure).__name__}: {failure}")
 
+    def give_back(self) -> None:
+        """Return the message to its queue: its handler was not called."""
+        if self._begun:
+            return
+        self._begun = True
+        if not self._is_lost and self._channel.is_usable:
+            self._release()
+
+    def skip(self) -> None:
+        """Ack the message without a handler: it was handled before."""
+        if not self._begun:
+            self._begun = True
+            self._settle("skipped", self._channel.ack)
+
     def lose(self) -> None:
         """The delivery is not ours any more: its channel is gone, or its time ran out."""
         self._is_lost = True
 
-    def cover(self) -> None:
-        """The delivery was settled along with a later one."""
+    def cover(self, by: AckOrNack) -> None:
+        """The delivery was settled along with `by`, a later one."""
         self._begun = self._is_covered = True
+        self.error, self.requeues = by.error, by.requeues
 
     def _report_second_call(self) -> None:
         delivery = self.message.delivery
@@ -178,19 +214,14 @@ class AckOrNack:
             return True
         if strategy.defer and not await self._owner.pause(strategy.defer):
             # We are closing: give it back now, rather than hold up the end.
-            self.requeues = True
-            self._settle("nacked", lambda tag: self._channel.nack(tag, requeue=True))
+            self._release()
             return True
         match strategy:
             case Ack():
                 self._ack(all)
             case Nack(requeue=requeue):
-                self.requeues = requeue
-                self._settle(
-                    "nacked",
-                    lambda tag: self._channel.nack(tag, requeue=requeue, multiple=all),
-                    all,
-                )
+                if requeue or all or not await self._dead_letter():
+                    self._nack(requeue=requeue, all=all)
             case Republish():
                 await self._republish(strategy, error)
             case Forward():
@@ -208,25 +239,35 @@ class AckOrNack:
     def _can_defer(self, strategy: Nack) -> bool:
         return strategy.requeue and bool(strategy.defer) and self._owner.can_defer
 
-    async def _republish(self, strategy: Republish, error: BaseException | str) -> None:
+    async def _dead_letter(self) -> bool:
+        """Reject as the broker does, but with the key the message was first published with.
+
+        False leaves it to the broker: the key is not lost, or no exchange is known.
+        """
         message = self.message
-        headers = recovery_headers(
-            message,
-            error,
-            {"republished": message.republished + 1},
-            restore=strategy.restore_routing_headers,
-        )
+        if not copies.has_lost_its_key(message):
+            return False
+        exchange = self._owner.dead_letter_exchange
+        if exchange is None or not self._still_ours():
+            return exchange is not None
+        letter = copies.dead_letter(message, exchange)
+        try:
+            await self._owner.republisher.republish(message.vhost, letter)
+        except PublishRefusedError as failure:
+            # RabbitMQ drops dead letters for an exchange that is missing.
+            self._report_failure(_LAST_RESORT, str(failure))
+            return False
+        except BrokerClientError as failure:
+            self._report_failure(_LAST_RESORT, str(failure))
+            self._release()  # to refuse it now would lose it
+            return True
+        self._settle("nacked", self._channel.ack)
+        return True
+
+    async def _republish(self, strategy: Republish, error: BaseException | str) -> None:
         if self._still_ours():
-            await self._owner.republisher.republish(
-                message.vhost,
-                Outgoing(
-                    "",
-                    message.queue,
-                    message.body,
-                    message.properties._replace(headers=headers),
-                    mandatory=True,
-                ),
-            )
+            outgoing = copies.republished(self.message, error, strategy)
+            await self._owner.republisher.republish(self.message.vhost, outgoing)
             self._settle("republished", self._channel.ack)
 
     async def _forward(self, strategy: Forward, error: BaseException | str) -> None:
@@ -237,16 +278,37 @@ class AckOrNack:
             {"forwarded": message.forwarded + 1},
             restore=strategy.restore_routing_headers,
         )
+        if strategy.x_death_fix:
+            headers = copies.without_x_death(headers)
+        properties, headers = copies.overridden(message.properties, strategy.options, headers)
         if self._still_ours():
             await self._owner.republisher.forward_copy(
-                strategy.publication, message, headers, strategy.routing_key
+                strategy.publication,
+                message.with_properties(properties),
+                headers,
+                strategy.routing_key,
             )
             self._settle("forwarded", self._channel.ack)
 
     # ------------------------------------------------------------------ on the wire
 
     def _ack(self, all: bool) -> None:
-        self._settle("acked", lambda tag: self._channel.ack(tag, multiple=all), all)
+        if not all:
+            self._settle("acked", self._channel.ack)
+            return
+        self._settle("acked", lambda tag: self._channel.ack(tag, multiple=True), all=True)
+
+    def _nack(self, *, requeue: bool, all: bool) -> None:
+        self.requeues = requeue
+        self._settle(
+            "nacked",
+            lambda tag: self._channel.nack(tag, requeue=requeue, multiple=all),
+            all,
+        )
+
+    def _release(self) -> None:
+        self.requeues = True
+        self._settle("released", self._channel.release)
 
     def _settle(self, how: str, send: Callable[[int], None], all: bool = False) -> None:
         if not self._still_ours():
@@ -274,48 +336,3 @@ class AckOrNack:
             self, StaleDeliveryError(delivery.delivery_tag, delivery.consumer_tag)
         )
         return False
-
-
-def recovery_headers(
-    message: Message,
-    error: BaseException | str,
-    counters: Mapping[str, int],
-    *,
-    restore: bool,
-) -> dict[str, Any]:
-    """Headers of the copy that a recovery strategy publishes (R-177).
-
-    Made from the headers as delivered, never from those a handler may have changed. CC and BCC
-    are left out: the copy goes to one place, not to all the first one went to.
-    """
-    headers = {
-        key: copy.deepcopy(value)
-        for key, value in (message.properties.headers or {}).items()
-        if key not in ("CC", "BCC")
-    }
-    history = _table_at(headers, RASCAL)
-    history.setdefault("originalQueue", message.queue)
-    history.setdefault("originalVhost", message.vhost)
-    history.setdefault("originalExchange", message.exchange)
-    history.setdefault("originalRoutingKey", message.routing_key)
-    history["restoreRoutingHeaders"] = restore
-    _table_at(_table_at(history, "recovery"), message.queue).update(counters)
-    history["error"] = {"message": _shortened(str(error))}
-    code = getattr(error, "code", None)
-    if isinstance(code, str | int):
-        history["error"]["code"] = code
-    return headers
-
-
-def _table_at(table: dict[str, Any], key: str) -> dict[str, Any]:
-    """The table under `key`, made anew where there is none: headers may come from anybody."""
-    inner = table.get(key)
-    if not isinstance(inner, dict):
-        inner = table[key] = {}
-    return inner
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _ERROR_TEXT_LIMIT:
-        return text
-    return text[: _ERROR_TEXT_LIMIT - 3] + "..."

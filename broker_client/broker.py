@@ -6,16 +6,17 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterable, Callable, Generator, Iterable
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 from broker_client.client_events import LoggedPublishQueue, LoggedSubscription
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config_loader import Source, load_config
 from broker_client.connectors import connectors_of
+from broker_client.consuming import ConsumingStores
 from broker_client.emitter import Emitter, Listener
 from broker_client.errors import (
     BrokerClientError,
@@ -24,11 +25,13 @@ from broker_client.errors import (
     WrongLoopError,
 )
 from broker_client.eventlog import EventLog
+from broker_client.handlers import Handler
 from broker_client.health import Health
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
 from broker_client.publish_queue import PublishQueue
 from broker_client.publisher import Publisher, PublishReport
+from broker_client.redeliveries import CounterFactory
 from broker_client.requests import Reply
 from broker_client.routes import PublishOverrides
 from broker_client.shovels import Shovel
@@ -40,6 +43,8 @@ from broker_client.transport.embedded import EmbeddedNodes
 from broker_client.vhost import Vhost
 
 log = logging.getLogger("broker_client.broker")
+
+H = TypeVar("H", bound=Handler)
 
 _BOUNCE_TIMEOUT = 30.0  # seconds
 _DRAIN_TIMEOUT = 10.0  # seconds `shutdown` waits for publishes to be confirmed
@@ -79,9 +84,16 @@ class Broker(Emitter):
         }
     )
 
-    def __init__(self, config: BrokerConfig, event_log: EventLog | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        event_log: EventLog | None = None,
+        *,
+        counters: Mapping[str, CounterFactory] | None = None,
+    ) -> None:
         super().__init__(TaskGroup("broker"))
         self.config = config
+        self._consuming = ConsumingStores(config, counters or {})
         self._event_log = event_log
         self._senders = TaskGroup("broker senders")
         self._nodes = EmbeddedNodes(config=config.node)
@@ -98,13 +110,21 @@ class Broker(Emitter):
         self._ended = asyncio.Event()
 
     @classmethod
-    def create(cls, config: Source, *, event_log: str | Path | None = None) -> _Creating:
+    def create(
+        cls,
+        config: Source,
+        *,
+        event_log: str | Path | None = None,
+        counters: Mapping[str, CounterFactory] | None = None,
+    ) -> _Creating:
         """A connected Broker.
 
         Args:
             config: path of a YAML file, a mapping of the same shape, or a `BrokerConfig`.
             event_log: folder in which to write down what this client sees happen to messages, for
                 a broker that does not write it itself. The built-in one does: `node.event_log`.
+            counters: what makes the `custom` redelivery counters, by their names: each is called
+                with its `CounterConfig`.
 
         Use it as ``async with Broker.create(...) as broker`` or ``await Broker.create(...)``.
 
@@ -113,8 +133,9 @@ class Broker(Emitter):
             TransportError: a vhost's broker did not answer.
             TopologyError: a vhost cannot be made as declared.
             OSError: `event_log` cannot be written to.
+            UnsupportedError: a custom counter has no factory.
         """
-        return _Creating(cls, config, event_log)
+        return _Creating(cls, config, event_log, counters)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "open"
@@ -310,24 +331,62 @@ class Broker(Emitter):
             UnknownNameError: no such subscription.
             BrokerClosedError: the broker was shut down.
         """
+        subscription = self._subscribe(self._subscription_config(name))
+        if handler is not None:
+            subscription.on("message", handler)
+        return subscription
+
+    async def subscribe_all(
+        self,
+        only: Callable[[SubscriptionConfig], bool] | None = None,
+        *,
+        implied: bool = False,
+    ) -> list[Subscription]:
+        """All declared subscriptions.
+
+        Args:
+            only: takes those alone for which it says True.
+            implied: also those that queues have without a declaration (rascal does so always).
+        """
+        self._check_usable()
+        configs = list(self.config.subscriptions.values())
+        if implied:
+            configs += self.config.implied_subscriptions()
+        return [self._subscribe(config) for config in configs if only is None or only(config)]
+
+    def handle(self, name: str) -> Callable[[H], H]:
+        """Decorator: the function takes the messages of the subscription `name`.
+
+        It is called as ``handler(content)`` or ``handler(content, message)``; see
+        `Subscription.handle`, and `broker_client.handlers` for all it may do.
+
+        Raises:
+            UnknownNameError: no such subscription.
+            BrokerClosedError: the broker was shut down.
+            InvalidHandlerError: the function takes another number of arguments.
+        """
+        config = self._subscription_config(name)
+
+        def decorate(handler: H) -> H:
+            return self._subscribe(config).handle(handler)
+
+        return decorate
+
+    def _subscription_config(self, name: str) -> SubscriptionConfig:
         self._check_usable()
         config = self.config.find_subscription(name)
         if config is None:
             raise UnknownNameError("subscription", name, list(self.config.subscriptions))
-        return self._subscribe(config, handler)
+        return config
 
-    async def subscribe_all(self) -> list[Subscription]:
-        """All declared subscriptions."""
-        self._check_usable()
-        return [self._subscribe(config, None) for config in self.config.subscriptions.values()]
-
-    def _subscribe(self, config: SubscriptionConfig, handler: Listener | None) -> Subscription:
+    def _subscribe(self, config: SubscriptionConfig) -> Subscription:
+        setup = self._consuming.setup(config)
         vhost = self._vhosts[config.vhost]
-        subscription = self._subscription_kind(config, vhost, self._publisher, self._tasks)
+        subscription = self._subscription_kind(
+            config, vhost, self._publisher, self._tasks, setup=setup
+        )
         self._subscriptions = [each for each in self._subscriptions if not each.is_cancelled]
         self._subscriptions.append(subscription)
-        if handler is not None:
-            subscription.on("message", handler)
         return subscription
 
     async def unsubscribe_all(self) -> None:
@@ -441,6 +500,7 @@ class Broker(Emitter):
         await self._senders.cancel()
         await self._tasks.wait(timeout=_DRAIN_TIMEOUT)  # async listeners of the last events
         await self._tasks.cancel()
+        await self._consuming.close()
         await self._nodes.close()
         if self._event_log is not None:
             await asyncio.to_thread(self._event_log.close)
@@ -505,20 +565,28 @@ def outbox_url(path: str) -> str:
 class _Creating:
     """What `Broker.create` returns: awaitable, and an async context manager."""
 
-    def __init__(self, kind: type[Broker], source: Source, event_log: str | Path | None) -> None:
+    def __init__(
+        self,
+        kind: type[Broker],
+        source: Source,
+        event_log: str | Path | None,
+        counters: Mapping[str, CounterFactory] | None,
+    ) -> None:
         self._kind = kind
         self._source = source
         self._event_log = event_log
+        self._counters = counters
         self._broker: Broker | None = None
 
     def __await__(self) -> Generator[Any, None, Broker]:
         return self._create().__await__()
 
     async def _create(self) -> Broker:
-        config, event_log = load_config(self._source), None
+        broker = self._kind(load_config(self._source), counters=self._counters)
         if self._event_log is not None:
-            event_log = EventLog(self._event_log, f"{socket.gethostname()}-client")
-        broker = self._kind(config, event_log)
+            broker._event_log = EventLog(  # noqa: SLF001 - the other half of `create`
+                self._event_log, f"{socket.gethostname()}-client"
+            )
         await broker._open()  # noqa: SLF001 - the other half of `create`
         return broker
 

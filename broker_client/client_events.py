@@ -32,13 +32,15 @@ from broker_client.delivery_event import (
 )
 from broker_client.errors import PublishError
 from broker_client.eventlog import EventLog
-from broker_client.message import Delivery, Message, Returned
+from broker_client.message import Message, Returned
 from broker_client.publication import Publication
 from broker_client.publish_queue import PublishQueue
 from broker_client.subscription import Subscription
-from broker_client.transport.base import Channel
 
 REASON_FORWARDED = "forwarded"
+REASON_DUPLICATE = "duplicate"
+REASON_CANCELLED = "consumer_cancelled"
+"""Given back unhandled: the subscription ended, or was paused."""
 
 
 class LoggedPublishQueue(PublishQueue):
@@ -116,54 +118,40 @@ class LoggedSubscription(Subscription):
         super().__init__(*args, **more)
         self._event_log = event_log
         self._since: dict[int, float] = {}  # delivery tag of the present channel -> time
+        self._in_hand.on_add = self._delivered
+        self._in_hand.on_end.append(self._ended)
 
-    def _deliver(self, channel: Channel, delivery: Delivery) -> None:
-        config = self.config
-        message = Message(delivery, queue=config.queue, vhost=config.vhost, touch=channel.touch)
-        now = time.time()
+    def _delivered(self, settle: AckOrNack) -> None:
+        message, now = settle.message, time.time()
         self._note(DELIVERED, message, now)
-        if config.options.no_ack:
+        if self.config.options.no_ack:
             self._note(ACKED, message, now)
         else:
-            self._since[delivery.delivery_tag] = now
-        super()._deliver(channel, delivery)
+            self._since[message.delivery.delivery_tag] = now
 
-    def settled(self, settle: AckOrNack, how: str) -> None:
-        tag = settle.message.delivery.delivery_tag
-        covered = [settle]
-        if how.endswith(" all"):
-            covered = [each for number, each in self._unsettled.items() if number <= tag]
-        for each in covered:
-            self._note_settled(each, how.removesuffix(" all"), settle)
-            self._since.pop(each.message.delivery.delivery_tag, None)
-        super().settled(settle, how)
-
-    def _note_settled(self, settle: AckOrNack, how: str, by: AckOrNack) -> None:
-        message, error = settle.message, by.error
+    def _ended(self, settle: AckOrNack, how: str) -> None:
+        message, error = settle.message, settle.error
         reason = REASON_HANDLER_ERROR if isinstance(error, BaseException) else REASON_REJECTED
-        if how == "acked":
-            self._note(ACKED, message, reason=None)
-        elif how == "forwarded":
-            self._note(ACKED, message, reason=REASON_FORWARDED, error=error)
-        elif how == "republished":
-            self._note(REQUEUED, message, reason=reason, error=error)
-        else:
-            self._note(NACKED, message, reason=reason, error=error)
-            if by.requeues:
+        match how:
+            case "acked":
+                self._note(ACKED, message)
+            case "skipped":
+                self._note(ACKED, message, reason=REASON_DUPLICATE)
+            case "forwarded":
+                self._note(ACKED, message, reason=REASON_FORWARDED, error=error)
+            case "republished":
                 self._note(REQUEUED, message, reason=reason, error=error)
-
-    def _lose_unsettled(self) -> None:
-        for settle in self._unsettled.values():
-            self._note(REQUEUED, settle.message, reason=REASON_CONNECTION_LOST)
-        self._since.clear()
-        super()._lose_unsettled()
-
-    def _timed_out(self, delivery_tag: int) -> None:
-        settle = self._unsettled.get(delivery_tag)
-        if settle is not None:
-            self._note(TIMED_OUT, settle.message, reason=REASON_TIMEOUT)
-            self._since.pop(delivery_tag, None)
-        super()._timed_out(delivery_tag)
+            case "lost":
+                self._note(REQUEUED, message, reason=REASON_CONNECTION_LOST)
+            case "timed_out":
+                self._note(TIMED_OUT, message, reason=REASON_TIMEOUT)
+            case "released":
+                self._note(REQUEUED, message, reason=REASON_CANCELLED)
+            case _:
+                self._note(NACKED, message, reason=reason, error=error)
+                if settle.requeues:
+                    self._note(REQUEUED, message, reason=reason, error=error)
+        self._since.pop(message.delivery.delivery_tag, None)
 
     def _note(
         self,

@@ -39,7 +39,9 @@ BrokerClientError
 │   ├── InvalidContentError
 │   ├── ConsumerCancelledError
 │   ├── HandlerError
-│   └── RecoveryFailedError
+│   ├── RecoveryFailedError
+│   ├── RedeliveriesExceededError
+│   └── RedeliveriesUncountedError
 ├── ProtocolError
 │   ├── MalformedFrameError
 │   └── ReplyError
@@ -600,6 +602,33 @@ class RecoveryFailedError(DeliveryError):
 
     def __str__(self) -> str:
         return f"recovery {self.strategy!r} of message {self.message_id} failed: {self.reason}"
+
+
+class RedeliveriesExceededError(DeliveryError):
+    """A message came again more often than its subscription allows."""
+
+    def __init__(self, message_id: str | None, redeliveries: int, limit: int) -> None:
+        super().__init__(message_id, redeliveries, limit)
+        self.message_id, self.redeliveries, self.limit = message_id, redeliveries, limit
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.message_id} was redelivered {self.redeliveries} times; "
+            f"{self.limit} are allowed"
+        )
+
+
+class RedeliveriesUncountedError(DeliveryError):
+    """The counter of redeliveries failed, or did not answer in time."""
+
+    retryable = True
+
+    def __init__(self, message_id: str | None, reason: str) -> None:
+        super().__init__(message_id, reason)
+        self.message_id, self.reason = message_id, reason
+
+    def __str__(self) -> str:
+        return f"redeliveries of message {self.message_id} cannot be counted: {self.reason}"
 
 
 # --------------------------------------------------------------------------- broker side

@@ -82,11 +82,22 @@ class Message:
     """A delivered message as handlers see it.
 
     `exchange` and `routing_key` are those it was first published with, also after it was
-    republished or forwarded (rascal's ``restoreRoutingHeaders``). `headers` is this handler's own
-    copy: changing it changes nothing else.
+    republished or forwarded (rascal's ``restoreRoutingHeaders``). `queue` is the queue's name on
+    the broker, with its namespace. `headers` is this handler's own copy: changing it changes
+    nothing else.
     """
 
-    __slots__ = ("_headers", "_touch", "delivery", "exchange", "queue", "routing_key", "vhost")
+    __slots__ = (
+        "_headers",
+        "_notes",
+        "_touch",
+        "delivery",
+        "exchange",
+        "queue",
+        "redeliveries",
+        "routing_key",
+        "vhost",
+    )
 
     def __init__(
         self,
@@ -95,8 +106,20 @@ class Message:
         queue: str,
         vhost: str,
         touch: Callable[[int], float],
+        notes: Headers | None = None,
     ) -> None:
+        """
+        Args:
+            delivery: the message as it came.
+            queue: name on the broker of the queue it came from.
+            vhost: of that queue.
+            touch: extends the time of the delivery with a given tag.
+            notes: what `headers` shall say under ``rascal``, besides the redeliveries.
+        """
         self.delivery = delivery
+        self._notes = notes
+        self.redeliveries: int | None = None
+        """How often it came again, as the subscription's counter has it; None uncounted."""
         self.queue = queue
         self.vhost = vhost
         self.exchange = delivery.exchange
@@ -112,6 +135,18 @@ class Message:
     def __repr__(self) -> str:
         return f"<Message {self.message_id} from {self.queue!r}, attempt {self.attempts or '?'}>"
 
+    def with_properties(self, properties: Properties) -> Message:
+        """The same message with other properties; itself when they are no others."""
+        if properties == self.delivery.properties:
+            return self
+        return Message(
+            self.delivery._replace(properties=properties),
+            queue=self.queue,
+            vhost=self.vhost,
+            touch=self._touch,
+            notes=self._notes,
+        )
+
     @property
     def body(self) -> bytes:
         """The body as it came."""
@@ -124,9 +159,19 @@ class Message:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers, to read and to scribble on."""
+        """The headers, to read and to scribble on.
+
+        Under ``rascal`` a subscription adds what rascal adds (R-137): `originalQueue`,
+        `originalVhost` and `redeliveries`.
+        """
         if self._headers is None:
-            self._headers = copy.deepcopy(dict(self.delivery.properties.headers or {}))
+            headers = copy.deepcopy(dict(self.delivery.properties.headers or {}))
+            if self._notes is not None:
+                history = headers.get(RASCAL)
+                known = history if isinstance(history, Mapping) else {}
+                redeliveries = self.redeliveries or 0
+                headers[RASCAL] = {**known, **self._notes, "redeliveries": redeliveries}
+            self._headers = headers
         return self._headers
 
     @property
@@ -152,6 +197,8 @@ class Message:
         count = (self.delivery.properties.headers or {}).get("x-delivery-count")
         if isinstance(count, int):  # RabbitMQ: quorum queues count returns
             return count + 1
+        if self.redeliveries is not None:
+            return self.redeliveries + 1
         return None if self.redelivered else 1
 
     @property

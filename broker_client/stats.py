@@ -59,7 +59,7 @@ class SubscriptionStats:
     name: str
     queue: str
     state: str
-    """idle, subscribing, subscribed, cancelled."""
+    """idle, subscribing, subscribed, paused, cancelled."""
     unsettled: int
     delivered: int
     acked: int
@@ -69,6 +69,12 @@ class SubscriptionStats:
     handler_errors: int
     lost_settles: int
     """Settles that came after their channel was gone."""
+    waiting: int = 0
+    """Deliveries that no handler has begun."""
+    given_back: int = 0
+    """Returned to the queue unhandled."""
+    duplicates: int = 0
+    """Acked unhandled, having been handled before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,57 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
-from collections import OrderedDict
-from collections.abc import Awaitable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeVar
+from uuid import uuid4
 
 from broker_client import content
-from broker_client.ackornack import AckOrNack, Republisher
-from broker_client.config import Nack, Strategy, SubscriptionConfig
+from broker_client.ackornack import Republisher
+from broker_client.config import SubscriptionConfig
+from broker_client.consuming import ConsumingSetup
 from broker_client.emitter import Emitter, Listener
-from broker_client.errors import (
-    AlreadySettledError,
-    BrokerClientError,
-    BrokerClosedError,
-    ChannelClosedError,
-    ConsumerCancelledError,
-    HandlerError,
-    InvalidContentError,
-    RecoveryFailedError,
-)
-from broker_client.message import Delivery, Message
-from broker_client.retry import Backoff, growing
+from broker_client.handlers import Handler, listener_from
+from broker_client.intake import Intake
+from broker_client.message import Message, Outgoing, Properties
+from broker_client.pulling import Deliveries
+from broker_client.session import Session, SubscriptionVhost
 from broker_client.stats import SubscriptionStats
 from broker_client.tasks import TaskGroup
-from broker_client.transport.base import Channel, ConsumerCallbacks, Link
+from broker_client.unsettled import Unsettled
 
-log = logging.getLogger("broker_client.subscription")
-
-_NOT_FOUND = 404
-_FAILURES_REMEMBERED = 10_000  # message ids whose failures the default recovery counts
-
-
-class SubscriptionVhost(Protocol):
-    """The vhost a subscription lives in."""
-
-    async def wait_up(self) -> Link: ...
-    async def restore_topology(self) -> None: ...
+H = TypeVar("H", bound=Handler)
 
 
 class Subscription(Emitter):
     """What `broker.subscribe` returns.
 
-    The consumer starts with the first `message` listener. Events:
+    The consumer starts with the first `message` listener, `handle` or ``async for``. Events:
 
     * ``message(message, content, ack_or_nack)``: a delivery. A listener that raises without
       having settled has its message recovered by the subscription's `recovery`.
-    * ``invalid_content(error, message, ack_or_nack)``: the body does not fit its content type;
-      with no listener it is nacked without requeue and reported as `error`.
-    * ``subscribed()``, ``cancelled(error)`` (by the broker), ``error(error)``.
+    * ``invalid_content(error, message, ack_or_nack)``: the body cannot be decrypted or does not
+      fit its content type; else ``invalid_message``; with no listener it is nacked without
+      requeue and reported as `error`.
+    * ``redeliveries_exceeded(error, message, ack_or_nack)``: it came again too often; else
+      ``redeliveries_error``; with no listener it is nacked without requeue, as above.
+      ``redeliveries_error(error, message, ack_or_nack)``: the counter failed; the other way round.
+    * ``duplicate(message)``: it was handled before, and acked unhandled (`deduplicate`).
+    * ``subscribed()``, ``cancelled(error)`` or ``cancel(error)`` (by the broker), ``error(error)``.
     * ``ack_lost(message, error)``: a settle came after the delivery had gone back.
-    * ``already_settled(error)``, ``recovery_failed(error)``, ``message_timeout(message)``.
+    * ``ack_timeout(error)``: the broker closed the channel, a message being too long unsettled.
+    * ``message_timeout(message)``: the broker took back this message alone.
+    * ``already_settled(error)``, ``recovery_failed(error)``.
+    * ``prefetch_saturated(count)``: every place of the prefetch is held by a message that waits
+      for the `defer` of its recovery, so that nothing else is delivered meanwhile.
+    * ``loop_blocked(seconds, name)``: a handler kept the event loop busy for longer than
+      `loop_lag`.
     """
 
     EVENTS: ClassVar[frozenset[str]] = frozenset(
@@ -62,11 +54,19 @@ class Subscription(Emitter):
             "error",
             "subscribed",
             "cancelled",
+            "cancel",
             "invalid_content",
+            "invalid_message",
+            "redeliveries_exceeded",
+            "redeliveries_error",
+            "duplicate",
             "ack_lost",
+            "ack_timeout",
             "already_settled",
             "recovery_failed",
             "message_timeout",
+            "prefetch_saturated",
+            "loop_blocked",
         }
     )
 
@@ -76,39 +76,57 @@ class Subscription(Emitter):
         vhost: SubscriptionVhost,
         republisher: Republisher,
         tasks: TaskGroup,
+        *,
+        setup: ConsumingSetup | None = None,
     ) -> None:
+        """
+        Args:
+            config: what was declared.
+            vhost: where it lives.
+            republisher: publishes the copies of recovery, and answers.
+            tasks: owner of the tasks that keep it alive and call its listeners.
+            setup: what the whole configuration says of it; by default it stands alone.
+        """
         super().__init__(tasks)
         self.config = config
-        self.republisher = republisher
-        self._vhost = vhost
-        self._backoff = Backoff(config.retry)
+        self._setup = setup or ConsumingSetup.plain(config)
+        self._republisher = republisher
         self._handlers = TaskGroup(f"subscription {config.name}")
-        self._runner: asyncio.Task[None] | None = None
-        self._state = "idle"
-        self._stopping = asyncio.Event()
-        self._stopped = asyncio.Event()
-        self._channel: Channel | None = None
-        self._consumer_tag = ""
-        self._can_defer = False
-        self._gone: asyncio.Future[BrokerClientError | None] | None = None
-        self._unsettled: dict[int, AckOrNack] = {}  # by delivery tag of the present channel
-        self._all_settled = asyncio.Event()
-        self._failures: OrderedDict[str, int] = OrderedDict()
-        self._counts = dict.fromkeys(
-            ("delivered", "acked", "nacked", "republished", "forwarded", "errors", "lost"), 0
+        self._in_hand = Unsettled(self._setup, republisher, self.emit)
+        self._intake = Intake(
+            self._setup, self._in_hand, self._handlers, self.emit, self._listeners_of
         )
+        self._deliveries = Deliveries(no_ack=config.options.no_ack)
+        self._is_pulled = False
+        self._session = Session(
+            self._setup, vhost, self._in_hand, self._intake, self._deliveries, self.emit
+        )
+        self._runner: asyncio.Task[None] | None = None
+        self._stopping = self._in_hand.closing
+        self._stopped = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<Subscription {self.config.name}: {self._state}, {len(self._unsettled)} unsettled>"
+        unsettled = len(self._in_hand)
+        return f"<Subscription {self.config.name}: {self._session.state}, {unsettled} unsettled>"
 
     @property
     def name(self) -> str:
         return self.config.name
 
     @property
+    def queue(self) -> str:
+        """Name of the queue on the broker."""
+        return self._setup.queue
+
+    @property
     def is_subscribed(self) -> bool:
         """True while the broker has our consumer."""
-        return self._state == "subscribed"
+        return self._session.state == "subscribed"
+
+    @property
+    def is_paused(self) -> bool:
+        """True between `pause` and `resume`."""
+        return self._session.is_paused
 
     @property
     def is_cancelled(self) -> bool:
@@ -117,123 +135,104 @@ class Subscription(Emitter):
 
     def stats(self) -> SubscriptionStats:
         """A snapshot."""
-        counts = self._counts
+        counts = self._in_hand.counts
         return SubscriptionStats(
-            self.config.name,
-            self.config.queue,
-            self._state,
-            len(self._unsettled),
-            counts["delivered"],
-            counts["acked"],
-            counts["nacked"],
-            counts["republished"],
-            counts["forwarded"],
-            counts["errors"],
-            counts["lost"],
+            name=self.config.name,
+            queue=self._setup.queue,
+            state=self._session.state,
+            unsettled=len(self._in_hand),
+            delivered=counts["delivered"],
+            acked=counts["acked"],
+            nacked=counts["nacked"],
+            republished=counts["republished"],
+            forwarded=counts["forwarded"],
+            handler_errors=counts["errors"],
+            lost_settles=counts["lost"],
+            waiting=len(self._intake) + len(self._deliveries),
+            given_back=counts["released"],
+            duplicates=counts["skipped"],
         )
+
+    # ------------------------------------------------------------------ listening
+
+    def handle(self, handler: H) -> H:
+        """Have `handler` take the messages: ``handler(content)`` or ``handler(content, message)``.
+
+        A decorator. Returning acks, raising recovers, and what it returns answers a message that
+        has a `reply_to`; see `broker_client.handlers`.
+
+        Raises:
+            InvalidHandlerError: it takes another number of arguments.
+        """
+        self.on("message", listener_from(handler, self._answer, self._intake.reject))
+        return handler
+
+    def __aiter__(self) -> Deliveries:
+        """``async for message, content, ack_or_nack in subscription``.
+
+        At most `prefetch` messages wait here for the loop, which ends when the subscription is
+        cancelled. Settle each message; one that is left unsettled keeps its place in the prefetch.
+        """
+        if not self._is_pulled:
+            self._is_pulled = True
+            self.on("message", self._deliveries.put)
+        if self.is_cancelled:
+            self._deliveries.end()
+        return self._deliveries
 
     def _add(self, event: str, listener: Listener) -> None:
         super()._add(event, listener)
         if event == "message" and self._runner is None and not self.is_cancelled:
-            self._runner = self._tasks.spawn(self._run(), f"subscription {self.config.name}")
-
-    # ------------------------------------------------------------------ keeping the consumer
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while not self.is_cancelled:
-                self._state = "subscribing"
-                since = loop.time()
-                link: Link | None = None
-                try:
-                    link = await self._vhost.wait_up()
-                    await self._consume(link)
-                except BrokerClosedError as error:
-                    log.info("subscription %s: %s", self.config.name, error)
-                    return
-                except BrokerClientError as error:
-                    if self.is_cancelled:
-                        return
-                    if link is None or link.is_open:
-                        self.emit("error", error)  # the loss of a link is the broker's to report
-                        await self._restore_missing(error)
-                if link is not None and not link.is_open:
-                    continue  # `wait_up` is all the waiting there is
-                if not self.config.retry.enabled:
-                    return
-                if loop.time() - since >= self.config.retry.stable_after:
-                    self._backoff.reset()
-                await self._sleep_unless_stopping(self._backoff.next())
-        finally:
-            self._state = "cancelled"
-
-    async def _restore_missing(self, error: BrokerClientError) -> None:
-        """Declare everything again when the queue is not there: nobody else would."""
-        if isinstance(error, ChannelClosedError) and error.reply_code == _NOT_FOUND:
-            try:
-                await self._vhost.restore_topology()
-            except BrokerClientError as failure:
-                self.emit("error", failure)
-
-    async def _consume(self, link: Link) -> None:
-        """Subscribe on a new channel and stay until it, or the consumer, is gone."""
-        config = self.config
-        channel = await link.open_channel()
-        gone: asyncio.Future[BrokerClientError | None]
-        gone = self._gone = asyncio.get_running_loop().create_future()
-        channel.on_close = self._end_of_channel
-        self._channel = channel
-        self._can_defer = link.capabilities.deferred_requeue
-        try:
-            await channel.qos(config.prefetch)
-            self._consumer_tag = await channel.consume(
-                config.queue,
-                ConsumerCallbacks(
-                    lambda delivery: self._deliver(channel, delivery),
-                    self._cancelled_by_broker,
-                    self._timed_out,
-                ),
-                consumer_tag=config.options.consumer_tag,
-                no_ack=config.options.no_ack,
-                exclusive=config.options.exclusive,
-                arguments=config.options.all_arguments,
+            self._runner = self._tasks.spawn(
+                self._session.run(), f"subscription {self.config.name}"
             )
-            if not self.is_cancelled:
-                self._state = "subscribed"
-                self.emit("subscribed")
-            error = await gone
-        finally:
-            if self._state == "subscribed":
-                self._state = "subscribing"
-            self._gone = None
-            self._channel = None
-            self._lose_unsettled()
-            channel.abort()
-        if isinstance(error, ConsumerCancelledError):
-            if not self.emit("cancelled", error):
-                self.emit("error", error)
-            await self._vhost.restore_topology()
-        elif error is not None:
-            raise error
 
-    def _end_of_channel(self, error: BrokerClientError | None) -> None:
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(error)
+    def _listeners_of(self, event: str) -> list[Listener]:
+        return (self._listeners or {}).get(event, [])
 
-    def _cancelled_by_broker(self, consumer_tag: str) -> None:
-        self._end_of_channel(ConsumerCancelledError(self.config.name, self.config.queue))
+    async def _answer(self, message: Message, result: Any) -> None:
+        """Send what a handler returned to whoever asked; nobody is told when he has gone."""
+        body, content_type = content.encode(result)
+        asked = message.properties
+        properties = Properties(
+            content_type=content_type,
+            correlation_id=asked.correlation_id or asked.message_id,
+            message_id=uuid4().hex,
+        )
+        answer = Outgoing("", asked.reply_to or "", body, properties)
+        await self._republisher.republish(message.vhost, answer)
 
-    def _lose_unsettled(self) -> None:
-        for settle in self._unsettled.values():
-            settle.lose()
-        self._unsettled.clear()
-        self._all_settled.set()
+    # ------------------------------------------------------------------ pausing, prefetch
+
+    async def pause(self) -> None:
+        """Have nothing more delivered until `resume`.
+
+        What no handler has begun goes back to the queue at once; handlers that run may finish and
+        settle. Harmless twice. It outlives reconnects.
+        """
+        await self._session.pause()
+
+    async def resume(self) -> None:
+        """Consume again after `pause`, on the same channel where it is still there."""
+        await self._session.resume()
+
+    async def set_channel_prefetch(self, prefetch: int) -> None:
+        """Limit the unsettled messages of the whole channel, from now on and after reconnects.
+
+        Args:
+            prefetch: messages; 0 is no limit.
+
+        Raises:
+            TransportError: the broker refused (RabbitMQ 4.3 does, unless told otherwise), or the
+                channel failed; the subscription then consumes on another.
+        """
+        await self._session.set_channel_prefetch(prefetch)
 
     # ------------------------------------------------------------------ ending
 
     async def cancel(self) -> None:
-        """Stop in order: no new deliveries, wait for the unsettled, close the channel.
+        """Stop in order: no new deliveries, those that no handler has begun go back, wait for
+        the rest to be settled, close the channel.
 
         Waits `close_timeout` at most; what is unsettled then goes back to its queue, and handlers
         that still run are cancelled. Recovery that waits for a `defer` gives back at once.
@@ -248,13 +247,15 @@ class Subscription(Emitter):
                 await self._stopped.wait()
             return
         self._stopping.set()
+        self._intake.hold()
         try:
             try:
-                await self._drain(caller)
+                await self._session.drain(self._handlers, caller)
             finally:
                 await self._end(caller)
         finally:
-            self._state = "cancelled"
+            self._session.state = "cancelled"
+            self._deliveries.end()
             self._stopped.set()
 
     def is_handled_by(self, task: asyncio.Task[Any] | None) -> bool:
@@ -262,178 +263,11 @@ class Subscription(Emitter):
         return task in self._handlers
 
     async def _end(self, caller: asyncio.Task[Any] | None) -> None:
-        self._end_of_channel(None)
+        self._session.end()
         runner = self._runner
         if runner is not None and runner is not caller:
             runner.cancel()
             await asyncio.wait([runner])
+        if len(self._handlers):
+            await asyncio.sleep(0)  # a task that never began leaves a coroutine never awaited
         await self._handlers.cancel(spare=caller)
-
-    async def _drain(self, caller: asyncio.Task[Any] | None) -> None:
-        channel = self._channel
-        if channel is None:
-            return
-        try:
-            async with asyncio.timeout(self.config.close_timeout):
-                if channel.is_usable and self._state == "subscribed":
-                    await channel.cancel(self._consumer_tag)
-                while self._unsettled and channel.is_usable:
-                    self._all_settled.clear()
-                    await self._all_settled.wait()
-                await self._handlers.wait(spare=caller)
-        except TimeoutError:
-            log.warning(
-                "subscription %s: %d messages unsettled after %g s go back to %s",
-                self.config.name,
-                len(self._unsettled),
-                self.config.close_timeout,
-                self.config.queue,
-            )
-        except BrokerClientError as error:
-            log.info("subscription %s: while closing: %s", self.config.name, error)
-        if channel.is_usable:
-            await channel.close()
-
-    async def pause(self, seconds: float) -> bool:
-        """Wait; False as soon as the subscription is being cancelled."""
-        return not await self._sleep_unless_stopping(seconds)
-
-    async def _sleep_unless_stopping(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    # ------------------------------------------------------------------ deliveries
-
-    def _deliver(self, channel: Channel, delivery: Delivery) -> None:
-        config = self.config
-        self._counts["delivered"] += 1
-        message = Message(delivery, queue=config.queue, vhost=config.vhost, touch=channel.touch)
-        settle = AckOrNack(self, channel, message)
-        if config.options.no_ack:
-            settle.lose()
-        else:
-            self._unsettled[delivery.delivery_tag] = settle
-        try:
-            value = content.decode(
-                delivery.body, config.content_type or delivery.properties.content_type
-            )
-        except InvalidContentError as error:
-            if self.has_listener("invalid_content"):
-                self._hand_over("invalid_content", settle, error, message, settle)
-            else:
-                self.emit("error", error)
-                self._handlers.spawn(settle(error, Nack()), "nack invalid content")
-            return
-        self._hand_over("message", settle, message, value, settle)
-
-    def _hand_over(self, event: str, settle: AckOrNack, *args: Any) -> None:
-        """Call the handlers: listeners whose failure means that the message needs recovery."""
-        message = settle.message
-        for listener in tuple((self._listeners or {}).get(event, ())):
-            try:
-                result = listener(*args)
-            except Exception as error:  # noqa: BLE001 - user code behind a fence
-                self._handler_failed(message, settle, error)
-            else:
-                if inspect.isawaitable(result):
-                    self._handlers.spawn(self._await_handler(result, message, settle), "handler")
-
-    async def _await_handler(
-        self, result: Awaitable[Any], message: Message, settle: AckOrNack
-    ) -> None:
-        try:
-            await result
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            self._handler_failed(message, settle, error)  # something it waited for was cancelled
-        except Exception as error:  # noqa: BLE001 - user code behind a fence
-            self._handler_failed(message, settle, error)
-
-    def _handler_failed(self, message: Message, settle: AckOrNack, cause: BaseException) -> None:
-        self._counts["errors"] += 1
-        error = HandlerError(self.config.name, message.message_id, _described(cause))
-        error.__cause__ = cause
-        self.emit("error", error)
-        if not settle.is_begun:
-            self._handlers.spawn(settle(cause), "recovery")
-
-    # ------------------------------------------------------------------ settling
-
-    @property
-    def can_defer(self) -> bool:
-        return self._can_defer
-
-    def default_recovery(self, message: Message) -> tuple[Strategy, ...]:
-        """The chain of the configuration; or requeue, later each time it fails again.
-
-        The wait keeps a message that always fails from going round as fast as it can.
-        """
-        if self.config.recovery is not None:
-            return self.config.recovery
-        key = message.message_id or f"{message.vhost}/{message.queue}/{hash(message.body)}"
-        failures = self._failures.pop(key, 0)
-        self._failures[key] = failures + 1
-        while len(self._failures) > _FAILURES_REMEMBERED:
-            self._failures.popitem(last=False)
-        return (Nack(requeue=True, defer=growing(self.config.requeue_defer, failures)),)
-
-    def settled(self, settle: AckOrNack, how: str) -> None:
-        tag = settle.message.delivery.delivery_tag
-        done = [tag]
-        if how.endswith(" all"):
-            how = how.removesuffix(" all")
-            done = [each for each in self._unsettled if each <= tag]
-        for each in done:
-            covered = self._unsettled.pop(each, None)
-            if covered is not None and covered is not settle:
-                covered.cover()
-        self._counts[how] += len(done)
-        if self._failures and how != "nacked" and settle.message.message_id:
-            self._failures.pop(settle.message.message_id, None)
-        if not self._unsettled:
-            self._all_settled.set()
-
-    def settle_lost(self, settle: AckOrNack, error: BrokerClientError) -> None:
-        if self.config.options.no_ack:
-            return  # nothing to settle: the broker counted it as settled when it sent it
-        self._counts["lost"] += 1
-        if self._unsettled.get(settle.message.delivery.delivery_tag) is settle:
-            del self._unsettled[settle.message.delivery.delivery_tag]
-            if not self._unsettled:
-                self._all_settled.set()
-        if not self.emit("ack_lost", settle.message, error):
-            log.warning("subscription %s: %s", self.config.name, error)
-
-    def settled_twice(self, error: AlreadySettledError) -> None:
-        if not self.emit("already_settled", error):
-            log.warning("subscription %s: %s", self.config.name, error)
-
-    def recovery_failed(self, error: RecoveryFailedError) -> None:
-        if not self.emit("recovery_failed", error):
-            log.warning("subscription %s: %s", self.config.name, error)
-
-    def _timed_out(self, delivery_tag: int) -> None:
-        settle = self._unsettled.pop(delivery_tag, None)
-        if settle is None:
-            return
-        settle.lose()
-        if not self._unsettled:
-            self._all_settled.set()
-        if not self.emit("message_timeout", settle.message):
-            log.warning(
-                "subscription %s: message %s was not settled in time and went back to %s",
-                self.config.name,
-                settle.message.message_id,
-                self.config.queue,
-            )
-
-
-def _described(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

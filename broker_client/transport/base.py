@@ -133,8 +133,12 @@ class Channel(Protocol):
         self, destination: str, source: str, binding_key: str, arguments: Arguments | None = None
     ) -> None: ...
 
-    async def qos(self, prefetch: int) -> None:
-        """Unsettled deliveries allowed to each consumer started after this; 0 is no limit."""
+    async def qos(self, prefetch: int, *, shared: bool = False) -> None:
+        """Unsettled deliveries allowed to each consumer started after this; 0 is no limit.
+
+        With `shared`, to all consumers of the channel together, and at once (RabbitMQ's meaning
+        of basic.qos with global; 4.3 refuses it unless told otherwise).
+        """
         ...
 
     async def consume(
@@ -160,7 +164,13 @@ class Channel(Protocol):
 
     def ack(self, delivery_tag: int, *, multiple: bool = False) -> None: ...
 
-    def nack(self, delivery_tag: int, *, requeue: bool = False, multiple: bool = False) -> None: ...
+    def nack(self, delivery_tag: int, *, requeue: bool = False, multiple: bool = False) -> None:
+        """Refuse a delivery, or all up to it: handling it failed."""
+        ...
+
+    def release(self, delivery_tag: int) -> None:
+        """Give a delivery back to its queue unhandled: that is no failure of the message."""
+        ...
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         """Give the delivery back to its queue after `delay` seconds.

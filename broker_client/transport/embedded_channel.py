@@ -194,9 +194,10 @@ class EmbeddedChannel:
 
     # ---------------------------------------------------------------- consuming
 
-    async def qos(self, prefetch: int) -> None:
+    async def qos(self, prefetch: int, *, shared: bool = False) -> None:
         self._check()
-        self._engine.qos(self._id, prefetch)
+        self._engine.qos(self._id, prefetch, self._node.now(), shared=shared)
+        self._node.wake()
 
     async def consume(
         self,
@@ -242,6 +243,9 @@ class EmbeddedChannel:
 
     def nack(self, delivery_tag: int, *, requeue: bool = False, multiple: bool = False) -> None:
         self._nack(delivery_tag, requeue=requeue, multiple=multiple)
+
+    def release(self, delivery_tag: int) -> None:
+        self._nack(delivery_tag, requeue=True)
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         self._nack(delivery_tag, requeue=True, delay=delay)

@@ -348,9 +348,9 @@ class NetworkChannel:
 
     # ------------------------------------------------------------------ consuming
 
-    async def qos(self, prefetch: int) -> None:
+    async def qos(self, prefetch: int, *, shared: bool = False) -> None:
         async with self._asking():
-            await self._channel.basic_qos(prefetch_count=prefetch)
+            await self._channel.basic_qos(prefetch_count=prefetch, global_=shared)
 
     async def consume(
         self,
@@ -444,9 +444,17 @@ class NetworkChannel:
         if multiple:
             self.flush()
             self._settled_up_to(delivery_tag)
-        else:
-            self._outstanding.pop(delivery_tag, None)
-        self._write(commands.Basic.Nack(delivery_tag, multiple=multiple, requeue=requeue))
+            self._write(commands.Basic.Nack(delivery_tag, multiple=True, requeue=requeue))
+            return
+        self._outstanding.pop(delivery_tag, None)
+        # RabbitMQ 4.3: basic.reject counts as a failed attempt (x-delivery-count); basic.nack
+        # with requeue does not.
+        self._write(commands.Basic.Reject(delivery_tag, requeue=requeue))
+
+    def release(self, delivery_tag: int) -> None:
+        self._check_usable()
+        self._outstanding.pop(delivery_tag, None)
+        self._write(commands.Basic.Nack(delivery_tag, requeue=True))
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         raise UnsupportedError("deferred requeue", "RabbitMQ gives a message back at once only")
@@ -476,7 +484,9 @@ class NetworkChannel:
             frames += [commands.Basic.Ack(tag) for tag in tags if tag > oldest]
         self._owner.write(b"".join([marshal(frame, self.number) for frame in frames]))
 
-    def _write(self, frame: commands.Basic.Ack | commands.Basic.Nack) -> None:
+    def _write(
+        self, frame: commands.Basic.Ack | commands.Basic.Nack | commands.Basic.Reject
+    ) -> None:
         self._owner.write(marshal(frame, self.number))
 
     # ------------------------------------------------------------------ closing

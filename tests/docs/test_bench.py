@@ -39,6 +39,13 @@ def test_emitter_is_measured() -> None:
     assert "make, listen, emit" in done.stdout
 
 
+@pytest.mark.timeout(60)
+def test_loop_lag_is_measured() -> None:
+    done = run_python("-m", "bench.loop_lag", "--number", "500")
+    assert done.returncode == 0, done.stderr
+    assert "the watch costs" in done.stdout
+
+
 def test_figure_is_the_median_with_its_range() -> None:
     assert str(Figure((3000.0, 1000.0, 2000.0))) == "2,000 (1.0-3.0k)"
     assert str(Figure((1234.0,))) == "1,234"

@@ -20,7 +20,7 @@ def a_config(server: RabbitMQ, vhost: str) -> dict[str, Any]:
         "profile": "test",
         "vhosts": {
             vhost: {
-                "connection": {"url": server.url(), "vhost": vhost},
+                "connection": server.url(vhost),
                 "exchanges": ["orders", {"name": "dead", "type": "topic"}],
                 "queues": {
                     "work": {"options": {"dead_letter_exchange": "dead"}},

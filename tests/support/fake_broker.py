@@ -111,7 +111,7 @@ class FakeBroker:
         writer.write(marshal(method, number))
 
 
-_PROPERTIES = {
+_PROPERTIES: dict[str, Any] = {
     "capabilities": {
         "publisher_confirms": True,
         "basic.nack": True,

@@ -209,9 +209,10 @@ class FakeChannel:
     ) -> None:
         await self._ask("unbind_exchange", destination, source, binding_key)
 
-    async def qos(self, prefetch: int) -> None:
-        await self._ask("qos", prefetch)
-        self.prefetch = prefetch
+    async def qos(self, prefetch: int, *, shared: bool = False) -> None:
+        await self._ask("qos", prefetch, *(["shared"] if shared else []))
+        if not shared:
+            self.prefetch = prefetch
 
     async def consume(
         self,
@@ -242,6 +243,10 @@ class FakeChannel:
     def nack(self, delivery_tag: int, *, requeue: bool = False, multiple: bool = False) -> None:
         self._check("nack", "")
         self.settled.append(("nack", delivery_tag, requeue, multiple))
+
+    def release(self, delivery_tag: int) -> None:
+        self._check("release", "")
+        self.settled.append(("nack", delivery_tag, True, False))
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         self._check("requeue_later", "")

@@ -27,6 +27,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.can_defer = False
+        self.dead_letter_exchange: str | None = None
         self.closing = asyncio.Event()
         self.default: tuple[Strategy, ...] = (Nack(requeue=True),)
         self.settled_as: list[str] = []
@@ -381,7 +382,7 @@ async def test_channel_that_dies_during_a_defer_publishes_no_copy() -> None:
 async def test_delivery_settled_along_with_a_later_one_is_not_settled_again() -> None:
     # RabbitMQ: a second ack of one tag closes the channel with 406.
     desk = Desk()
-    desk.settle.cover()
+    desk.settle.cover(desk.settle)
     await desk.settle()
     assert (desk.sent, len(desk.owner.twice)) == ([], 1)
 
@@ -390,7 +391,7 @@ async def test_recovery_that_waits_while_a_later_one_settles_all_sends_nothing()
     desk = Desk()
     task = asyncio.create_task(desk.settle("failed", Nack(requeue=True, defer=5.0)))
     await settle()
-    desk.settle.cover()
+    desk.settle.cover(desk.settle)
     await task
     assert (desk.sent, len(desk.owner.twice)) == ([], 1)
 

@@ -157,3 +157,51 @@ async def test_acking_all_is_an_ack_for_each(tmp_path: Path) -> None:
             await done.wait()
     acked = [line["message_id"] for line in written(tmp_path) if line["event"] == "acked"]
     assert acked == ["m0", "m1", "m2"]
+
+
+async def test_a_message_that_no_handler_began_is_requeued_and_not_nacked(tmp_path: Path) -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handler(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        started.set()
+        await go_on.wait()
+        await ack_or_nack()
+
+    config = {"vhosts": {"/": {**CONFIG["vhosts"]["/"], "subscriptions": {}}}}
+    config["vhosts"]["/"]["subscriptions"] = {"s": {"queue": "q", "concurrency": 1}}
+    async with Broker.create(config, event_log=tmp_path) as broker:
+        await (await broker.publish("p", b"1", message_id="m1"))
+        await (await broker.publish("p", b"2", message_id="m2"))
+        subscription = await broker.subscribe("s", handler)
+        await started.wait()
+        cancelling = asyncio.create_task(subscription.cancel())
+        await asyncio.sleep(0.05)
+        go_on.set()
+        await cancelling
+    ends = {line["message_id"]: line for line in written(tmp_path) if line["event"] != "delivered"}
+    assert (ends["m1"]["event"], ends["m1"].get("reason")) == ("acked", None)
+    assert (ends["m2"]["event"], ends["m2"]["reason"]) == ("requeued", "consumer_cancelled")
+
+
+async def test_a_duplicate_is_acked_and_told(tmp_path: Path) -> None:
+    handled: list[Any] = []
+
+    async def handler(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        handled.append(content)
+        await ack_or_nack()
+
+    config = {"vhosts": {"/": {**CONFIG["vhosts"]["/"], "subscriptions": {}}}}
+    config["vhosts"]["/"]["subscriptions"] = {"s": {"queue": "q", "deduplicate": {}}}
+    async with Broker.create(config, event_log=tmp_path) as broker:
+        subscription = await broker.subscribe("s", handler)
+        duplicate = asyncio.Event()
+        subscription.on("duplicate", lambda message: duplicate.set())
+        for _ in range(2):
+            await (await broker.publish("p", b"1", message_id="m1"))
+        async with asyncio.timeout(5):
+            await duplicate.wait()
+    assert handled == [b"1"]
+    assert [each for each in told(tmp_path) if each[0] == "acked"] == [
+        ("acked", None),
+        ("acked", "duplicate"),
+    ]

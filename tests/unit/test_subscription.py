@@ -374,7 +374,7 @@ async def test_default_recovery_copes_with_ever_so_many_failures() -> None:
     message = Message.__new__(Message)
     message.delivery = (await _a_delivery()).delivery
     message.queue = message.vhost = "x"
-    chains = [desk.subscription.default_recovery(message) for _ in range(2_000)]
+    chains = [desk.subscription._in_hand.default_recovery(message) for _ in range(2_000)]
     assert chains[-1] == (Nack(requeue=True, defer=0.01),)
     await ends(desk)
 

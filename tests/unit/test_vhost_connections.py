@@ -54,9 +54,9 @@ class Desk:
         self.tasks = TaskGroup("test")
         self.vhost = Vhost(config, self.main, self._emit, self.tasks, consuming=self.consuming)
 
-    def _emit(self, *event: Any) -> bool:
-        self.events.append(event)
-        return event[0] in self.listened
+    def _emit(self, event: str, *args: Any) -> bool:
+        self.events.append((event, *args))
+        return event in self.listened
 
     def names(self) -> list[str]:
         return [event[0] for event in self.events]

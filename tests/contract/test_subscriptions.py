@@ -1,0 +1,603 @@
+"""Subscriptions and recovery through the whole client, on the built-in broker and on RabbitMQ."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_client.ackornack import AckOrNack
+from broker_client.broker import Broker
+from broker_client.config import CounterConfig
+from broker_client.errors import RedeliveriesExceededError, UnsupportedError
+from broker_client.message import Delivery, Message, Outgoing
+from broker_client.subscription import Subscription
+from broker_client.transport.base import Link
+from tests.contract.conftest import TRANSPORTS
+from tests.contract.observers import until
+from tests.support.eventually import eventually
+from tests.support.rabbitmq import RabbitMQ
+
+QUICK = {"min": "20ms", "max": "100ms", "factor": 1.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """An address for a Broker."""
+
+    url: str
+    vhost: str
+
+    def config(self, subscription: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+        """`work` is bound to `orders`; what it rejects goes to `dead`, and so to `cemetery`."""
+        parts = {
+            "exchanges": ["orders", "dead"],
+            "queues": {"work": {"options": {"dead_letter_exchange": "dead"}}, "cemetery": {}},
+            "bindings": ["orders[#] -> work", "dead[#] -> cemetery"],
+            "publications": {"orders": {"exchange": "orders"}},
+            "subscriptions": {"work": {"queue": "work", "retry": QUICK, **(subscription or {})}},
+            **changes,
+        }
+        connection = {"url": self.url} | (
+            {} if self.url == "embedded://" else {"vhost": self.vhost}
+        )
+        return {"vhosts": {"/": {"connection": connection, **parts}}}
+
+
+@pytest.fixture(params=TRANSPORTS)
+async def where(request: pytest.FixtureRequest) -> AsyncIterator[Where]:
+    if request.param == "embedded":
+        yield Where("embedded://", "/")
+        return
+    server: RabbitMQ = request.getfixturevalue("rabbitmq")
+    vhost = server.make_vhost()
+    yield Where(f"amqp://guest:guest@127.0.0.1:{server.port}", vhost)
+    server.delete_vhost(vhost)
+
+
+class Heard:
+    """The events of a subscription, in order."""
+
+    def __init__(self, subscription: Subscription, *events: str) -> None:
+        self.events: list[tuple[str, tuple[Any, ...]]] = []
+        for event in events:
+            subscription.on(event, self._listener(event))
+
+    def _listener(self, event: str) -> Callable[..., None]:
+        return lambda *args: self.events.append((event, args))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.events]
+
+
+async def publish(broker: Broker, *contents: Any, key: str = "placed", **overrides: Any) -> None:
+    for content in contents:
+        await (await broker.publish("orders", content, key, **overrides))
+
+
+async def ready(link: Link, queue: str) -> int:
+    channel = await link.open_channel()
+    try:
+        return (await channel.check_queue(queue)).message_count
+    finally:
+        await channel.close()
+
+
+async def take(link: Link, queue: str) -> Delivery:
+    """The next message of `queue`, for good, once there is one."""
+    channel = await link.open_channel()
+    got: list[Delivery] = []
+
+    async def arrived() -> bool:
+        delivery = await channel.get(queue, no_ack=True)
+        if delivery is not None:
+            got.append(delivery)
+        return bool(got)
+
+    await until(arrived, timeout=10.0)
+    await channel.close()
+    return got[0]
+
+
+def failing(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+    raise ValueError("bad")
+
+
+# --------------------------------------------------------------------------- how much at a time
+
+
+async def test_shutdown_acks_what_runs_and_gives_back_what_has_not_started(where: Where) -> None:
+    """E2: exactly 2 acked and never redelivered, 3 back ready, the handler ran twice."""
+    ran: list[Any] = []
+    config = where.config({"prefetch": 5, "concurrency": 2})
+    async with Broker.create(config) as watching:
+        link = await watching.connect()
+        broker = watching
+        if where.url != "embedded://":  # the built-in broker ends with its Broker
+            broker = await Broker.create(config)
+        await publish(watching, *range(5))
+
+        async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            ran.append(content)
+            await asyncio.sleep(0.5)
+            await ack_or_nack()
+
+        subscription = await broker.subscribe("work", handle)
+        await eventually(lambda: subscription.stats().delivered == 5)
+        await asyncio.sleep(0.1)
+        await (subscription.cancel() if broker is watching else broker.shutdown())
+        assert ran == [0, 1]
+        assert subscription.stats().acked == 2
+        taken = [await take(link, "work") for _ in range(3)]
+        assert [delivery.body for delivery in taken] == [b"2", b"3", b"4"]
+        assert await ready(link, "work") == 0
+        await link.close()
+
+
+async def test_pause_leaves_messages_to_others_and_resume_takes_them_again(where: Where) -> None:
+    async with Broker.create(where.config()) as broker:
+        link = await broker.connect()
+        handled: list[Any] = []
+
+        async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            handled.append(content)
+            await ack_or_nack()
+
+        subscription = await broker.subscribe("work", handle)
+        await publish(broker, 1)
+        await eventually(lambda: handled == [1])
+        await subscription.pause()
+        await publish(broker, 2)
+        assert (await take(link, "work")).body == b"2"
+        await publish(broker, 3)
+        await subscription.resume()
+        await eventually(lambda: handled == [1, 3])
+        await link.close()
+
+
+async def test_async_for_reads_until_cancelled(where: Where) -> None:
+    async with Broker.create(where.config({"prefetch": 2})) as broker:
+        subscription = await broker.subscribe("work")
+        await publish(broker, *range(5))
+        seen = []
+        async for _, content, ack_or_nack in subscription:
+            assert subscription.stats().unsettled <= 2
+            await ack_or_nack()
+            seen.append(content)
+            if len(seen) == 5:
+                await subscription.cancel()
+        assert seen == [0, 1, 2, 3, 4]
+
+
+async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
+    """R-124."""
+    async with Broker.create(where.config({"prefetch": 10, "channel_prefetch": 2})) as broker:
+        held: list[AckOrNack] = []
+        subscription = await broker.subscribe("work", lambda m, c, settle: held.append(settle))
+        await publish(broker, *range(8))
+        await eventually(lambda: len(held) == 2)
+        await subscription.set_channel_prefetch(5)
+        await eventually(lambda: len(held) == 5)
+        await asyncio.sleep(0.1)
+        assert len(held) == 5
+        for settle in held:
+            await settle()
+
+
+# --------------------------------------------------------------------------- recovery
+
+
+async def test_failing_message_does_not_spin(where: Where) -> None:
+    """D4."""
+    async with Broker.create(
+        where.config({"requeue_defer": {"min": "200ms", "max": "200ms"}})
+    ) as broker:
+        attempts: list[int | None] = []
+
+        def fail(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            attempts.append(message.attempts)
+            raise ValueError("bad")
+
+        subscription = await broker.subscribe("work")
+        subscription.on("error", lambda error: None).on("message", fail)
+        await publish(broker, 1)
+        await eventually(lambda: len(attempts) >= 3)
+        before = len(attempts)
+        await asyncio.sleep(1.0)
+        assert len(attempts) - before <= 6
+        await subscription.cancel()
+        if where.url == "embedded://":
+            assert attempts[:3] == [1, 2, 3]
+
+
+async def test_republished_message_that_is_nacked_keeps_its_first_key(where: Where) -> None:
+    """D5: a topic dead-letter exchange that is bound for that key only."""
+    recovery = [{"strategy": "republish", "attempts": 2}, {"strategy": "nack"}]
+    config = where.config(
+        {"recovery": recovery}, bindings=["orders[#] -> work", "dead[scheduling] -> cemetery"]
+    )
+    async with Broker.create(config) as broker:
+        link = await broker.connect()
+        subscription = await broker.subscribe("work")
+        subscription.on("error", lambda error: None).on("message", failing)
+        await publish(broker, 1, key="scheduling", message_id="m1")
+        dead = await take(link, "cemetery")
+        assert (dead.exchange, dead.routing_key) == ("dead", "scheduling")
+        headers = dict(dead.properties.headers or {})
+        assert dead.properties.message_id == "m1"
+        assert headers["rascal"]["recovery"]["work"]["republished"] == 2
+        assert headers["rascal"]["error"]["message"] == "bad"
+        [death] = headers["x-death"]
+        assert (death["queue"], death["reason"], death["count"]) == ("work", "rejected", 1)
+        assert (death["exchange"], death["routing-keys"]) == ("orders", ["scheduling"])
+        await subscription.cancel()
+        assert (await ready(link, "work"), await ready(link, "cemetery")) == (0, 0)
+        await link.close()
+
+
+@pytest.mark.parametrize("bound", ["#", "placed"])
+async def test_immediate_nack_dead_letters_with_the_error_and_delivers_a_replay(
+    where: Where, bound: str
+) -> None:
+    """R-178: fail, dead letter with the error in its headers, replay, delivered."""
+    config = where.config(
+        {"recovery": [{"strategy": "republish", "immediate_nack": True}]},
+        bindings=["orders[#] -> work", f"dead[{bound}] -> cemetery"],
+    )
+    async with Broker.create(config) as broker:
+        link = await broker.connect()
+        seen: list[Message] = []
+
+        async def fail_twice(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            seen.append(message)
+            if len(seen) < 3:
+                raise ValueError(f"bad {len(seen)}")
+            await ack_or_nack()
+
+        subscription = await broker.subscribe("work")
+        subscription.on("error", lambda error: None).on("message", fail_twice)
+        await publish(broker, {"id": 1}, message_id="m1")
+        for count in (1, 2):
+            dead = await take(link, "cemetery")
+            assert len(seen) == count
+            headers = dead.properties.headers or {}
+            assert headers["rascal"]["error"]["message"] == f"bad {count}"
+            assert dead.routing_key == "placed"
+            channel = await link.open_channel(confirm=True)
+            replayed = Outgoing("", "work", dead.body, dead.properties)
+            await channel.publish([replayed])
+            await eventually(lambda count=count: len(seen) == count + 1)
+            await channel.close()
+        await eventually(lambda: subscription.stats().acked == 1)
+        assert seen[2].headers["rascal"]["recovery"]["work"] == {}
+        assert [message.message_id for message in seen] == ["m1"] * 3
+        await subscription.cancel()
+        assert (await ready(link, "work"), await ready(link, "cemetery")) == (0, 0)
+        await link.close()
+
+
+async def test_recovery_that_fails_passes_on_and_never_acks(where: Where) -> None:
+    """D8: forward to an exchange with nothing bound."""
+    config = where.config(
+        {"recovery": [{"strategy": "forward", "publication": "nowhere"}, {"strategy": "nack"}]},
+        exchanges=["orders", "dead", "void"],
+        publications={"orders": {"exchange": "orders"}, "nowhere": {"exchange": "void"}},
+    )
+    async with Broker.create(config) as broker:
+        link = await broker.connect()
+        subscription = await broker.subscribe("work")
+        heard = Heard(subscription, "recovery_failed", "error")
+        subscription.on("message", failing)
+        await publish(broker, 1, message_id="m1")
+        dead = await take(link, "cemetery")
+        assert dead.properties.message_id == "m1"
+        assert heard.names == ["error", "recovery_failed"]
+        assert "forward" in str(heard.events[1][1][0])
+        stats = subscription.stats()
+        assert (stats.acked, stats.forwarded, stats.nacked) == (0, 0, 1)
+        await link.close()
+
+
+async def test_forward_round_a_retry_queue_comes_back_until_its_attempts_are_used_up(
+    where: Where,
+) -> None:
+    """R-179: rascal's retry exchange, with `x_death_fix` and a time to wait as option."""
+    recovery = [
+        {
+            "strategy": "forward",
+            "publication": "later",
+            "attempts": 2,
+            "x_death_fix": True,
+            "options": {"expiration": "50ms", "headers": {"retried": True}},
+        },
+        {"strategy": "nack"},
+    ]
+    config = where.config(
+        {"recovery": recovery},
+        exchanges=["orders", "dead", "retry"],
+        queues={
+            "work": {"options": {"dead_letter_exchange": "dead"}},
+            "cemetery": {},
+            "waiting": {"options": {"dead_letter_exchange": "orders"}},
+        },
+        bindings=["orders[#] -> work", "dead[#] -> cemetery", "retry[#] -> waiting"],
+        publications={"orders": {"exchange": "orders"}, "later": {"exchange": "retry"}},
+    )
+    async with Broker.create(config) as broker:
+        link = await broker.connect()
+        seen: list[Message] = []
+
+        def fail(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            seen.append(message)
+            raise ValueError("bad")
+
+        subscription = await broker.subscribe("work")
+        subscription.on("error", lambda error: None).on("message", fail)
+        await publish(broker, 1)
+        dead = await take(link, "cemetery")
+        assert [message.forwarded for message in seen] == [0, 1, 2]
+        assert [message.routing_key for message in seen] == ["placed"] * 3
+        assert [message.headers.get("retried") for message in seen] == [None, True, True]
+        deaths = (dead.properties.headers or {})["x-death"]
+        assert [(death["queue"], death["count"]) for death in deaths] == [
+            ("work", 1),
+            ("waiting", 1),
+        ], "the first round was left out"
+        await subscription.cancel()
+        await link.close()
+
+
+async def test_names_of_a_namespace_are_those_of_the_headers(where: Where) -> None:
+    """R-120, R-177, R-220: consumed, republished and dead-lettered by the names on the broker."""
+    config = where.config(
+        {"recovery": [{"strategy": "republish", "attempts": 1}, {"strategy": "nack"}]},
+        namespace="ns",
+        bindings=["orders[#] -> work", "dead[placed] -> cemetery"],
+    )
+    async with Broker.create(config) as broker:
+        link = await broker.connect()
+        seen: list[Message] = []
+
+        def fail(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            seen.append(message)
+            raise ValueError("bad")
+
+        subscription = await broker.subscribe("work")
+        subscription.on("error", lambda error: None).on("message", fail)
+        await publish(broker, 1)
+        dead = await take(link, "ns:cemetery")
+        assert (dead.exchange, dead.routing_key) == ("ns:dead", "placed")
+        assert [message.queue for message in seen] == ["ns:work", "ns:work"]
+        assert [message.republished for message in seen] == [0, 1]
+        history = (dead.properties.headers or {})["rascal"]
+        assert history["recovery"] == {"ns:work": {"republished": 1}}
+        assert history["originalQueue"] == "ns:work"
+        await subscription.cancel()
+        await link.close()
+
+
+# --------------------------------------------------------------------------- counters, once
+
+
+async def test_message_redelivered_too_often_is_dead_lettered(where: Where) -> None:
+    """R-141, R-143."""
+    config = where.config(
+        {
+            "recovery": [{"strategy": "nack", "requeue": True}],
+            "redeliveries": {"limit": 3, "counter": "memory"},
+        }
+    )
+    async with Broker.create(config) as broker:
+        link = await broker.connect()
+        counts: list[int] = []
+
+        def fail(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            counts.append(message.headers["rascal"]["redeliveries"])
+            raise ValueError("bad")
+
+        subscription = await broker.subscribe("work")
+        heard = Heard(subscription, "error")
+        subscription.on("message", fail)
+        await publish(broker, 1, message_id="m1")
+        assert (await take(link, "cemetery")).properties.message_id == "m1"
+        assert counts == [0, 1, 2, 3]
+        error = heard.events[-1][1][0]
+        assert isinstance(error, RedeliveriesExceededError)
+        assert error.redeliveries == 4
+        await link.close()
+
+
+async def test_quorum_queue_counts_and_is_believed(where: Where) -> None:
+    """R-143: `x-delivery-count`; the counter is never asked."""
+    config = where.config(
+        {"redeliveries": {"limit": 10, "counter": "mine"}},
+        queues={
+            "work": {"options": {"arguments": {"x-queue-type": "quorum"}}},
+            "cemetery": {},
+        },
+    )
+    config["redeliveries"] = {"counters": {"mine": {"type": "custom", "options": {"start": 7}}}}
+    async with Broker.create(config, counters={"mine": Generous}) as broker:
+        shown: list[tuple[int, int | None]] = []
+
+        async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            shown.append((message.headers["rascal"]["redeliveries"], message.attempts))
+            if len(shown) < 3:
+                await ack_or_nack("again", {"strategy": "nack", "requeue": True})
+            else:
+                await ack_or_nack()
+
+        await broker.subscribe("work", handle)
+        await publish(broker, 1, message_id="m1")
+        await eventually(lambda: len(shown) == 3)
+        assert shown == [(0, 1), (1, 2), (2, 3)]
+
+
+class Generous:
+    """A counter of the application's own."""
+
+    def __init__(self, config: CounterConfig) -> None:
+        self.start = config.options["start"]
+        self.closed = 0
+
+    async def increment(self, key: str) -> int:
+        return int(self.start)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def a_custom_counter(where: Where) -> dict[str, Any]:
+    config = where.config({"redeliveries": {"limit": 10, "counter": "mine"}})
+    config["redeliveries"] = {
+        "counters": {"mine": {"type": "custom", "options": {"start": 7}}},
+    }
+    return config
+
+
+async def test_custom_counter_is_made_with_its_settings_and_closed_with_the_broker(
+    where: Where,
+) -> None:
+    """R-143."""
+    made: list[Generous] = []
+
+    def make(config: CounterConfig) -> Generous:
+        made.append(Generous(config))
+        return made[-1]
+
+    async with Broker.create(a_custom_counter(where), counters={"mine": make}) as broker:
+        shown: list[int] = []
+
+        async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            shown.append(message.headers["rascal"]["redeliveries"])
+            if len(shown) == 1:
+                await ack_or_nack("again", {"strategy": "nack", "requeue": True})
+            else:
+                await ack_or_nack()
+
+        await broker.subscribe("work", handle)
+        await publish(broker, 1, message_id="m1")
+        await eventually(lambda: len(shown) == 2)
+        assert shown == [0, 1 if where.url == "embedded://" else 7], "ours counts attempts itself"
+        assert made[0].closed == 0
+    assert [each.closed for each in made] == [1]
+
+
+async def test_custom_counter_without_a_factory_is_refused_at_once(where: Where) -> None:
+    with pytest.raises(UnsupportedError, match="mine"):
+        await Broker.create(a_custom_counter(where))
+
+
+async def test_message_published_twice_is_handled_once_also_after_a_restart(
+    where: Where, tmp_path: Path
+) -> None:
+    """Deduplication, with a store that outlives the process."""
+    path = str(tmp_path / "handled.db")
+    config = where.config({"deduplicate": {"store": "sqlite", "path": path}})
+    handled: list[Any] = []
+
+    async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        handled.append(content)
+        await ack_or_nack()
+
+    for round in (1, 2):
+        async with Broker.create(config) as broker:
+            subscription = await broker.subscribe("work", handle)
+            await publish(broker, "once", message_id="same")
+            await publish(broker, round, message_id=f"other{round}")
+            await eventually(lambda round=round: handled[-1:] == [round])
+            assert subscription.stats().duplicates == round - 1
+    assert handled == ["once", 1, 2]
+
+
+# --------------------------------------------------------------------------- handlers, answers
+
+
+async def test_handle_answers_whoever_asks(where: Where) -> None:
+    config = where.config(
+        queues={
+            "work": {"options": {"dead_letter_exchange": "dead"}},
+            "cemetery": {},
+            "replies": {},
+        }
+    )
+    async with Broker.create(config) as broker:
+
+        @broker.handle("work")
+        def add(numbers: list[int]) -> int:
+            return sum(numbers)
+
+        answers: list[tuple[str | None, Any]] = []
+
+        async def answered(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            answers.append((message.properties.correlation_id, content))
+            await ack_or_nack()
+
+        await broker.subscribe("/replies", answered)
+        await publish(broker, [1, 2], reply_to="replies", correlation_id="c1")
+        await publish(broker, ["no numbers"], reply_to="replies", correlation_id="c2")
+        await publish(broker, [3, 4], reply_to="replies", correlation_id="c3")
+        await eventually(lambda: len(answers) == 2)
+        assert sorted(answers) == [("c1", 3), ("c3", 7)]
+        link = await broker.connect()
+        assert (await take(link, "cemetery")).properties.correlation_id == "c2"
+        await link.close()
+
+
+async def test_answer_for_somebody_who_has_gone_is_dropped(where: Where) -> None:
+    async with Broker.create(where.config()) as broker:
+        subscription = await broker.subscribe("work")
+        subscription.handle(lambda content: content)
+        await publish(broker, 1, reply_to="gone")
+        await eventually(lambda: subscription.stats().acked == 1)
+
+
+async def test_subscribe_all_takes_declared_ones_and_others_when_asked(where: Where) -> None:
+    """R-150."""
+    async with Broker.create(where.config()) as broker:
+
+        def names(subscriptions: list[Subscription]) -> list[str]:
+            return [each.name for each in subscriptions]
+
+        assert names(await broker.subscribe_all()) == ["work"]
+        assert names(await broker.subscribe_all(implied=True)) == ["work", "/work", "/cemetery"]
+        only = await broker.subscribe_all(lambda config: config.queue == "cemetery", implied=True)
+        assert names(only) == ["/cemetery"]
+
+
+# --------------------------------------------------------------------------- ack time-outs
+
+
+async def test_late_ack_closes_the_channel_and_the_consumer_goes_on() -> None:
+    """D12, on the built-in broker, which closes channels as RabbitMQ does."""
+    config = Where("embedded://", "/").config(
+        {"prefetch": 1},
+        queues={
+            "work": {"options": {"arguments": {"x-consumer-timeout": 200}}},
+            "cemetery": {},
+        },
+    )
+    async with Broker.create(config) as broker:
+        subscription = await broker.subscribe("work")
+        heard = Heard(subscription, "ack_timeout", "ack_lost", "error")
+        seen: list[tuple[Any, bool]] = []
+        late: list[Awaitable[None]] = []
+
+        async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            seen.append((content, message.redelivered))
+            if len(seen) > 1:
+                await ack_or_nack()
+            else:
+                late.append(ack_or_nack())
+
+        subscription.on("message", handle)
+        await publish(broker, 1, 2)
+        await eventually(lambda: len(seen) == 3)
+        await late[0]
+        assert seen == [(1, False), (1, True), (2, False)]
+        assert heard.names == ["ack_timeout", "ack_lost"]
