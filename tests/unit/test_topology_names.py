@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from broker_client.config_loader import load_config
-from broker_client.errors import ChannelClosedError, TopologyError, TopologyMismatchError
+from broker_client.errors import (
+    ChannelClosedError,
+    ConfigError,
+    TopologyError,
+    TopologyMismatchError,
+)
 from broker_client.topology import Topology
 from tests.support.links import FakeLink
 from tests.support.warp import WarpLoop
@@ -35,6 +40,11 @@ def refusing(*wanted: tuple[str, str], code: int = 406, text: str = MISMATCH) ->
 
     link.before = refuse
     return link
+
+
+def test_queue_without_a_name_is_refused_with_what_to_write_instead_b7() -> None:
+    with pytest.raises(ConfigError, match=r"a queue needs a name; .*reply_to: true"):
+        a_topology(queues={"": {"options": {"exclusive": True}}})
 
 
 async def test_everything_is_declared_by_its_name_on_the_broker_r011() -> None:
