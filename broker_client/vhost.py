@@ -223,9 +223,10 @@ class Vhost:
         await self.publish_queue.close()
         self._regular.close()
         self._confirm.close()
+        connections = [self.connection]
         if self._consumers is not None:
-            await self._consumers.connection.close()
-        await self.connection.close()
+            connections.append(self._consumers.connection)
+        await asyncio.gather(*(each.close() for each in connections))
 
     async def bounce(self, timeout: float) -> None:
         """Replace its connections.
@@ -284,8 +285,9 @@ class Vhost:
             count = await self._topology.purge(link, part="shared")
         finally:
             await link.close()
-        if self._topology.has_own:
-            count += await self._topology.purge(await self.wait_up(), part="own")
+        own = self._consumers_link
+        if own is not None and self._topology.has_own:  # without it the queues are gone
+            count += await self._topology.purge(own, part="own")
         return count
 
     async def delete(self) -> None:
@@ -339,15 +341,20 @@ class Vhost:
 
     async def _establish_again(self, link: Link) -> None:
         parts = [(link, self._shared_part)]
-        if self._consumers is not None and self._topology.has_own:
-            own = self._consumers.connection.link
-            if own is not None and own.is_open:
-                parts.append((own, "own"))
+        own = self._consumers_link
+        if self._consumers is not None and own is not None and self._topology.has_own:
+            parts.append((own, "own"))
         for each, part in parts:
             refused = await self._topology.establish(each, purge=False, part=part, lenient=True)
             self._refusals.note(part, refused)
         await self._delays.restore(link)
         self._refusals.tell()
+
+    @property
+    def _consumers_link(self) -> Link | None:
+        """The link that consumers use, if it is up now."""
+        link = (self._consumers or self).connection.link
+        return link if link is not None and link.is_open else None
 
     @property
     def _shared_part(self) -> Part:
@@ -475,11 +482,12 @@ class _Outage:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-        self._since = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()  # a probe may ask from another thread
+        self._since = self._loop.time()
 
     @property
     def seconds(self) -> float:
-        return asyncio.get_running_loop().time() - self._since
+        return self._loop.time() - self._since
 
 
 class _Refusals:

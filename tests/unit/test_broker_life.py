@@ -80,6 +80,7 @@ async def test_health_of_a_broker_that_is_up_and_of_one_that_is_closed() -> None
     async with Broker.create(CONFIG) as broker:
         health = broker.health()
         assert (health.live, health.ready) == (True, True)
+        assert await asyncio.to_thread(broker.health) == health
         [connection] = health.vhosts["/"].connections
         assert (connection.role, connection.state) == ("both", "up")
     assert (broker.health().live, broker.health().ready) == (False, False)
@@ -115,4 +116,6 @@ async def test_exclusive_queue_works_on_the_built_in_broker() -> None:
         await (await broker.publish("/q", "x"))
         async with asyncio.timeout(5.0):
             await got.wait()
-        assert await broker.purge() == 0
+        await broker.unsubscribe_all()
+        await (await broker.publish("/q", "y"))
+        assert await broker.purge() == 2  # the first one was not settled
