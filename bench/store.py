@@ -197,7 +197,8 @@ def main(given: Iterable[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench-store.json")
     options = parser.parse_args(arguments)
     results: dict[str, Any] = {"machine": machine.facts()}
-    with tempfile.TemporaryDirectory(prefix="bench-store-", dir=ROOT / "build") as name:
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-store-", dir=options.json.parent) as name:
         folder = Path(name)
         if options.part in (None, "speed"):
             results["speed"] = speed(folder, options.messages, options.rounds)

@@ -6,25 +6,20 @@ python -m bench.spark.connector --url amqp://... --rows 5000 --json figures.json
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psutil
-from rich.console import Console
 
 import broker_client.spark
-from bench import machine
-from bench.spark.ratios import Ratio, as_json, table
+from bench.spark.ratios import Ratio
 from broker_client import Broker, Publication
 from broker_client.config_url import parse_url
 from broker_client.message import Delivery
@@ -49,10 +44,19 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def best(work: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    """Seconds of the fastest of some rounds, after a first one that warms up."""
-    work()
-    return min(timed(work) for _ in range(rounds))
+def best(
+    work: Callable[[], Any], rounds: int = ROUNDS, *, before: Callable[[], Any] | None = None
+) -> float:
+    """Seconds of the fastest of some rounds, after a first one that warms up.
+
+    `before` each round something else may be done, which is not counted.
+    """
+    taken = []
+    for _ in range(rounds + 1):
+        if before is not None:
+            before()
+        taken.append(timed(work))
+    return min(taken[1:])
 
 
 class Bench:
@@ -98,9 +102,17 @@ class Bench:
 
         columns = best(arrow)
         return [
-            ratio("prefetch on / off, feed only", plain / ahead, 1.15, rate(self.rows * 5, ahead)),
-            ratio(
-                "arrow / iterator, feed only", ahead / columns, 2.5, rate(self.rows * 5, columns)
+            Ratio(
+                "driver feed, prefetch on / off",
+                plain / ahead,
+                1.15,
+                figures=rates(self.rows * 5, on=ahead, off=plain),
+            ),
+            Ratio(
+                "driver feed, arrow / iterator",
+                ahead / columns,
+                2.5,
+                figures=rates(self.rows * 5, arrow=columns, iterator=ahead),
             ),
         ]
 
@@ -116,22 +128,27 @@ class Bench:
             for each in waiting:
                 await each
 
-        return best(lambda: self.publisher.run(publish, timeout=600), 2)
+        # A queue that grows from round to round would slow the later ones down.
+        return best(lambda: self.publisher.run(publish, timeout=600), 2, before=self.purge)
 
     def driver_iterator(self) -> float:
         def publish() -> None:
             self.publisher.publish_frame(self.frame(), "p", window=WINDOW, progress=False)
 
-        return best(publish, 2)
+        return best(publish, 2, before=self.purge)
 
     def memory(self) -> Ratio:
         """Growth of the driver's memory for ten times the rows."""
         small = self._growth(self.rows)
         large = self._growth(self.rows * 10)
         base = psutil.Process().memory_info().rss
-        value = (base + large) / (base + small)
-        text = f"+{large / 2**20:.0f} MiB / +{small / 2**20:.0f} MiB on {base / 2**20:.0f} MiB"
-        return ratio("driver memory, 10x the rows", value, 1.2, text, at_least=False)
+        return Ratio(
+            "driver memory, 10x the rows",
+            (base + large) / (base + small),
+            1.2,
+            at_most=True,
+            figures={"MiB before": base / 2**20, "growth": large / 2**20, "of 1x": small / 2**20},
+        )
 
     def _growth(self, rows: int) -> float:
         process = psutil.Process()
@@ -157,7 +174,7 @@ class Bench:
             writer = self.frame(partitions=2).write.format("broker").option("url", self.url)
             writer.option("routingKey", self.queue).mode("append").save()
 
-        return best(save, 2)
+        return best(save, 2, before=self.purge)
 
     def decoding(self) -> Ratio:
         """Rows to messages in a writer that gets Arrow batches, and in one that gets rows."""
@@ -171,9 +188,12 @@ class Bench:
 
         idle = best(lambda: frame.limit(10).write.format("bench_arrow").mode("append").save())
         arrow, rows = best(into("bench_arrow")), best(into("bench_rows"))
-        value = max(rows - idle, 0.001) / max(arrow - idle, 0.001)
-        text = f"{rows:.2f} s / {arrow:.2f} s, less {idle:.2f} s of an empty job each"
-        return ratio("arrow sink / row sink, no broker", value, 1.5, text)
+        return Ratio(
+            "sink without a broker, arrow / rows",
+            max(rows - idle, 0.001) / max(arrow - idle, 0.001),
+            1.5,
+            figures={"rows s": rows, "arrow s": arrow, "empty job s": idle},
+        )
 
     # ------------------------------------------------------------------ source
 
@@ -236,19 +256,20 @@ class Bench:
         spooling = self._spooling()
         durations = [each["batchDuration"] for each in batches[1:] if each["numInputRows"]]
         per_row = sum(durations) / 1000 / max(1, rows)
+        plain_rate = self.rows * 3 / plain
         return [
-            ratio(
+            Ratio(
                 "source with spool / plain consumer",
-                steady / (self.rows * 3 / plain),
+                steady / plain_rate,
                 0.5,
-                f"{steady:,.0f}/s / {self.rows * 3 / plain:,.0f}/s",
+                figures={"source /s": steady, "plain /s": plain_rate},
             ),
-            ratio(
-                "spool's share of the time of a batch",
+            Ratio(
+                "spool's share of a batch",
                 spooling / 10_000 / per_row,
                 0.2,
-                f"{spooling * 1000:.0f} ms / {per_row * 10_000_000:.0f} ms for 10,000 rows",
-                at_least=False,
+                at_most=True,
+                figures={"spool ms": spooling * 1000, "batch ms": per_row * 10_000_000},
             ),
         ]
 
@@ -271,88 +292,39 @@ class Bench:
         return best(write)
 
 
-def ratio(name: str, value: float, target: float, figures: str, *, at_least: bool = True) -> Ratio:
-    return Ratio(name, value, target, at_least, figures)
+def rates(rows: int, **seconds: float) -> dict[str, float]:
+    """Rows a second, by name."""
+    return {f"{name} /s": rows / each for name, each in seconds.items()}
 
 
-def rate(rows: int, seconds: float) -> str:
-    return f"{rows / seconds:,.0f} rows/s"
+def measure(spark: SparkSession, *, rows: int = 20_000) -> Iterator[Ratio]:
+    """The ratios of publishing and reading through Spark.
 
-
-def measure(bench: Bench, say: Callable[[str], None]) -> list[Ratio]:
-    """All of it."""
-    found: list[Ratio] = []
-    say("what Spark hands to the driver")
-    found += bench.feeds()
-    say("publishing from the driver")
-    plain, driver = bench.plain_publisher(), bench.driver_iterator()
-    text = f"{rate(bench.rows, driver)} / {rate(bench.rows, plain)}"
-    found.append(ratio("driver iterator / plain publisher", plain / driver, 0.5, text))
-    found.append(bench.memory())
-    bench.purge()
-    say("publishing from executors")
-    sink = bench.executor_sink()
-    text = f"{rate(bench.rows, sink)} / {rate(bench.rows, driver)}"
-    found.append(ratio("executor sink, 2 tasks / driver iterator", driver / sink, 1.0, text))
-    found.append(bench.decoding())
-    say("reading a queue")
-    found += bench.sources()
-    return found
-
-
-@contextmanager
-def broker_url(given: str | None) -> Iterator[str]:
-    """`given`, or that of a RabbitMQ of our own."""
-    if given is not None:
-        yield given
-        return
-    with RabbitMQ() as server:
-        yield server.url(server.make_vhost())
-
-
-def session() -> SparkSession:
-    """Two cores, quiet."""
-    from pyspark.sql import SparkSession
-
-    broker_client.spark.prepare()
-    settings: dict[str, bool | float | int | str | None] = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
-    made = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-    made.sparkContext.setLogLevel("OFF")
-    broker_client.spark.register(made)
-    return made
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark.connector", description=__doc__)
-    parser.add_argument("--url", help="a RabbitMQ to use; a private one is started otherwise")
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    arguments = parser.parse_args()
-    console = Console(stderr=True, highlight=False)
-    facts = machine.facts()
-    folder = Path(tempfile.mkdtemp(prefix="bench-spark-"))
-    spark = session()
-    try:
-        with broker_url(arguments.url) as url:
-            bench = Bench(spark, url, arguments.rows, folder)
-            try:
-                found = measure(bench, lambda text: console.print(f"==> {text}"))
-            finally:
-                bench.close()
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-    Console().print(table(found, f"Spark connector, {arguments.rows:,} rows"))
-    if arguments.json is not None:
-        text = json.dumps({"machine": facts, "ratios": as_json(found)}, indent=2)
-        arguments.json.write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    Args:
+        rows: of a frame; some measures take a multiple.
+    """
+    broker_client.spark.register(spark)
+    with tempfile.TemporaryDirectory() as folder, RabbitMQ() as server:
+        bench = Bench(spark, server.url(server.make_vhost()), rows, Path(folder))
+        try:
+            yield from bench.feeds()
+            plain, driver = bench.plain_publisher(), bench.driver_iterator()
+            yield Ratio(
+                "driver iterator / plain publisher",
+                plain / driver,
+                0.5,
+                figures=rates(rows, driver=driver, plain=plain),
+            )
+            yield bench.memory()
+            bench.purge()
+            sink = bench.executor_sink()
+            yield Ratio(
+                "executor sink, 2 tasks / driver iterator",
+                driver / sink,
+                1.0,
+                figures=rates(rows, sink=sink, driver=driver),
+            )
+            yield bench.decoding()
+            yield from bench.sources()
+        finally:
+            bench.close()

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from broker_client.cli.import_rascal import import_rascal
+from broker_client.cli.stats import stats
 from broker_client.cli.store import store_app
 from broker_client.cli.summary import summary
 from broker_client.config_loader import load_config
@@ -43,6 +44,7 @@ def _print_version(wanted: bool) -> None:
 
 
 app.command("import-rascal")(import_rascal)
+app.command("stats")(stats)
 app.add_typer(store_app, name="store")
 
 
