@@ -173,7 +173,7 @@ def problems(
 def run(spark: SparkSession, options: argparse.Namespace, console: Console) -> int:
     """The whole pipeline; returns 1 when it does not add up."""
     from broker_client.spark.events import read_events, whole
-    from spark import jobs, plots
+    from spark import drawing, jobs, plots
     from spark.pipeline import compact_to, write
 
     out = Path(options.out)
@@ -228,7 +228,7 @@ def run(spark: SparkSession, options: argparse.Namespace, console: Console) -> i
             "routes": [each.asDict() for each in routes.collect()],
             "latency": [each.asDict() for each in tables["latency"].collect()],
         }
-        plots.save(plots.flights(rows, result), Path(options.plot))
+        drawing.save(plots.flights(rows, result), Path(options.plot))
         console.print(f"drawn in {options.plot}", style="dim")
     for sentence in wrong:
         console.print(sentence, style="red", markup=False)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker_client.spark.errors import MissingExtraError
+from spark.drawing import (
+    COLOURS,
+    EVENT_COLOURS,
+    INK,
+    bars,
+    new_figure,
+    nothing,
+    plain_numbers,
+    save,
+    short_dates,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,23 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Rows = list[dict[str, Any]]
-COLOURS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#db2777", "#0891b2", "#ca8a04", "#475569")
-INK, FAINT = "#1f2937", "#e5e7eb"
-EVENT_COLOURS = {
-    "published": "#94a3b8",
-    "confirmed": "#475569",
-    "enqueued": "#0891b2",
-    "delivered": "#2563eb",
-    "acked": "#059669",
-    "nacked": "#ea580c",
-    "requeued": "#ca8a04",
-    "timed_out": "#db2777",
-    "dead_lettered": "#b91c1c",
-    "expired": "#9333ea",
-    "dropped": "#7f1d1d",
-    "returned": "#be185d",
-    "publish_failed": "#111827",
-}
 _MOST_QUEUES = 4  # rows of panels; the queues with most messages
 
 
@@ -54,59 +47,6 @@ def picture(job: str, rows: dict[str, Rows]) -> Figure:
     return _PICTURES[job](rows)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a picture, and forget it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix != ".html":
-        figure.savefig(path, dpi=140)
-        return
-    text = io.StringIO()
-    figure.savefig(text, format="svg")
-    svg = text.getvalue()
-    page = (
-        "<!doctype html><meta charset=utf-8><title>broker_client</title>"
-        "<style>body{margin:2rem auto;max-width:1200px;font-family:sans-serif}"
-        "svg{width:100%;height:auto}</style>"
-    )
-    path.write_text(page + svg[svg.index("<svg") :], encoding="utf-8")
-
-
-def new_figure(title: str, width: float, height: float) -> Figure:
-    """An empty picture in our style.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib") from None
-    matplotlib.rcParams.update(
-        {
-            "font.size": 10,
-            "text.color": INK,
-            "axes.labelcolor": INK,
-            "axes.edgecolor": "#9ca3af",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.titlelocation": "left",
-            "axes.titlesize": 11,
-            "axes.titleweight": "bold",
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "grid.color": FAINT,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "legend.frameon": False,
-            "svg.fonttype": "none",
-        }
-    )
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
-    return figure
-
-
 def _latency(rows: dict[str, Rows]) -> Figure:
     table = rows["latency"]
     phases = [
@@ -119,7 +59,7 @@ def _latency(rows: dict[str, Rows]) -> Figure:
         2.6 * max(len(queues), 1) + 0.8,
     )
     if not table:
-        return _nothing(figure)
+        return nothing(figure)
     panels = figure.subplots(len(queues), len(phases), squeeze=False, sharey="row", sharex=True)
     for row, queue in enumerate(queues):
         for column, phase in enumerate(phases):
@@ -148,10 +88,10 @@ def draw_latency(axes: Axes, rows: Rows) -> None:
     rows = sorted(rows, key=lambda row: row["window"])
     if len(rows) == 1:
         values = [rows[0][key] for key, _, _ in lines]
-        bars = axes.barh(
+        drawn = axes.barh(
             [label for _, label, _ in lines], values, color=[c for _, _, c in lines], height=0.6
         )
-        axes.bar_label(bars, [f"{value:,.3g} ms" for value in values], padding=4, fontsize=9)
+        axes.bar_label(drawn, [f"{value:,.3g} ms" for value in values], padding=4, fontsize=9)
         axes.margins(x=0.25)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
@@ -164,15 +104,15 @@ def draw_latency(axes: Axes, rows: Rows) -> None:
         times, [r["p50_ms"] for r in rows], [r["p95_ms"] for r in rows], color=COLOURS[0], alpha=0.1
     )
     axes.set_yscale("log")
-    _plain_numbers(axes.yaxis)
-    _short_dates(axes)
+    plain_numbers(axes.yaxis)
+    short_dates(axes)
 
 
 def _throughput(rows: dict[str, Rows]) -> Figure:
     events, depth = rows["throughput"], rows["backlog"]
     figure = new_figure("Throughput and backlog", 11, 8)
     if not events:
-        return _nothing(figure)
+        return nothing(figure)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 1.4])
     totals: dict[str, dict[Any, int]] = defaultdict(lambda: defaultdict(int))
     for row in events:
@@ -216,8 +156,8 @@ def _throughput(rows: dict[str, Rows]) -> Figure:
     bottom.set_title("age of the oldest of them, in seconds")
     bottom.set_ylim(bottom=0)
     for axes in (top, middle, bottom):
-        _plain_numbers(axes.yaxis)
-    _short_dates(bottom)
+        plain_numbers(axes.yaxis)
+    short_dates(bottom)
     return figure
 
 
@@ -228,7 +168,7 @@ def _reliability(rows: dict[str, Rows]) -> Figure:
     height = 1.6 + 0.75 * len(table) + 0.32 * max(len(causes), 2)
     figure = new_figure("Reliability", 10, max(height, 4))
     if not table and not causes:
-        return _nothing(figure)
+        return nothing(figure)
     upper, lower = figure.subplots(
         2, 1, height_ratios=[max(len(table), 1) * 0.75 + 0.6, max(len(causes), 2) * 0.32 + 0.6]
     )
@@ -242,8 +182,8 @@ def _reliability(rows: dict[str, Rows]) -> Figure:
     for offset, (key, label, colour) in enumerate(rates):
         places = [place + (offset - 1.5) * 0.2 for place in range(len(table))]
         values = [100 * (row[key] or 0.0) for row in table]
-        bars = upper.barh(places, values, height=0.18, color=colour, label=label)
-        upper.bar_label(bars, [f"{value:.3g} %" for value in values], padding=3, fontsize=8)
+        drawn = upper.barh(places, values, height=0.18, color=colour, label=label)
+        upper.bar_label(drawn, [f"{value:.3g} %" for value in values], padding=3, fontsize=8)
     upper.set_yticks(range(len(table)), names)
     upper.invert_yaxis()
     upper.set_title("share of deliveries, in %")
@@ -251,7 +191,7 @@ def _reliability(rows: dict[str, Rows]) -> Figure:
     upper.set_xlim(left=0)
     upper.grid(axis="y", visible=False)
     upper.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _bars(
+    bars(
         lower,
         "causes",
         [_cause(row) for row in causes],
@@ -277,13 +217,13 @@ def _poison(rows: dict[str, Rows]) -> Figure:
     groups = rows["poison_groups"][:15]
     figure = new_figure("Poison messages, by what went wrong", 10, 1.8 + 0.4 * max(len(groups), 2))
     if not groups:
-        return _nothing(figure, "no message was tried again and again")
+        return nothing(figure, "no message was tried again and again")
     axes = figure.subplots()
     labels = [f"{row['queue']}: {row['fingerprint']}" for row in groups]
-    _bars(
+    bars(
         axes,
         "messages",
-        [_cut(each, 70) for each in labels],
+        [shortened(each, 70) for each in labels],
         [row["messages"] for row in groups],
         [COLOURS[1]] * len(groups),
     )
@@ -306,7 +246,7 @@ def _audit(rows: dict[str, Rows]) -> Figure:
     )
     colours = [EVENT_COLOURS.get(each, EVENT_COLOURS["acked"]) for each in flow]
     names = [each.replace("_", " ") for each in flow]
-    _bars(left, "messages", names, [counts[each] for each in flow], colours)
+    bars(left, "messages", names, [counts[each] for each in flow], colours)
     bad = (
         "lost",
         "dead_letters_waiting",
@@ -315,7 +255,7 @@ def _audit(rows: dict[str, Rows]) -> Figure:
         "never_enqueued",
         "events_missing",
     )
-    _bars(
+    bars(
         right,
         "problems",
         [each.replace("_", " ") for each in bad],
@@ -349,7 +289,7 @@ def flights(rows: dict[str, Rows], result: Mapping[str, Any]) -> Figure:
     delays.legend()
     often = [row for row in routes if row["departures"] >= _OFTEN]
     top = sorted(often, key=lambda row: -row["mean_delay"])[:10]
-    _bars(
+    bars(
         worst,
         "latest routes, in minutes",
         [f"{row['origin']} to {row['dest']}, {row['hour']}:00" for row in top],
@@ -363,7 +303,7 @@ def flights(rows: dict[str, Rows], result: Mapping[str, Any]) -> Figure:
         axes.set_title(f"messages {_PHASES[phase]}, in ms")
         axes.xaxis.set_visible(False)
     flow = ("published", "confirmed", "handled", "lost", "duplicates_unexplained")
-    _bars(
+    bars(
         figure.add_subplot(grid[1, 2]),
         "adds up" if result["adds_up"] else "DOES NOT ADD UP",
         ["published", "confirmed", "handled", "lost", "duplicates"],
@@ -376,27 +316,6 @@ def flights(rows: dict[str, Rows], result: Mapping[str, Any]) -> Figure:
 _OFTEN = 10  # departures in the month; below that a mean delay says little and is not drawn
 
 
-def _bars(
-    axes: Axes, title: str, names: Sequence[str], values: Sequence[float], colours: Sequence[str]
-) -> None:
-    axes.set_title(title)
-    if not values:
-        axes.text(0.0, 0.5, "none", transform=axes.transAxes, color="#6b7280")
-        axes.set_axis_off()
-        return
-    places = range(len(values))
-    bars = axes.barh(places, values, color=colours, height=0.65)
-    axes.set_yticks(places, names)
-    axes.bar_label(bars, [f"{value:,}" for value in values], padding=4, fontsize=9)
-    axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set_xlim(left=0, right=None if any(values) else 1)
-    axes.grid(axis="y", visible=False)
-    axes.xaxis.set_visible(False)
-    axes.spines["bottom"].set_visible(False)
-    axes.grid(visible=False)
-
-
 def _busiest(rows: Rows, column: str, *, most: int = _MOST_QUEUES) -> list[str]:
     totals: dict[str, int] = defaultdict(int)
     for row in rows:
@@ -406,31 +325,6 @@ def _busiest(rows: Rows, column: str, *, most: int = _MOST_QUEUES) -> list[str]:
 
 def _named(queue: str, subscription: str | None) -> str:
     return queue if subscription in (None, queue) else f"{queue} ({subscription})"
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def _nothing(figure: Figure, why: str = "the log has nothing to show here") -> Figure:
-    figure.text(0.5, 0.5, why, ha="center", color="#6b7280")
-    return figure
-
-
-def _plain_numbers(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _short_dates(axes: Axes) -> None:
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-    locator = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    formatter = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_formatter(formatter)
 
 
 _PICTURES: dict[str, Callable[[dict[str, Rows]], Figure]] = {

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from broker_client.spark import PublishReport
 from broker_client.spark.events import read_events
-from spark import flights, pipeline, plots
+from spark import drawing, flights, pipeline, plots
 from spark.arguments import parser
 from tests.spark.jobs.builders import Lines, write_log
 
@@ -242,5 +242,5 @@ def test_every_picture_is_drawn_also_of_nothing(
     tmp_path: Path, job: str, rows: dict[str, Any], text: str
 ) -> None:
     file = tmp_path / "picture.svg"
-    plots.save(plots.picture(job, rows), file)
+    drawing.save(plots.picture(job, rows), file)
     assert text in file.read_text()
