@@ -129,8 +129,10 @@ async def test_message_republished_here_shows_its_past_to_rascal(
     async def fail(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
         nonlocal seen
         seen += 1
+        if seen > 2:
+            return  # unsettled: the queue has it back when the subscription ends
         await ack_or_nack(ValueError("failed in Python"), {"strategy": "republish", "attempts": 5})
-        if seen == 2:
+        if message.republished == 1:
             done.set()
 
     subscription = await broker.subscribe("q")
