@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from broker_client.client_events import LoggedPublishQueue, LoggedSubscription
-from broker_client.config import BrokerConfig, ConnectionConfig, SubscriptionConfig, VhostConfig
+from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config_loader import Source, load_config
+from broker_client.connectors import connectors_of
 from broker_client.consuming import ConsumingStores
 from broker_client.emitter import Emitter, Listener
 from broker_client.errors import (
@@ -25,6 +26,7 @@ from broker_client.errors import (
 )
 from broker_client.eventlog import EventLog
 from broker_client.handlers import Handler
+from broker_client.health import Health
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
 from broker_client.publish_queue import PublishQueue
@@ -36,25 +38,32 @@ from broker_client.shovels import Shovel
 from broker_client.stats import BrokerStats
 from broker_client.subscription import Subscription
 from broker_client.tasks import TaskGroup
-from broker_client.transport.base import Connector, Link
+from broker_client.transport.base import Link
 from broker_client.transport.embedded import EmbeddedNodes
-from broker_client.transport.network import NetworkConnector
 from broker_client.vhost import Vhost
 
 log = logging.getLogger("broker_client.broker")
 
 H = TypeVar("H", bound=Handler)
 
+_BOUNCE_TIMEOUT = 30.0  # seconds
 _DRAIN_TIMEOUT = 10.0  # seconds `shutdown` waits for publishes to be confirmed
 
 
 class Broker(Emitter):
     """Publishes and subscribes by the names of a configuration, and keeps it all alive.
 
-    Make one with `Broker.create`. Events, each with the vhost's name as last argument:
-    ``connect(vhost, url)``, ``disconnect(vhost, url)``, ``error(error, vhost)``,
-    ``paused(vhost)``, ``resumed(vhost)``, ``vhost_initialised(vhost)``,
-    ``blocked(reason, vhost)``, ``unblocked(vhost)``.
+    Make one with `Broker.create`. Events (rascal R-222), most with the vhost's name last:
+
+    * ``connect(vhost, url)``, ``disconnect(vhost, url)``: the connection that publishes, or the
+      only one. ``consumers_connected(vhost, url)``, ``consumers_disconnected(vhost, url)``: the
+      one of the consumers, where they have one of their own.
+    * ``close(error, vhost)``: a connection was closed in order by its broker; it is an ``error``
+      where nobody listens for it. ``error(error, vhost)``: everything else that went wrong.
+    * ``vhost_initialised(vhost)``: connected, and the topology is there. ``paused(vhost)``,
+      ``resumed(vhost)``: publishing. ``blocked(reason, vhost)``, ``unblocked(vhost)``: by the
+      broker; acks go on.
+    * ``busy(stats, vhost)``, ``ready(stats, vhost)``: a pool of channels, with its `PoolStats`.
     """
 
     EVENTS: ClassVar[frozenset[str]] = frozenset(
@@ -67,6 +76,11 @@ class Broker(Emitter):
             "vhost_initialised",
             "blocked",
             "unblocked",
+            "close",
+            "consumers_connected",
+            "consumers_disconnected",
+            "busy",
+            "ready",
         }
     )
 
@@ -92,6 +106,7 @@ class Broker(Emitter):
         self._pid = os.getpid()
         self._closing = False  # subscriptions drain; their handlers may still publish
         self._closed = False
+        self._half_made = False  # `create` failed; there may be something to nuke
         self._ended = asyncio.Event()
 
     @classmethod
@@ -137,23 +152,29 @@ class Broker(Emitter):
         self._loop = asyncio.get_running_loop()
         try:
             for config in self.config.vhosts.values():
-                connectors = [self._connector(config, each) for each in config.connections]
-                vhost = Vhost(config, connectors, self.emit, self._senders, self._queue_kind)
-                self._vhosts[config.name] = vhost
-                if config.publish_queue.outbox is not None:
-                    await vhost.open_outbox(
-                        self._nodes.connector(outbox_url(config.publish_queue.outbox), "/"),
-                        self._senders,
-                    )
+                self._vhosts[config.name] = self._make_vhost(config)
+            for vhost in self._vhosts.values():
+                outbox = vhost.config.publish_queue.outbox
+                if outbox is not None:
+                    connector = self._nodes.connector(outbox_url(outbox), "/")
+                    await vhost.open_outbox(connector, self._senders)
                 await vhost.open()
             for shovel in self.config.shovels.values():
                 self._shovels.append(Shovel(shovel, self._publisher, self._shovel_failed))
                 self._shovels[-1].start(await self.subscribe(shovel.subscription))
-        except BaseException:
+        except BaseException as error:
             await self._close_vhosts()
             self._closing = self._closed = True
             self._ended.set()
+            if isinstance(error, BrokerClientError):
+                self._half_made, error.broker = True, self
             raise
+
+    def _make_vhost(self, config: VhostConfig) -> Vhost:
+        brokers = self.config.connections_of(config.name)
+        config = config.model_copy(update={"connections": brokers})
+        main, consuming = connectors_of(config, self._nodes.connector)
+        return Vhost(config, main, self.emit, self._senders, self._queue_kind, consuming)
 
     def _shovel_failed(self, error: BrokerClientError, vhost: str) -> None:
         self.emit("error", error, vhost)
@@ -174,13 +195,6 @@ class Broker(Emitter):
         if self._event_log is None:
             return Subscription
         return partial(LoggedSubscription, event_log=self._event_log)
-
-    def _connector(self, vhost: VhostConfig, connection: ConnectionConfig) -> Connector:
-        url = connection.url.get_secret_value()
-        name = connection.vhost_name(vhost.name)
-        if connection.is_embedded:
-            return self._nodes.connector(url, name)
-        return NetworkConnector(url, vhost=name, heartbeat=connection.heartbeat)
 
     # ------------------------------------------------------------------ publishing
 
@@ -405,20 +419,43 @@ class Broker(Emitter):
         return sum([await vhost.purge() for vhost in self._vhosts.values()])
 
     async def nuke(self) -> None:
-        """Cancel every subscription, delete every declared exchange and queue, shut down."""
-        self._check_usable()
-        await self.unsubscribe_all()
-        for vhost in self._vhosts.values():
-            await vhost.delete()
-        await self.shutdown()
+        """Cancel every subscription, delete every declared exchange and queue, shut down.
 
-    async def bounce(self) -> None:
-        """Cancel every subscription and replace every connection (rascal R-216)."""
+        A vhost that is asserted is deleted too. What is still queued to be published is dropped.
+        Works on the `broker` of an error of `create` as well, but for the built-in broker.
+
+        Raises:
+            TransportError: a broker did not answer; the others were nuked all the same.
+        """
+        if not self._half_made:
+            self._check_usable()
+            await self.unsubscribe_all()
+        self._closed = True
+        failures: list[BrokerClientError] = []
+        for vhost in self._vhosts.values():
+            if self._half_made and vhost.is_embedded:
+                continue  # what was in memory is gone with its node
+            try:
+                await vhost.nuke()
+            except BrokerClientError as error:
+                failures.append(error)
+        await self.shutdown()
+        if failures:
+            raise failures[0]
+
+    async def bounce(self, *, timeout: float = _BOUNCE_TIMEOUT) -> None:
+        """Cancel every subscription and replace every connection (rascal R-216).
+
+        Args:
+            timeout: seconds for the connections of each vhost to be back.
+
+        Raises:
+            ConnectFailedError: they were not; the Broker goes on trying.
+        """
         self._check_usable()
         await self.unsubscribe_all()
         for vhost in self._vhosts.values():
-            vhost.connection.abort("bounced")
-            await vhost.connection.wait_up()
+            await vhost.bounce(timeout)
 
     async def shutdown(self, *, timeout: float = _DRAIN_TIMEOUT) -> None:
         """End in order: subscriptions drain, publishes are confirmed, connections close.
@@ -469,8 +506,18 @@ class Broker(Emitter):
             await asyncio.to_thread(self._event_log.close)
 
     def connections(self) -> list[tuple[str, str]]:
-        """(vhost, address) of every vhost; passwords are masked."""
-        return [(vhost.name, vhost.url) for vhost in self._vhosts.values()]
+        """(vhost, address) of every connection; passwords are masked."""
+        return [each for vhost in self._vhosts.values() for each in vhost.connections()]
+
+    def health(self) -> Health:
+        """How it is, for probes: never waits, and may be asked at any time."""
+        vhosts = {vhost.name: vhost.health() for vhost in self._vhosts.values()}
+        usable = not self._closing
+        return Health(
+            usable and all(each.live for each in vhosts.values()),
+            usable and all(each.ready for each in vhosts.values()),
+            vhosts,
+        )
 
     def stats(self) -> BrokerStats:
         """A snapshot of everything."""

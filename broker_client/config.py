@@ -167,6 +167,13 @@ class VhostConfig(Settings):
     def _queues_know_their_namespace(
         cls, value: dict[str, QueueConfig], info: ValidationInfo
     ) -> dict[str, QueueConfig]:
+        # AMQP 0-9-1 §1.7.2.1: a queue declared as "" gets a name of the broker's, another one
+        # after each reconnect; nothing here could be bound to it, or consume from it.
+        if "" in value:
+            raise ValueError(
+                "a queue needs a name; for one of each process give it a name and "
+                "{reply_to: true, options: {exclusive: true}}"
+            )
         return {key: each.within(info.data.get("namespace")) for key, each in value.items()}
 
     @field_validator("bindings")

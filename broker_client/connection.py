@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from broker_client.config import RetryConfig
@@ -20,11 +22,13 @@ from broker_client.errors import (
     OperationTimeoutError,
     TransportError,
 )
-from broker_client.retry import Backoff, reconnect_policy
+from broker_client.retry import Backoff, is_retryable, reconnect_policy
 from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Connector, Link
 
 log = logging.getLogger("broker_client.connection")
+
+_DROPPED_REMEMBERED = 4  # links that may not have come to rest yet
 
 
 class ConnectionOwner(Protocol):
@@ -41,15 +45,53 @@ class ConnectionOwner(Protocol):
     def unblocked(self, link: Link) -> None: ...
 
 
+class _Schedule:
+    """When the addresses that share one `retry` are tried next."""
+
+    def __init__(self, retry: RetryConfig) -> None:
+        self.retry = retry
+        self.backoff = Backoff(retry)
+        self.due = float("-inf")  # loop time
+        self.restless = False  # a link of theirs was lost, and none has stayed up since
+
+    def put_off(self, now: float) -> None:
+        """Not before the next wait is over."""
+        self.due = now + self.backoff.next()
+
+    def stayed_up(self) -> None:
+        """A link lived long enough: begin again from the first wait."""
+        self.restless = False
+        self.backoff.reset()
+
+
+@dataclass(slots=True)
+class _Address:
+    """One of the places to connect to."""
+
+    index: int
+    connector: Connector
+    connect_timeout: float
+    schedule: _Schedule
+    given_up: bool = False  # failed, and not to be tried again
+
+
 class Connection:
     """A link to one of several brokers, replaced when it fails.
 
+    Every address has its own waits: one whose turn has not come is left out of a round. Those
+    that share the same `retry` are tried in the same rounds, one after the other.
+
     Args:
         name: for logs and `repr`.
-        connectors: addresses, tried in turn; the one that worked last is tried first.
-        retry: waits between rounds over all of them.
-        connect_timeout: seconds for one attempt, TCP, TLS and handshake together.
+        connectors: addresses, tried in turn.
+        retry: waits between rounds, one for all addresses or one for each. An address with
+            ``retry: false`` is tried at the start only.
+        connect_timeout: seconds for one attempt, TCP, TLS and handshake together; for all or for
+            each.
         prepare_timeout: seconds its owner has to make a new link ready.
+        fixed: True begins every round with the first address; False with the one that worked last.
+        leader: a connection that this one follows: it waits for its link, and tries the address
+            of that first.
     """
 
     def __init__(
@@ -58,24 +100,25 @@ class Connection:
         connectors: Sequence[Connector],
         owner: ConnectionOwner,
         *,
-        retry: RetryConfig,
-        connect_timeout: float,
+        retry: RetryConfig | Sequence[RetryConfig],
+        connect_timeout: float | Sequence[float],
         prepare_timeout: float = 30.0,
+        fixed: bool = False,
+        leader: Connection | None = None,
     ) -> None:
         self._name = name
-        self._connectors = list(connectors)
         self._owner = owner
-        self._retry = retry
-        self._connect_timeout = connect_timeout
         self._prepare_timeout = prepare_timeout
-        self._backoff = Backoff(retry)
+        self._fixed = fixed
+        self._leader = leader
+        self._addresses = _addresses(connectors, retry, connect_timeout)
         self._tasks = TaskGroup(f"connection {name}")
-        self._current = 0  # index of the connector that worked last
+        self._current = 0  # index of the address that worked last
         self._link: Link | None = None
         self._up: asyncio.Event | None = None
         self._down: asyncio.Event | None = None
         self._lost: asyncio.Future[TransportError] | None = None
-        self._restless = False  # lost before, and not up for long enough since
+        self._dropped: deque[Link] = deque(maxlen=_DROPPED_REMEMBERED)
         self._closed = False
         self._failed: Exception | None = None  # why it was given up for good
         self.epoch = 0
@@ -93,15 +136,29 @@ class Connection:
     @property
     def url(self) -> str:
         """Where it leads, or last led, masked."""
-        return self._link.url if self._link else self._connectors[self._current].url
+        return self._link.url if self._link else self._addresses[self._current].connector.url
+
+    @property
+    def is_begun(self) -> bool:
+        """True once `open` or `start` was called."""
+        return self._up is not None
+
+    @property
+    def current(self) -> int:
+        """Index of the address that worked last."""
+        return self._current
 
     @property
     def state(self) -> str:
         """In a word, for errors: up, down or closed."""
         return "closed" if self._closed else "up" if self._link else "down"
 
-    async def open(self) -> None:
-        """Connect for the first time: each address once, no waiting.
+    async def open(self, *, retry: bool = False, timeout: float | None = None) -> None:
+        """Connect for the first time.
+
+        Args:
+            retry: False tries each address once, without waiting; True goes on until one answers.
+            timeout: seconds that may take altogether; None is for ever.
 
         Raises:
             TransportError: no address answered; the last failure.
@@ -109,12 +166,32 @@ class Connection:
             BrokerClosedError: it was closed meanwhile.
         """
         self._up, self._down = asyncio.Event(), asyncio.Event()
-        link = await self._connect_round()
+        link = await self._first_link(retry, timeout)
         if self._closed:
             link.abort()
             raise BrokerClosedError(f"connection {self._name!r}")
         self._rise(link)
         self._tasks.spawn(self._keep(), "keep")
+
+    async def _first_link(self, retry: bool, timeout: float | None) -> Link:
+        failures: list[Exception] = []
+        deadline = asyncio.timeout(timeout)
+        try:
+            async with deadline:
+                return await (self._retried(failures) if retry else self._round(self._addresses))
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            if failures:
+                raise failures[-1] from error
+            reason = f"no answer within {timeout:g} s"
+            raise ConnectFailedError(self.url, reason) from error
+
+    def start(self) -> None:
+        """Connect in the background, however long it takes. Harmless when begun already."""
+        if self._up is None and not self._closed:
+            self._up, self._down = asyncio.Event(), asyncio.Event()
+            self._tasks.spawn(self._keep(), "keep")
 
     async def wait_up(self) -> Link:
         """The link, as soon as there is one that is up.
@@ -139,8 +216,10 @@ class Connection:
         await self._tasks.cancel()
         link, self._link = self._link, None
         self._wake()
-        if link is not None:
-            await link.close()
+        for each in (link, *self._dropped):
+            if each is not None:
+                await each.close()  # of one that was dropped, what is left of it
+        self._dropped.clear()
 
     def abort(self, reason: str) -> None:
         """Drop the present link as one that failed, to get a new one."""
@@ -153,21 +232,34 @@ class Connection:
 
     async def _keep(self) -> None:
         while True:
+            if self._link is None:
+                new_link = await self._reconnect()
+                if new_link is None:
+                    return
+                self._rise(new_link)
             assert self._lost is not None
             assert self._link is not None
             link, since = self._link, asyncio.get_running_loop().time()
             error = await self._lost
             self._fall(link, error)
-            if asyncio.get_running_loop().time() - since >= self._retry.stable_after:
-                self._restless = False
-                self._backoff.reset()
-            if not self._retry.enabled:
+            self._plan(asyncio.get_running_loop().time(), since)
+            if not self._candidates():
                 self._give_up(error)
                 return
-            new_link = await self._reconnect()
-            if new_link is None:
-                return
-            self._rise(new_link)
+
+    def _plan(self, now: float, since: float) -> None:
+        """Who is tried when, now that the link which came up at `since` is lost.
+
+        All at once, but for those whose link had come up and died before: not at once this time.
+        """
+        lost = self._addresses[self._current].schedule
+        if now - since >= lost.retry.stable_after:
+            lost.stayed_up()
+        for schedule in {id(each.schedule): each.schedule for each in self._addresses}.values():
+            schedule.due = now
+            if schedule.restless:
+                schedule.put_off(now)
+        lost.restless = True
 
     def _give_up(self, error: Exception) -> None:
         """Not retryable, or retrying is off: say so once and stay down."""
@@ -177,36 +269,84 @@ class Connection:
 
     async def _reconnect(self) -> Link | None:
         """A new link, however long it takes; None when it was given up."""
-        if self._restless:  # it came up and died again: not at once this time
-            await asyncio.sleep(self._backoff.next())
-        self._restless = True
         try:
-            async for attempt in reconnect_policy(self._retry, self._backoff, sleep=asyncio.sleep):
-                with attempt:
-                    return await self._connect_round()
+            return await self._retried([])
         except Exception as error:  # noqa: BLE001 - the edge of the loop
             self._give_up(error)
         return None
 
-    async def _connect_round(self) -> Link:
-        """Each address once, from the one that worked last on; the first that becomes ready."""
+    async def _retried(self, failures: list[Exception]) -> Link:
+        """Rounds over the addresses that are due, until one is ready; `failures` grows meanwhile.
+
+        Raises:
+            Exception: the last failure, when no address is left that may be tried again.
+        """
+        policy = reconnect_policy(RetryConfig(), lambda _: self._until_due(), sleep=asyncio.sleep)
+        await asyncio.sleep(self._until_due())
+        async for attempt in policy:
+            with attempt:
+                if self._leader is not None:
+                    await self._leader.wait_up()
+                try:
+                    return await self._round(self._due())
+                except Exception as error:
+                    failures.append(error)
+                    if self._candidates():
+                        if is_retryable(error):
+                            raise
+                        raise ConnectFailedError(self.url, str(error)) from error
+        raise failures[-1]
+
+    def _candidates(self) -> list[_Address]:
+        """The addresses that may still be tried, in their order."""
+        return [
+            each
+            for each in self._addresses
+            if not each.given_up and (each.schedule.retry.enabled or not self.epoch)
+        ]
+
+    def _due(self) -> list[_Address]:
+        """Those whose turn has come; the next one's when we are a moment early."""
+        candidates = self._candidates()
+        now = asyncio.get_running_loop().time()
+        limit = max(now, min(each.schedule.due for each in candidates))
+        return [each for each in candidates if each.schedule.due <= limit]
+
+    def _until_due(self) -> float:
+        now = asyncio.get_running_loop().time()
+        dues = [each.schedule.due for each in self._candidates()]
+        return max(0.0, min(dues, default=now) - now)
+
+    async def _round(self, addresses: Sequence[_Address]) -> Link:
+        """Each of `addresses` once, beginning with the favourite; the first that is ready."""
         failure: Exception | None = None
-        for offset in range(len(self._connectors)):
-            index = (self._current + offset) % len(self._connectors)
+        first = self._favourite()
+        for address in sorted(addresses, key=lambda each: each.index < first):
             try:
-                link = await self._connect_one(self._connectors[index])
+                link = await self._connect_one(address)
             except Exception as error:  # noqa: BLE001 - the next address may do
                 log.info("%s: %s", self._name, error)
                 self._owner.attempt_failed(error)
-                failure = error
+                retries = is_retryable(error) and address.schedule.retry.enabled
+                address.given_up = not retries
+                failure = error if retries or failure is None else failure
             else:
-                self._current = index
+                self._current = address.index
                 return link
-        assert failure is not None
+        now = asyncio.get_running_loop().time()
+        for schedule in {id(each.schedule): each.schedule for each in addresses}.values():
+            schedule.put_off(now)
+        assert failure is not None, "there is an address"
         raise failure
 
-    async def _connect_one(self, connector: Connector) -> Link:
-        link = await connector.connect(timeout=self._connect_timeout)
+    def _favourite(self) -> int:
+        """Index of the address to begin with."""
+        if self._leader is not None:
+            return self._leader.current
+        return 0 if self._fixed else self._current
+
+    async def _connect_one(self, address: _Address) -> Link:
+        link = await address.connector.connect(timeout=address.connect_timeout)
         lost: list[TransportError] = []
         link.on_close = lost.append
         deadline = asyncio.timeout(self._prepare_timeout)
@@ -216,14 +356,14 @@ class Connection:
             if lost:
                 raise lost[0]
         except TimeoutError as error:
-            link.abort()
+            self._drop(link)
             if not deadline.expired():
                 raise
             raise OperationTimeoutError(
                 f"setting up the topology on {link.url}", self._prepare_timeout
             ) from error
         except BaseException:
-            link.abort()
+            self._drop(link)
             raise
         if not link.is_open:
             raise ConnectFailedError(link.url, "closed while it was made ready")
@@ -258,5 +398,33 @@ class Connection:
             self._up.clear()
             self._down.set()
         log.warning("%s: %s", self._name, error)
-        link.abort()
+        self._drop(link)
         self._owner.link_down(link, error)
+
+    def _drop(self, link: Link) -> None:
+        link.abort()
+        self._dropped.append(link)
+
+
+def _addresses(
+    connectors: Sequence[Connector],
+    retry: RetryConfig | Sequence[RetryConfig],
+    connect_timeout: float | Sequence[float],
+) -> list[_Address]:
+    retries = [retry] * len(connectors) if isinstance(retry, RetryConfig) else list(retry)
+    timeouts = (
+        list(connect_timeout)
+        if isinstance(connect_timeout, Sequence)
+        else [connect_timeout] * len(connectors)
+    )
+    schedules: list[_Schedule] = []
+    found = []
+    for index, (connector, each, timeout) in enumerate(
+        zip(connectors, retries, timeouts, strict=True)
+    ):
+        schedule = next((known for known in schedules if known.retry == each), None)
+        if schedule is None:
+            schedule = _Schedule(each)
+            schedules.append(schedule)
+        found.append(_Address(index, connector, timeout, schedule))
+    return found

@@ -18,6 +18,7 @@ BrokerClientError
 │   ├── OperationTimeoutError
 │   └── ManagementError
 ├── TopologyError
+│   └── TopologyMismatchError
 ├── PoolError
 │   ├── PoolClosedError
 │   └── PoolTimeoutError
@@ -68,9 +69,17 @@ class BrokerClientError(Exception):
     retryable: ClassVar[bool] = False
     """True where the same call may succeed later, with nothing changed."""
 
+    broker: Any = None
+    """Of an error of `Broker.create`: the half-made Broker, closed, whose `nuke()` deletes what it
+    had declared (rascal R-212). It does not travel to other processes."""
+
     def __init__(self, *fields: Any) -> None:
         super().__init__(*fields)
         self.args = fields  # OSError, which some are too, keeps two of them: it would not pickle
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {key: value for key, value in self.__dict__.items() if key != "broker"}
+        return type(self), self.args, state
 
 
 # --------------------------------------------------------------------------- configuration
@@ -240,9 +249,11 @@ class ConnectionLostError(TransportError, ConnectionError):
 
     retryable = True
 
-    def __init__(self, url: str, reason: str) -> None:
+    def __init__(self, url: str, reason: str, *, in_order: bool = False) -> None:
         super().__init__(url, reason)
         self.url, self.reason = url, reason
+        self.in_order = in_order
+        """True when the broker closed it in order, because it stops or is told to."""
 
     def __str__(self) -> str:
         return f"connection to {self.url} lost: {self.reason}"
@@ -301,6 +312,24 @@ class TopologyError(BrokerClientError):
 
     def __str__(self) -> str:
         return f"vhost {self.vhost!r}: {self.entity}: {self.reason}"
+
+
+class TopologyMismatchError(TopologyError):
+    """An exchange or queue is there already, and is not as declared here."""
+
+    def __init__(
+        self, vhost: str, entity: str, reason: str, argument: str, wanted: str, current: str
+    ) -> None:
+        super().__init__(vhost, entity, reason)
+        self.args = (vhost, entity, reason, argument, wanted, current)
+        self.argument, self.wanted, self.current = argument, wanted, current
+
+    def __str__(self) -> str:
+        return (
+            f"vhost {self.vhost!r}: {self.entity} has {self.argument} {self.current} on the "
+            f"broker, and {self.wanted} in the configuration: change the one or delete the other "
+            f"({self.reason})"
+        )
 
 
 # --------------------------------------------------------------------------- pool

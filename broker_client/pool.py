@@ -11,6 +11,7 @@ when it comes back: the race in which rascal lost messages, a channel closed bet
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import insort
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,9 +20,15 @@ from itertools import count
 from typing import NamedTuple
 
 from broker_client.config import PoolConfig
-from broker_client.errors import PoolClosedError, PoolTimeoutError
+from broker_client.errors import BrokerClientError, PoolClosedError, PoolTimeoutError
 from broker_client.stats import PoolStats
+from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Channel
+
+log = logging.getLogger("broker_client.pool")
+
+Notify = Callable[[str, PoolStats], object]
+"""Told ``busy`` and ``ready`` (rascal R-102 to R-104)."""
 
 
 class _Waiter(NamedTuple):
@@ -38,12 +45,28 @@ class ChannelPool:
         name: for errors and stats.
         open_channel: opens one on the link that is up.
         config: sizes and time-outs.
+        vhost: whose channels these are, for stats.
+        mode: which of its channels, for stats.
+        notify: called with ``busy`` each time a caller finds as many others waiting as there may
+            be channels, and with ``ready`` once nobody waits any more. Must not raise.
+        tasks: owner of the tasks that open and close channels in the background.
     """
 
     def __init__(
-        self, name: str, open_channel: Callable[[], Awaitable[Channel]], config: PoolConfig
+        self,
+        name: str,
+        open_channel: Callable[[], Awaitable[Channel]],
+        config: PoolConfig,
+        *,
+        vhost: str = "",
+        mode: str = "",
+        notify: Notify | None = None,
+        tasks: TaskGroup | None = None,
     ) -> None:
         self._name = name
+        self._vhost, self._mode, self._notify = vhost, mode, notify
+        self._tasks = tasks or TaskGroup(f"pool {name}")
+        self._busy = False
         self._open_channel = open_channel
         self._config = config
         self._size = 0  # idle, leased and being opened
@@ -68,6 +91,10 @@ class ChannelPool:
             len(self._waiters),
             self._config.max,
             self._paused,
+            self._config.min,
+            self._busy,
+            self._vhost,
+            self._mode,
         )
 
     @property
@@ -103,9 +130,11 @@ class ChannelPool:
             self._retire(self._idle.popleft()[0])
 
     def resume(self) -> None:
-        """Lend again."""
+        """Lend again; with `autostart`, have `min` channels open."""
         self._paused = False
         self._wake_all()
+        if self._config.autostart and self._size < self._config.min and not self._closed:
+            self._tasks.spawn(self._fill(), f"fill {self._name}")
 
     def close(self) -> None:
         """Refuse new leases, fail those who wait, drop what is idle. Harmless twice."""
@@ -125,6 +154,7 @@ class ChannelPool:
         deadline = asyncio.timeout(timeout)
         ticket = next(self._tickets)
         in_turn = False
+        self._look_busy()
         try:
             async with deadline:
                 while True:
@@ -175,18 +205,60 @@ class ChannelPool:
             raise PoolClosedError(self._name)
         return channel
 
+    async def _fill(self) -> None:
+        """Open channels ahead of need. A failure is left to the first who needs one."""
+        try:
+            while self._size < self._config.min and not self._paused:
+                self._give_back(await self._open())
+        except BrokerClientError as error:
+            log.info("pool %s: %s", self._name, error)
+
     def _give_back(self, channel: Channel) -> None:
         if not channel.is_usable or self._closed or self._paused:
             self._retire(channel)
             return
         self._idle.append((channel, asyncio.get_running_loop().time()))
         self._wake_one()
+        self._look_ready()
         self._plan_eviction()
 
     def _retire(self, channel: Channel) -> None:
         self._size -= 1
         channel.abort()
         self._wake_one()
+        self._look_ready()
+
+    def _dismiss(self, channel: Channel) -> None:
+        """Close a channel that nothing is wrong with."""
+        self._size -= 1
+        self._tasks.spawn(self._close_in_time(channel), f"close a channel of {self._name}")
+
+    async def _close_in_time(self, channel: Channel) -> None:
+        limit = self._config.close_timeout
+        deadline = asyncio.timeout(limit)
+        try:
+            async with deadline:
+                await channel.close()
+        except TimeoutError:
+            log.warning("pool %s: a channel was not closed within %g s", self._name, limit)
+            channel.abort()
+        except BrokerClientError as error:
+            log.info("pool %s: while closing a channel: %s", self._name, error)
+            channel.abort()
+
+    def _look_busy(self) -> None:
+        if len(self._waiters) >= self._config.max and not self._paused:
+            self._busy = True
+            self._tell("busy")
+
+    def _look_ready(self) -> None:
+        if self._busy and not self._waiters:
+            self._busy = False
+            self._tell("ready")
+
+    def _tell(self, event: str) -> None:
+        if self._notify is not None:
+            self._notify(event, self.stats())
 
     # ------------------------------------------------------------------ waiting
 
@@ -228,5 +300,5 @@ class ChannelPool:
         self._evictor = None
         limit = asyncio.get_running_loop().time() - self._config.idle_timeout
         while self._idle and self._idle[0][1] <= limit and self._size > self._config.min:
-            self._retire(self._idle.popleft()[0])
+            self._dismiss(self._idle.popleft()[0])
         self._plan_eviction()

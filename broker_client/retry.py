@@ -75,7 +75,10 @@ class Backoff(wait_base):
 
 
 def reconnect_policy(
-    config: RetryConfig, backoff: Backoff, *, sleep: Callable[[float], Awaitable[None]]
+    config: RetryConfig,
+    backoff: Backoff | Callable[[RetryCallState], float],
+    *,
+    sleep: Callable[[float], Awaitable[None]],
 ) -> AsyncRetrying:
     """A fresh policy for one outage.
 

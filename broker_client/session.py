@@ -134,7 +134,7 @@ class Session:
         self._in_hand.can_defer = link.capabilities.deferred_requeue
         try:
             await channel.qos(self._config.prefetch)
-            if self._channel_prefetch is not None:
+            if self._channel_prefetch is not None:  # RabbitMQ: the one before would take it back
                 await channel.qos(self._channel_prefetch, shared=True)
             async with self._operations:
                 if self.is_paused:

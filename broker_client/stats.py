@@ -18,6 +18,12 @@ class PoolStats:
     """Callers waiting for a channel."""
     max_size: int
     paused: bool
+    min_size: int = 0
+    busy: bool = False
+    """As many callers wait as there may be channels."""
+    vhost: str = ""
+    mode: str = ""
+    """regular or confirm."""
 
     def __str__(self) -> str:
         return (
@@ -72,8 +78,22 @@ class SubscriptionStats:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionStats:
+    """One connection of a vhost."""
+
+    role: str
+    """publishing, consuming, or both."""
+    url: str
+    """Masked."""
+    state: str
+    """up, down or closed."""
+    connects: int
+    """Links that have been up so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class VhostStats:
-    """One vhost of the client."""
+    """One vhost of the client; `url`, `state` and `connects` are of its first connection."""
 
     name: str
     url: str
@@ -84,6 +104,8 @@ class VhostStats:
     """Links that have been up so far."""
     publish_queue: PublishQueueStats
     pools: tuple[PoolStats, ...]
+    connections: tuple[ConnectionStats, ...] = ()
+    """Those there are: the one for consumers comes with the first of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -14,14 +14,17 @@ import aio_pika.abc
 import aiormq.abc
 import aiormq.channel
 import aiormq.exceptions
+import pamqp.encode
 from yarl import URL
 
+from broker_client.config_access import TlsConfig
 from broker_client.errors import (
     AuthenticationRefusedError,
     ChannelClosedError,
     ConnectFailedError,
     ConnectionLostError,
     TransportError,
+    UnsupportedError,
 )
 from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Capabilities
@@ -29,9 +32,11 @@ from broker_client.transport.network_channel import (
     FOREIGN_ERRORS,
     NetworkChannel,
     cancelled_from_outside,
+    is_bare,
     translate,
 )
-from broker_client.transport.network_stream import Streams
+from broker_client.transport.network_stream import CLOSE_OK_FRAME, Limits, Streams
+from broker_client.transport.network_tls import explained, tls_context
 
 log = logging.getLogger("broker_client.transport")
 
@@ -39,6 +44,18 @@ _CLOSE_TIMEOUT = 3.0  # seconds for an orderly connection.close; then the socket
 _LOGIN_REFUSED = (403, 530)  # RabbitMQ: bad login; vhost unknown or not allowed
 _HEARTBEATS_MISSED = 2
 _REASON_GRACE = 0.25  # seconds between a lost socket and aiormq's word on why
+_LAST_TURNS = 50  # of the loop, in which aiormq's last tasks end, which nobody can wait for
+_IN_ORDER = (200, 320)  # RabbitMQ: closed in order; 320 when it stops, or an operator says so
+_CUT_SHORT = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ConnectionError)
+_PORTS = {"amqp": 5672, "amqps": 5671}
+_MOST_CHANNELS = 65_535  # AMQP 0-9-1 §4.2.3: a channel number has 16 bits
+_CAPABILITIES = {
+    "authentication_failure_close": True,
+    "basic.nack": True,
+    "connection.blocked": True,
+    "consumer_cancel_notify": True,
+    "publisher_confirms": True,
+}
 
 
 class _Connection(aio_pika.Connection):
@@ -60,8 +77,14 @@ class NetworkConnector:
         vhost: the vhost to open, decoded.
         heartbeat: seconds, whole; 0 turns heartbeats off.
         name: shown by the broker's management pages.
+        client_properties: further properties that the broker is told.
+        channel_max: most channels of a connection; None takes what the broker proposes.
+        frame_max: largest frame in bytes; None takes what the broker proposes.
         operation_timeout: seconds the broker has to answer a declaration, bind or the like.
         ssl_context: for ``amqps``; None makes one from the system's certificates.
+
+    Raises:
+        UnsupportedError: a vhost, or a client property, that cannot be sent.
     """
 
     def __init__(
@@ -71,6 +94,9 @@ class NetworkConnector:
         vhost: str = "/",
         heartbeat: float = 10.0,
         name: str = "broker_client",
+        client_properties: Mapping[str, Any] | None = None,
+        channel_max: int | None = None,
+        frame_max: int | None = None,
         operation_timeout: float = 10.0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -81,11 +107,16 @@ class NetworkConnector:
             .with_path("/" + quote(vhost, safe=""), encoded=True)
             .with_query(heartbeat=str(int(heartbeat)))
         )
+        if not vhost or self._target.path[1:].replace("%2F", "/") != vhost:
+            raise UnsupportedError(f"the vhost {vhost!r}", "aio-pika cannot ask for one so named")
         self._masked = masked(url, vhost)
         self._heartbeat = float(int(heartbeat))
-        self._name = name
+        self._properties = _properties(name, client_properties or {})
+        self._limits = Limits(channel_max, frame_max)
         self._operation_timeout = operation_timeout
-        self._ssl_context = ssl_context
+        self._ssl_context: ssl.SSLContext | None = None
+        if self._target.scheme == "amqps":
+            self._ssl_context = ssl_context or tls_context(TlsConfig())
 
     def __repr__(self) -> str:
         return f"<NetworkConnector {self._masked}>"
@@ -95,19 +126,27 @@ class NetworkConnector:
         return self._masked
 
     async def connect(self, *, timeout: float) -> NetworkLink:
-        link = NetworkLink(self._masked, self._operation_timeout, self._heartbeat)
-        connection = _Connection(
-            self._target,
-            ssl_context=self._ssl_context,
-            client_properties={"connection_name": self._name, "product": "broker_client"},
-            transport_factory=link.streams,
-        )
+        link = NetworkLink(self._masked, self._operation_timeout, self._heartbeat, self._limits)
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
-                await connection.connect()
+                try:
+                    await link.streams.open(*self._place, self._ssl_context)
+                    connection = _Connection(
+                        self._target,
+                        client_properties=self._properties,
+                        transport_factory=link.streams,
+                    )
+                    await connection.connect()
+                except (ssl.SSLError, *FOREIGN_ERRORS) as error:
+                    reason = await self._tls_failure(link, link.socket_error or error)
+                    if reason is None:
+                        raise
+                    raise ConnectFailedError(self._masked, reason) from error
                 link.established(connection)
                 return link
+        except ConnectFailedError:
+            raise
         except asyncio.CancelledError:
             if cancelled_from_outside():
                 raise
@@ -120,6 +159,21 @@ class NetworkConnector:
         finally:
             if not link.is_open:
                 link.abort()
+
+    @property
+    def _place(self) -> tuple[str, int]:
+        return self._target.host or "", self._target.port or _PORTS[self._target.scheme]
+
+    async def _tls_failure(self, link: NetworkLink, error: BaseException) -> str | None:
+        """What went wrong with TLS; None when something else did."""
+        if isinstance(error, ssl.SSLError):
+            return await explained(error, *self._place)
+        if self._ssl_context and link.streams.reader is None and type(error) in _CUT_SHORT:
+            return (
+                "closed during the TLS handshake, as a broker may do that asks for a client "
+                "certificate (tls.certfile)"
+            )
+        return None
 
     def _refusal(self, link: NetworkLink, error: BaseException) -> TransportError:
         """Why there is no link: the broker's own words where it said any."""
@@ -144,10 +198,24 @@ def masked(url: str, vhost: str) -> str:
     return f"{address.scheme}://{user}{host}{port}/{quote(vhost, safe='')}"
 
 
+def _properties(name: str, more: Mapping[str, Any]) -> dict[str, Any]:
+    """What the broker is told of us: capabilities of the protocol as aiormq has them."""
+    capabilities = more.get("capabilities", {})
+    known = {"connection_name": name, "product": "broker_client", **more}
+    known["capabilities"] = {**_CAPABILITIES, **capabilities}
+    try:
+        pamqp.encode.field_table(known)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedError("a client property of that type", str(error)) from None
+    return known
+
+
 class NetworkLink:
     """`transport.base.Link` on a RabbitMQ."""
 
-    def __init__(self, url: str, operation_timeout: float, heartbeat: float) -> None:
+    def __init__(
+        self, url: str, operation_timeout: float, heartbeat: float, limits: Limits
+    ) -> None:
         self.on_close: Callable[[TransportError], None] | None = None
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
@@ -155,7 +223,10 @@ class NetworkLink:
         self.operation_timeout = operation_timeout
         self.frame_max = 0
         self.tasks = TaskGroup(f"link {url}")
-        self.streams = Streams(self)
+        self.streams = Streams(self, limits)
+        self.socket_error: BaseException | None = None
+        """What the socket ended with during the handshake."""
+        self._channel_max = _MOST_CHANNELS
         self._underlay: aiormq.abc.AbstractConnection | None = None
         self._channels: dict[int, NetworkChannel] = {}
         self._open = False
@@ -190,8 +261,9 @@ class NetworkLink:
         # the end ourselves, so the callback may as well count as done.
         transport.close_callback.finished.set()
         self.frame_max = underlay.connection_tune.frame_max or 0
+        self._channel_max = underlay.connection_tune.channel_max or _MOST_CHANNELS
         if self.streams.reader is not None:
-            self.streams.reader.frame_max = self.frame_max
+            self.streams.reader.established(self.frame_max)
         underlay.closing.add_done_callback(self._underlay_closed)
         self._open = True
         if self._heartbeat:
@@ -204,7 +276,11 @@ class NetworkLink:
         deadline = asyncio.timeout(self.operation_timeout)
         try:
             async with deadline:
-                raw = await underlay.channel(publisher_confirms=confirm, on_return_raises=False)
+                raw = await underlay.channel(
+                    self._free_number(underlay),
+                    publisher_confirms=confirm,
+                    on_return_raises=False,
+                )
         except asyncio.CancelledError:
             if cancelled_from_outside():
                 raise
@@ -215,6 +291,10 @@ class NetworkLink:
             ) from error
         except FOREIGN_ERRORS as error:
             raise (self._lost or translate(self.url, error)) from error
+        except Exception as error:
+            if is_bare(error):
+                raise self._gone() from None
+            raise
         assert isinstance(raw, aiormq.channel.Channel), "aiormq makes channels of one kind"
         channel = NetworkChannel(self, raw, confirm=confirm)
         if not self._open:
@@ -223,6 +303,17 @@ class NetworkLink:
         reader.attach(channel.number, channel)
         raw.closing.add_done_callback(lambda _: self._channel_ended(channel))
         return channel
+
+    def _free_number(self, underlay: aiormq.abc.AbstractConnection) -> int:
+        """The lowest free one. aiormq counts on above the highest, whatever was agreed on.
+
+        RabbitMQ ends the whole connection for a channel above its channel_max.
+        """
+        taken = underlay.channels
+        for number in range(1, self._channel_max + 1):
+            if number not in taken:
+                return number
+        raise ChannelClosedError(0, f"all {self._channel_max} channels of the connection are open")
 
     # ------------------------------------------------------------------ for the channels
 
@@ -262,10 +353,16 @@ class NetworkLink:
 
     def closing_by_broker(self, reply_code: int, reply_text: str) -> None:
         self.refusal = reply_code, reply_text
-        self._end(ConnectionLostError(self.url, f"{reply_code} {reply_text}"))
+        self.write(CLOSE_OK_FRAME)
+        reason, in_order = f"{reply_code} {reply_text}", reply_code in _IN_ORDER
+        self._end(ConnectionLostError(self.url, reason, in_order=in_order))
         self._tell()
 
     def socket_lost(self, error: BaseException | None) -> None:
+        if self.streams.reader is not None:
+            self.streams.reader.finish()
+        if self._underlay is None:
+            self.socket_error = error
         if self._open:
             reason = str(error) if error else "the broker closed the socket"
             self._end(ConnectionLostError(self.url, reason))
@@ -335,9 +432,14 @@ class NetworkLink:
                 raise
         except (TimeoutError, *FOREIGN_ERRORS) as error:
             log.debug("%r: close: %r", self, error)
+        except Exception as error:
+            if not is_bare(error):
+                raise
         finally:
             self.streams.abort()
             await self.tasks.cancel()
+        for _ in range(_LAST_TURNS):
+            await asyncio.sleep(0)
 
     def abort(self) -> None:
         self._ending = True

@@ -516,6 +516,9 @@ class NetworkChannel:
                 raise
         except (TimeoutError, *FOREIGN_ERRORS) as error:
             log.debug("%r: close: %r", self, error)
+        except Exception as error:
+            if not is_bare(error):
+                raise
         finally:
             self._owner.forget(self)
 
@@ -584,6 +587,10 @@ class NetworkChannel:
             raise self._failure(None) from None  # aiormq cancels what waits on a closing link
         except FOREIGN_ERRORS as error:
             raise self._failure(error) from error
+        except Exception as error:
+            if is_bare(error):
+                raise self._failure(None) from None
+            raise
 
     def _failure(self, error: BaseException | None) -> TransportError:
         if self._closed is not None:
@@ -594,6 +601,11 @@ class NetworkChannel:
         if error is None:
             return ChannelClosedError(0, "the connection is closing")
         return translate(self._owner.url, error)
+
+
+def is_bare(error: Exception) -> bool:
+    """True for what aiormq ends waiting calls with when its connection ends for no reason."""
+    return type(error) is Exception
 
 
 def cancelled_from_outside() -> bool:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 from aiormq.connection import TransportFactory
 from yarl import URL
@@ -26,6 +27,10 @@ from broker_client.message import Delivery, Properties, Returned
 log = logging.getLogger("broker_client.transport")
 
 _HEARTBEAT_FRAME = bytes((decode.HEARTBEAT, 0, 0, 0, 0, 0, 0, decode.FRAME_END))
+_TUNE, _CLOSE_OK = 10 << 16 | 30, 10 << 16 | 51  # connection.tune, connection.close-ok
+_METHOD_FRAME = struct.Struct(">BHII")  # frame type, channel, payload size, method
+_TUNE_ARGUMENTS = struct.Struct(">HIH")  # channel_max, frame_max, heartbeat
+CLOSE_OK_FRAME = _METHOD_FRAME.pack(decode.METHOD, 0, 4, _CLOSE_OK) + bytes((decode.FRAME_END,))
 _UNTUNED_FRAME_MAX = 131_072  # bytes; RabbitMQ's own, until connection.tune says otherwise
 _READ_LIMIT = 2**20  # bytes aiormq may leave unread before the socket is paused
 
@@ -59,6 +64,16 @@ class LinkReceiver(Protocol):
     def socket_lost(self, error: BaseException | None) -> None: ...
 
 
+class Limits(NamedTuple):
+    """What we want of a connection at most; None takes what the broker proposes."""
+
+    channel_max: int | None = None
+    frame_max: int | None = None
+
+
+_NO_LIMITS = Limits()
+
+
 class _Content:
     """A delivery or return whose content frames are still arriving on one channel."""
 
@@ -74,9 +89,14 @@ class _Content:
 class FrameReader(asyncio.StreamReader):
     """The StreamReader that aiormq reads from, with the frequent frames taken out."""
 
-    def __init__(self, link: LinkReceiver) -> None:
+    def __init__(self, link: LinkReceiver, limits: Limits = _NO_LIMITS) -> None:
         super().__init__(limit=_READ_LIMIT)
         self._link = link
+        self._limits = limits
+        self._instead = b""  # what aiormq is to read in place of the frame just taken
+        self._established = False
+        self._finished = False
+        self._at_end = False
         self._channels: dict[int, ChannelReceiver] = {}
         self._contents: dict[int, _Content] = {}
         self._rest = b""
@@ -89,6 +109,31 @@ class FrameReader(asyncio.StreamReader):
         self.frame_max = _UNTUNED_FRAME_MAX
         """Largest frame in bytes, as negotiated; 0 for no limit."""
 
+    def established(self, frame_max: int) -> None:
+        """The handshake is done, and this is the largest frame, in bytes, agreed on in it."""
+        self.frame_max = frame_max
+        self._established = True
+
+    def finish(self) -> None:
+        """Have aiormq's reader end as after a close in order: the loss is ours to report.
+
+        It would log the traceback of the error that its reader ends with.
+        """
+        if self._established and not self._finished:
+            self._finished = True
+            if not self._at_end:
+                super().feed_data(CLOSE_OK_FRAME)
+
+    def feed_eof(self) -> None:
+        self._at_end = True
+        super().feed_eof()
+
+    def set_exception(self, exc: Exception) -> None:
+        if self._finished:
+            self.feed_eof()
+        else:
+            super().set_exception(exc)
+
     def attach(self, number: int, channel: ChannelReceiver) -> None:
         """Hand the frames of channel `number` to `channel` from now on."""
         self._channels[number] = channel
@@ -99,6 +144,8 @@ class FrameReader(asyncio.StreamReader):
             del self._channels[number]
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        if self._finished:
+            return
         self.heard_at = self._clock()
         buffer = self._rest + bytes(data) if self._rest else bytes(data)
         if self._broken:
@@ -137,7 +184,11 @@ class FrameReader(asyncio.StreamReader):
                 if forward_from < at:
                     super().feed_data(buffer[forward_from:at])
                 forward_from = self._passed_on = stop
-                taken = True
+                if self._instead:
+                    super().feed_data(self._instead)
+                    self._instead = b""
+                else:
+                    taken = True
             at = stop
         if forward_from < at:
             super().feed_data(buffer[forward_from:at])
@@ -206,6 +257,12 @@ class FrameReader(asyncio.StreamReader):
             self._guard(self._link.unblocked)
         elif method == decode.CONNECTION_CLOSE:
             self._guard(self._link.closing_by_broker, *decode.close_reason(buffer, arguments))
+            if self._established:
+                self.finish()
+                return True
+        elif method == _TUNE:
+            self._instead = _lowered(buffer, arguments, self._limits)
+            return True
         return False
 
     def _begin(self, number: int, method: decode.Deliver | decode.GetOk | decode.Return) -> None:
@@ -238,6 +295,24 @@ class FrameReader(asyncio.StreamReader):
             log.exception("internal error while handling a frame")
 
 
+def _lowered(buffer: bytes, at: int, limits: Limits) -> bytes:
+    """The broker's connection.tune with what we want less of (AMQP 0-9-1 §4.2.3, 1.4.2.5).
+
+    aiormq agrees to whatever it reads there.
+    """
+    channel_max, frame_max, heartbeat = _TUNE_ARGUMENTS.unpack_from(buffer, at)
+    arguments = _TUNE_ARGUMENTS.pack(
+        _lower(limits.channel_max, channel_max), _lower(limits.frame_max, frame_max), heartbeat
+    )
+    head = _METHOD_FRAME.pack(decode.METHOD, 0, 4 + len(arguments), _TUNE)
+    return head + arguments + bytes((decode.FRAME_END,))
+
+
+def _lower(ours: int | None, theirs: int) -> int:
+    """The smaller of two limits, where 0 is none."""
+    return min(ours, theirs) if ours and theirs else ours or theirs
+
+
 class _StreamProtocol(asyncio.StreamReaderProtocol):
     """Tells the link at once when the socket is gone."""
 
@@ -245,35 +320,46 @@ class _StreamProtocol(asyncio.StreamReaderProtocol):
         super().__init__(reader, loop=asyncio.get_running_loop())
         self._link = link
 
+    def eof_received(self) -> bool | None:
+        self._link.socket_lost(None)
+        return super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
         self._link.socket_lost(exc)
+        super().connection_lost(exc)
 
 
 class Streams(TransportFactory):
-    """Opens the socket for aiormq, and keeps both of its ends within our reach."""
+    """The socket that aiormq is given, with both of its ends within our reach."""
 
-    def __init__(self, link: LinkReceiver) -> None:
+    def __init__(self, link: LinkReceiver, limits: Limits) -> None:
         self._link = link
+        self._limits = limits
         self.reader: FrameReader | None = None
         self.writer: asyncio.StreamWriter | None = None
+
+    async def open(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        """Connect, with TLS when there is a `context`.
+
+        Before aiormq comes in: it logs an error for each address where nobody is.
+        """
+        loop = asyncio.get_running_loop()
+        reader = FrameReader(self._link, self._limits)
+        protocol = _StreamProtocol(reader, self._link)
+        transport, _ = await loop.create_connection(lambda: protocol, host, port, ssl=context)
+        self.reader = reader
+        self.writer = asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def create(
         self, url: URL, **kwargs: Any
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        provider = kwargs.pop("ssl_context_provider")
-        context = await provider.get_context() if url.scheme == "amqps" else None
-        loop = asyncio.get_running_loop()
-        reader = FrameReader(self._link)
-        protocol = _StreamProtocol(reader, self._link)
-        transport, _ = await loop.create_connection(
-            lambda: protocol, url.host or "", url.port or 0, ssl=context, **kwargs
-        )
-        self.reader = reader
-        self.writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        return reader, self.writer
+        assert self.reader is not None, "`open` comes first"
+        assert self.writer is not None
+        return self.reader, self.writer
 
     def abort(self) -> None:
         """Drop the socket, if there is one."""
+        if self.reader is not None:
+            self.reader.finish()
         if self.writer is not None:
             self.writer.transport.abort()

@@ -14,7 +14,7 @@ from tests.architecture.source import FILES, MODULES, imported_modules, imported
 ROWS: list[tuple[str, ...]] = [
     # ground
     ("errors", "clock", "message", "tasks", "deadlines", "delivery_event"),
-    ("emitter", "stats", "eventlog"),
+    ("emitter", "stats", "health", "eventlog"),
     # settings
     ("config", "config_*"),
     ("retry",),
@@ -27,7 +27,7 @@ ROWS: list[tuple[str, ...]] = [
     ("encryption", "management", "redeliveries"),
     ("deduplication",),
     ("transport",),
-    ("connection", "delay"),
+    ("connection", "delay", "connectors"),
     ("pool",),
     ("copies", "loop_lag", "streams", "consuming"),
     ("publish_queue", "topology", "publication", "content", "ackornack"),

@@ -22,17 +22,19 @@ async function publish(broker, job) {
 async function consume(broker, job) {
   const subscription = await broker.subscribe(job.subscription);
   const seen = [];
+  let done = 0;
   await new Promise((resolve, reject) => {
     subscription.on("error", (error) => job.fail || reject(error));
     subscription.on("invalid_content", reject);
     subscription.on("message", (message, content, ackOrNack) => {
+      if (seen.length >= job.count) return; // unsettled: the queue has it back when we close
       seen.push({
         content: Buffer.isBuffer(content) ? content.toString("latin1") : content,
         exchange: message.fields.exchange,
         key: message.fields.routingKey,
         properties: message.properties,
       });
-      const settled = () => seen.length >= job.count && resolve();
+      const settled = () => (done += 1) >= job.count && resolve();
       if (job.fail) {
         ackOrNack(new Error("failed in node"), job.fail, settled);
       } else {

@@ -1,0 +1,61 @@
+"""How a Broker is, in a form for probes: frozen snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionHealth:
+    """One connection of a vhost."""
+
+    role: str
+    """publishing, consuming, or both."""
+    url: str
+    """Masked."""
+    state: str
+    """up, down or closed; closed is for good."""
+    down_for: float = 0.0
+    """Seconds since it was lost; 0 while it is up, or has never been."""
+    last_error: str = ""
+    """Why it is down."""
+    blocked: str = ""
+    """Why the broker takes no publishes on it for now."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True while it is up and not blocked."""
+        return self.state == "up" and not self.blocked
+
+
+@dataclass(frozen=True, slots=True)
+class VhostHealth:
+    """One vhost."""
+
+    name: str
+    connections: tuple[ConnectionHealth, ...] = ()
+    """Those there are: the one for consumers comes with the first of them."""
+    problems: tuple[str, ...] = ()
+    """What could not be declared; the rest works. Does not make it less ready: it would not be
+    mended by taking the process out of service."""
+
+    @property
+    def live(self) -> bool:
+        """False once a connection was given up: only a new Broker brings it back."""
+        return all(each.state != "closed" for each in self.connections)
+
+    @property
+    def ready(self) -> bool:
+        """True while messages can be published and consumed."""
+        return all(each.is_ready for each in self.connections)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What `Broker.health()` returns."""
+
+    live: bool
+    """False when the Broker is closed or has given up for good: restart the process."""
+    ready: bool
+    """True while every vhost is ready."""
+    vhosts: dict[str, VhostHealth] = field(default_factory=dict)

@@ -1,0 +1,148 @@
+"""TLS for links to a RabbitMQ: what is trusted, and failures in words one can act on."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+
+from broker_client.config_access import TlsConfig
+from broker_client.errors import ConfigError, Problem
+
+_SEQUENCE, _UTF16 = 0x30, 0x1E
+_COMMON_NAME, _ORGANISATION = bytes.fromhex("550403"), bytes.fromhex("55040a")
+_HOSTNAME_MISMATCH, _IP_MISMATCH = 62, 64  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, ..._IP_...
+_UNTRUSTED = (2, 18, 19, 20, 21)  # OpenSSL: X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT and its like
+_ASKS_FOR_CERTIFICATE = (
+    "CERTIFICATE_REQUIRED",  # TLS 1.3
+    "HANDSHAKE_FAILURE",  # TLS 1.2, where a certificate is demanded and there is none
+)
+_REFUSES_CERTIFICATE = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN")
+
+
+def tls_context(config: TlsConfig, path: str = "tls") -> ssl.SSLContext:
+    """What to trust and to show of ourselves; made once and used for every connection.
+
+    Args:
+        config: the settings.
+        path: where they stand in the configuration, for errors.
+
+    Raises:
+        ConfigError: a file cannot be used: no PEM, a key of another certificate, an encrypted key.
+    """
+    try:
+        context = ssl.create_default_context(cafile=config.cafile)
+    except (ssl.SSLError, OSError) as error:
+        raise _unusable(f"{path}.cafile", config.cafile, error) from None
+    context.check_hostname = config.verify and config.verify_hostname
+    if not config.verify:
+        context.verify_mode = ssl.CERT_NONE
+    if config.certfile is not None:
+        try:
+            context.load_cert_chain(config.certfile, config.keyfile, password=_no_password)
+        except _EncryptedKeyError:
+            message = (
+                f"{config.keyfile or config.certfile!r}: the private key is encrypted; nobody is "
+                "there to be asked for its password: give a file without one"
+            )
+            raise ConfigError([Problem(f"{path}.keyfile", message)]) from None
+        except (ssl.SSLError, OSError) as error:
+            raise _unusable(f"{path}.certfile", config.certfile, error) from None
+    return context
+
+
+class _EncryptedKeyError(Exception):
+    pass
+
+
+def _no_password() -> str:
+    """Instead of OpenSSL's prompt on the terminal."""
+    raise _EncryptedKeyError
+
+
+def _unusable(path: str, file: str | None, error: OSError) -> ConfigError:
+    reason = getattr(error, "reason", None) or error.strerror or str(error)
+    words = str(reason).replace("_", " ").lower()
+    return ConfigError([Problem(path, f"{file!r} cannot be used: {words}")])
+
+
+async def explained(error: ssl.SSLError, host: str, port: int) -> str:
+    """What went wrong in a handshake with `host`, and which setting speaks of it.
+
+    For a certificate that is not trusted it looks at that certificate again, on a connection of
+    its own over which nothing is sent, since OpenSSL does not hand out what it refuses.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = error.verify_message.rstrip(".")
+        if error.verify_code in (_HOSTNAME_MISMATCH, _IP_MISMATCH):
+            return f"the broker's certificate is for another host (tls.verify_hostname): {said}"
+        if error.verify_code in _UNTRUSTED:
+            issuer = await _issuer_at(host, port)
+            return f"the broker's certificate is from {issuer}, not trusted (tls.cafile): {said}"
+        return f"the broker's certificate is not accepted: {said}"
+    reason = error.reason or ""
+    if any(word in reason for word in _ASKS_FOR_CERTIFICATE):
+        return f"the broker asks for a client certificate (tls.certfile): {_words(reason)}"
+    if any(word in reason for word in _REFUSES_CERTIFICATE):
+        return f"the broker does not accept our certificate (tls.certfile): {_words(reason)}"
+    if "WRONG_VERSION_NUMBER" in reason:
+        return "what answers there does not speak TLS: is it the port of amqp://?"
+    return f"TLS: {_words(reason) or error}"
+
+
+def _words(reason: str) -> str:
+    return reason.replace("_", " ").lower()
+
+
+async def _issuer_at(host: str, port: int) -> str:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            asyncio.Protocol, host, port, ssl=context
+        )
+    except OSError:
+        return "an unknown authority"
+    try:
+        certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    finally:
+        transport.abort()
+    return issuer_of(certificate) if certificate else "an unknown authority"
+
+
+def issuer_of(certificate: bytes) -> str:
+    """Name of the authority that signed a DER certificate (RFC 5280 §4.1)."""
+    try:
+        _, whole = next(_elements(certificate))
+        _, to_be_signed = next(_elements(whole))
+        names = [value for tag, value in _elements(to_be_signed) if tag == _SEQUENCE]
+        # The sequences are: signature algorithm, issuer, validity, subject, ...
+        found = dict(_attributes(names[1]))
+    except (StopIteration, IndexError, ValueError):
+        return "an unknown authority"
+    return repr(found.get(_COMMON_NAME) or found.get(_ORGANISATION) or "nobody")
+
+
+def _attributes(name: bytes) -> Iterator[tuple[bytes, str]]:
+    for _, group in _elements(name):
+        for _, attribute in _elements(group):
+            (_, kind), (tag, value), *_ = _elements(attribute)
+            encoding = "utf-16-be" if tag == _UTF16 else "utf-8"
+            yield kind, value.decode(encoding, errors="replace")
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(tag, content) of each DER element in `data` (X.690 §8.1)."""
+    at = 0
+    while at + 2 <= len(data):
+        tag, size = data[at], data[at + 1]
+        at += 2
+        if size & 0x80:
+            count = size & 0x7F
+            size = int.from_bytes(data[at : at + count], "big")
+            at += count
+        if at + size > len(data):
+            raise ValueError("an element is longer than what holds it")
+        yield tag, data[at : at + size]
+        at += size

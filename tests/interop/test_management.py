@@ -1,0 +1,148 @@
+"""Vhosts asserted, checked and deleted over the management API of a real RabbitMQ."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from broker_client.broker import Broker
+from broker_client.config import ManagementConfig
+from broker_client.errors import ConnectFailedError, ManagementError
+from broker_client.management import assert_vhost, check_vhost, delete_vhost
+from tests.support.rabbitmq import RabbitMQ, free_port
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def vhost() -> str:
+    return f"made by us/{uuid4().hex[:8]}"
+
+
+def a_config(server: RabbitMQ, vhost: str, **settings: Any) -> dict[str, Any]:
+    return {
+        "vhosts": {
+            vhost: {
+                "connection": {
+                    "url": f"amqp://guest:guest@127.0.0.1:{server.port}",
+                    "management": {"port": server.management_port, "timeout": "5s"},
+                    "retry": {"min": "50ms", "max": "200ms"},
+                },
+                "queues": ["q"],
+                **settings,
+            }
+        }
+    }
+
+
+def api(server: RabbitMQ, **changes: Any) -> ManagementConfig:
+    url = f"http://guest:guest@127.0.0.1:{server.management_port}"
+    config = ManagementConfig.model_validate({"url": url, "timeout": 5.0, **changes})
+    return config.completed("127.0.0.1", "guest", config.password)  # type: ignore[arg-type]
+
+
+async def test_asserted_vhost_is_made_used_and_nuked_r015_r215(
+    rabbitmq: RabbitMQ, vhost: str
+) -> None:
+    broker = await Broker.create(a_config(rabbitmq, vhost, **{"assert": True, "check": True}))
+    await (await broker.publish(f"{vhost}/q", "x"))
+    await check_vhost(api(rabbitmq), vhost)
+    await broker.nuke()
+    with pytest.raises(ManagementError, match="404"):
+        await check_vhost(api(rabbitmq), vhost)
+
+
+async def test_vhost_that_is_only_checked_is_never_made_r016(
+    rabbitmq: RabbitMQ, vhost: str
+) -> None:
+    with pytest.raises(ManagementError) as caught:
+        await Broker.create(a_config(rabbitmq, vhost, check=True))
+    assert f"failed to check vhost {vhost!r}: http://127.0.0.1:" in str(caught.value)
+    assert caught.value.status == 404
+    with pytest.raises(ManagementError, match="404"):
+        await check_vhost(api(rabbitmq), vhost)
+
+
+async def test_vhost_that_is_not_asserted_outlives_a_nuke_r215(
+    rabbitmq: RabbitMQ, vhost: str
+) -> None:
+    await assert_vhost(api(rabbitmq), vhost)
+    broker = await Broker.create(a_config(rabbitmq, vhost))
+    await broker.nuke()
+    await check_vhost(api(rabbitmq), vhost)
+    await delete_vhost(api(rabbitmq), vhost)
+
+
+async def test_patient_start_waits_for_a_vhost_that_is_made_later_r016(
+    rabbitmq: RabbitMQ, vhost: str
+) -> None:
+    config = a_config(rabbitmq, vhost, check=True, startup="retry", startup_timeout="20s")
+    creating = asyncio.ensure_future(Broker.create(config))
+    await asyncio.sleep(0)
+    await assert_vhost(api(rabbitmq), vhost)
+    broker = await creating
+    await broker.shutdown()
+    await delete_vhost(api(rabbitmq), vhost)
+
+
+async def test_deleting_a_vhost_that_is_not_there_is_harmless(
+    rabbitmq: RabbitMQ, vhost: str
+) -> None:
+    await delete_vhost(api(rabbitmq), vhost)
+
+
+async def test_refused_login_is_told_without_the_password_r026(
+    rabbitmq: RabbitMQ, vhost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    config = a_config(rabbitmq, vhost, **{"assert": True})
+    management = config["vhosts"][vhost]["connection"]["management"]
+    management |= {"user": "guest", "password": "s3cr3t-word"}
+    with pytest.raises(ManagementError) as caught:
+        await Broker.create(config)
+    assert caught.value.status == 401
+    assert "s3cr3t-word" not in str(caught.value) + repr(caught.value) + caplog.text
+
+
+async def test_api_that_is_not_there_is_an_error_in_time_r027(
+    rabbitmq: RabbitMQ, vhost: str
+) -> None:
+    config = a_config(rabbitmq, vhost, **{"assert": True})
+    config["vhosts"][vhost]["connection"]["management"]["port"] = free_port()
+    with pytest.raises(ManagementError, match="refused"):
+        await Broker.create(config)
+
+
+async def test_api_of_the_next_broker_is_used_when_the_first_is_away_r027(
+    rabbitmq: RabbitMQ, vhost: str
+) -> None:
+    config = a_config(rabbitmq, vhost, **{"assert": True})
+    good = config["vhosts"][vhost].pop("connection")
+    away = {
+        "url": f"amqp://127.0.0.1:{free_port()}",
+        "management": {"port": free_port(), "timeout": "2s"},
+    }
+    config["vhosts"][vhost] |= {"connections": [away, good], "connection_strategy": "fixed"}
+    broker = await Broker.create(config)
+    await broker.nuke()
+    with pytest.raises(ManagementError, match="404"):
+        await check_vhost(api(rabbitmq), vhost)
+
+
+async def test_half_made_broker_is_nuked_with_what_it_had_declared_r212(
+    rabbitmq: RabbitMQ, vhost: str
+) -> None:
+    config = a_config(rabbitmq, vhost, **{"assert": True})
+    config["vhosts"]["away"] = {
+        "connection": {"url": f"amqp://127.0.0.1:{free_port()}", "connect_timeout": "2s"}
+    }
+    with pytest.raises(ConnectFailedError) as caught:
+        await Broker.create(config)
+    await check_vhost(api(rabbitmq), vhost)
+    with pytest.raises(ConnectFailedError):  # of the vhost that is away
+        await caught.value.broker.nuke()
+    with pytest.raises(ManagementError, match="404"):
+        await check_vhost(api(rabbitmq), vhost)

@@ -1,0 +1,121 @@
+"""Forks, half-made brokers, health: the facade's own duties."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import traceback
+import warnings
+
+import pytest
+
+from broker_client.broker import Broker
+from broker_client.errors import (
+    BrokerClosedError,
+    ConnectFailedError,
+    PublishError,
+    WrongLoopError,
+)
+from tests.support.eventually import eventually
+
+CONFIG = {"vhosts": {"/": {"queues": ["q"], "subscriptions": {"q": {"queue": "q"}}}}}
+
+
+async def _use_in_child(broker: Broker) -> None:
+    for call in (broker.publish("/q", "x"), broker.subscribe("q"), broker.shutdown()):
+        with pytest.raises(WrongLoopError, match="before the process forked"):
+            await call
+
+
+def _in_child(broker: Broker) -> int:
+    """Use the parent's broker in a fresh loop; 0 when it refuses."""
+    try:
+        asyncio.run(_use_in_child(broker))
+    except BaseException:  # noqa: BLE001 - a child may only end by its status
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+async def test_forked_child_is_refused_and_the_parent_goes_on_e7() -> None:
+    async with Broker.create(CONFIG) as broker:
+        await (await broker.publish("/q", "before"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: threads and fork
+            pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                status = _in_child(broker)
+            finally:
+                os._exit(status)
+        _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        await (await broker.publish("/q", "after"))
+        assert await broker.purge() == 2
+
+
+async def test_error_of_a_start_carries_the_half_made_broker_r212() -> None:
+    config = {
+        "vhosts": {
+            "/": {},
+            "away": {"connection": {"url": "amqp://127.0.0.1:1", "connect_timeout": "2s"}},
+        }
+    }
+    with pytest.raises(ConnectFailedError) as caught:
+        await Broker.create(config)
+    broker = caught.value.broker
+    assert isinstance(broker, Broker)
+    with pytest.raises(BrokerClosedError):
+        await broker.publish("/q", "x")
+    with pytest.raises(ConnectFailedError):
+        await broker.nuke()  # it tries: nobody is there
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    assert again.broker is None
+
+
+async def test_health_of_a_broker_that_is_up_and_of_one_that_is_closed() -> None:
+    async with Broker.create(CONFIG) as broker:
+        health = broker.health()
+        assert (health.live, health.ready) == (True, True)
+        assert await asyncio.to_thread(broker.health) == health
+        [connection] = health.vhosts["/"].connections
+        assert (connection.role, connection.state) == ("both", "up")
+    assert (broker.health().live, broker.health().ready) == (False, False)
+
+
+async def test_built_in_broker_has_one_link_for_everything() -> None:
+    async with Broker.create(CONFIG) as broker:
+        subscription = await broker.subscribe("q", lambda *args: None)
+        await eventually(lambda: subscription.is_subscribed)
+        assert broker.connections() == [("/", "embedded://")]
+        [connection] = broker.stats().vhosts["/"].connections
+        assert connection.role == "both"
+
+
+async def test_nuke_ends_what_is_still_queued_r215() -> None:
+    broker = await Broker.create(CONFIG)
+    publications = [await broker.publish("/q", number) for number in range(50)]
+    await broker.nuke()
+    ends = await asyncio.gather(*publications, return_exceptions=True)
+    assert all(not isinstance(end, Exception) or isinstance(end, PublishError) for end in ends)
+    assert broker.health().live is False
+
+
+async def test_exclusive_queue_works_on_the_built_in_broker() -> None:
+    config = {"vhosts": {"/": {"queues": {"q": {"options": {"exclusive": True}}}}}}
+    async with Broker.create(config) as broker:
+        got = asyncio.Event()
+
+        async def handle(message: object, content: object, ack_or_nack: object) -> None:
+            got.set()
+
+        await broker.subscribe("/q", handle)
+        await (await broker.publish("/q", "x"))
+        async with asyncio.timeout(5.0):
+            await got.wait()
+        await broker.unsubscribe_all()
+        await (await broker.publish("/q", "y"))
+        assert await broker.purge() == 2  # the first one was not settled
