@@ -115,13 +115,17 @@ class Administration(PublishCommands):
         return Purged(dropped_ready, dropped_deferred, taken)
 
     def pause_queue(self, vhost: str, queue: str) -> None:
-        """Deliver nothing from the queue until `resume_queue`; all else goes on (N-115)."""
-        self._find(vhost, queue).pause()
+        """Deliver nothing from the queue until `resume_queue`; all else goes on (N-115).
+
+        A durable queue stays paused over a restart (X-08).
+        """
+        target = self._find(vhost, queue)
+        self.vhosts[vhost].set_paused(target, True)
 
     def resume_queue(self, vhost: str, queue: str, now: float) -> None:
         """Deliver again."""
         target = self._find(vhost, queue)
-        target.resume()
+        self.vhosts[vhost].set_paused(target, False)
         self._dispatch.pump(target, now)
 
     def _find(self, vhost: str, queue: str) -> Queue:

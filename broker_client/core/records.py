@@ -107,6 +107,15 @@ class QueueRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuePaused:
+    """A durable queue delivers nothing from now on, or delivers again (X-08)."""
+
+    vhost: str
+    name: str
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BindingAdded:
     """Two durable things were bound."""
 
@@ -137,6 +146,7 @@ TopologyRecord = (
     | ExchangeRemoved
     | QueueAdded
     | QueueRemoved
+    | QueuePaused
     | BindingAdded
     | BindingRemoved
 )
@@ -153,6 +163,7 @@ RECORDS: frozenset[type[Any]] = frozenset(
         ExchangeRemoved,
         QueueAdded,
         QueueRemoved,
+        QueuePaused,
         BindingAdded,
         BindingRemoved,
     )

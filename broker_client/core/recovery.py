@@ -12,6 +12,7 @@ from broker_client.core.records import (
     ExchangeAdded,
     MessageSource,
     QueueAdded,
+    QueuePaused,
     StoredEntry,
     TopologyRecord,
     VHostAdded,
@@ -50,6 +51,8 @@ class Recovery(TopologyCommands):
             elif isinstance(record, QueueAdded):
                 vhost.add_queue(_queue(record), server_named=True)
                 self._pass_over(record.name)
+            elif isinstance(record, QueuePaused):
+                vhost.set_paused(vhost.queues[record.name], record.paused)
             else:
                 assert isinstance(record, BindingAdded), f"{record!r} is no state"
                 destination = Destination(record.kind, record.destination)

@@ -20,6 +20,7 @@ from broker_client.core.records import (
     ExchangeAdded,
     ExchangeRemoved,
     QueueAdded,
+    QueuePaused,
     QueueRemoved,
     TopologyRecord,
 )
@@ -260,6 +261,17 @@ class VHost:
         if queue.kept:
             self._note(QueueRemoved(self.name, queue.name))
         self._drop_bindings_to(Destination("queue", queue.name))
+
+    def set_paused(self, queue: Queue, paused: bool) -> None:
+        """Have the queue deliver nothing, or deliver again; a store remembers which."""
+        if paused == queue.paused:
+            return
+        if paused:
+            queue.pause()
+        else:
+            queue.resume()
+        if queue.kept:
+            self._note(QueuePaused(self.name, queue.name, paused))
 
     # ---------------------------------------------------------------- bindings
 

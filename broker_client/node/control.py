@@ -133,10 +133,11 @@ class NodeControl(ABC):
     def pause_queue(self, queue: str, *, vhost: str = "/") -> None:
         """Deliver nothing from a queue until `resume_queue`.
 
-        Publishes are taken, what is in flight may be settled or time out. Not remembered over a
-        restart.
+        Publishes are taken, what is in flight may be settled or time out. A durable queue of a
+        node with a file stays paused over a restart.
         """
         self.engine.pause_queue(vhost, queue)
+        self.wake()
 
     def resume_queue(self, queue: str, *, vhost: str = "/") -> None:
         """Deliver again."""

@@ -22,6 +22,7 @@ from broker_client.core.records import (
     ExchangeRemoved,
     Moved,
     QueueAdded,
+    QueuePaused,
     QueueRemoved,
     Record,
     Settled,
@@ -183,8 +184,15 @@ class Batch:
             case QueueRemoved(vhost, name):
                 id = self._queue_ids.drop(vhost, name)
                 do(("DELETE FROM queues WHERE id = ?", (id,)))
+                do(("DELETE FROM paused WHERE queue_id = ?", (id,)))
                 do((_UNBIND_DESTINATION, (vhost, "queue", name)))
                 self.removed_queues.append(id)
+            case QueuePaused(vhost, name, paused):
+                id = self._queue_ids.of(vhost, name)
+                if paused:
+                    do(("INSERT OR IGNORE INTO paused VALUES (?)", (id,)))
+                else:
+                    do(("DELETE FROM paused WHERE queue_id = ?", (id,)))
             case BindingAdded(vhost, source, kind, destination, key, arguments):
                 row = (vhost, source, kind, destination, key, encode_arguments(arguments))
                 do(("INSERT OR IGNORE INTO bindings VALUES (?, ?, ?, ?, ?, ?)", row))

@@ -12,7 +12,7 @@ from broker_client.core.records import COPY_BITS
 from broker_client.errors import StoreCorruptError, StoreError
 
 APPLICATION_ID = 0x62726B63  # "brkc": tells our files from any other SQLite file
-VERSION = 2
+VERSION = 3
 
 _TABLES = """
 CREATE TABLE vhosts (name TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -24,6 +24,7 @@ CREATE TABLE queues (
     id INTEGER PRIMARY KEY, vhost TEXT NOT NULL, name TEXT NOT NULL,
     auto_delete INTEGER NOT NULL, arguments BLOB NOT NULL,
     UNIQUE (vhost, name));
+CREATE TABLE paused (queue_id INTEGER PRIMARY KEY);
 CREATE TABLE bindings (
     vhost TEXT NOT NULL, source TEXT NOT NULL, kind TEXT NOT NULL, destination TEXT NOT NULL,
     binding_key TEXT NOT NULL, arguments BLOB NOT NULL,
@@ -90,7 +91,12 @@ def _to_2(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE messages ADD COLUMN crc INTEGER")
 
 
-_UPGRADES = {1: _to_2}
+def _to_3(connection: sqlite3.Connection) -> None:
+    """Queues that deliver nothing for now; before, they delivered again after a restart."""
+    connection.execute("CREATE TABLE IF NOT EXISTS paused (queue_id INTEGER PRIMARY KEY)")
+
+
+_UPGRADES = {1: _to_2, 2: _to_3}
 
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:

@@ -19,6 +19,7 @@ from broker_client.core.records import (
     BindingAdded,
     ExchangeAdded,
     QueueAdded,
+    QueuePaused,
     Recovered,
     StoredEntry,
     TopologyRecord,
@@ -155,6 +156,8 @@ class SqliteFile:
             yield ExchangeAdded(vhost, name, type, bool(auto_delete), bool(internal), arguments)
         for _, vhost, name, auto_delete, raw in execute("SELECT * FROM queues ORDER BY id"):
             yield QueueAdded(vhost, name, bool(auto_delete), decode_arguments(raw))
+        for vhost, name in execute("SELECT vhost, name FROM queues JOIN paused ON id = queue_id"):
+            yield QueuePaused(vhost, name, True)
         for vhost, source, kind, destination, key, raw in execute("SELECT * FROM bindings"):
             yield BindingAdded(vhost, source, kind, destination, key, decode_arguments(raw))
 

@@ -19,6 +19,7 @@ from broker_client.core.records import (
     ExchangeRemoved,
     Moved,
     QueueAdded,
+    QueuePaused,
     QueueRemoved,
     Record,
     Recovered,
@@ -79,10 +80,13 @@ class DiskState:
                     if (held.vhost, held.queue) != (vhost, name)
                 }
                 self._remove("queue", vhost, name)
+                self.topology.pop(("paused", vhost, name), None)
             case ExchangeRemoved(vhost, name):
                 self._remove("exchange", vhost, name)
             case BindingRemoved():
                 self.topology.pop(_key(record), None)
+            case QueuePaused(vhost, name, False):
+                self.topology.pop(("paused", vhost, name), None)
             case _:
                 self.topology[_key(record)] = record
 
@@ -115,12 +119,20 @@ class DiskState:
         return [each.message.body for each in held]
 
 
-_RANK: dict[type[Any], int] = {VHostAdded: 0, ExchangeAdded: 1, QueueAdded: 2, BindingAdded: 3}
+_RANK: dict[type[Any], int] = {
+    VHostAdded: 0,
+    ExchangeAdded: 1,
+    QueueAdded: 2,
+    QueuePaused: 3,
+    BindingAdded: 4,
+}
 
 
 def _key(record: Any) -> Any:
     if isinstance(record, VHostAdded):
         return "vhost", record.vhost
+    if isinstance(record, QueuePaused):
+        return "paused", record.vhost, record.name
     if isinstance(record, BindingAdded | BindingRemoved):
         arguments = repr(sorted(record.arguments.items()))
         ends = record.source, record.kind, record.destination, record.binding_key

@@ -193,6 +193,34 @@ async def test_the_delivery_limit_counts_over_a_restart(opened: Open) -> None:
         assert desk.drain("dead") == [(b"1", False)]
 
 
+async def test_a_paused_queue_is_paused_after_a_restart_until_it_is_resumed(opened: Open) -> None:
+    """X-08."""
+    async with opened() as desk:
+        desk.queue("q")
+        desk.queue("other")
+        desk.publish(b"1")
+        desk.node.pause_queue("q")
+    for _ in range(2):  # also when nothing was said about it meanwhile
+        async with opened() as desk:
+            paused = {queue.name: queue.paused for queue in desk.node.stats().queues}
+            assert paused == {"q": True, "other": False}
+    async with opened() as desk:
+        desk.node.resume_queue("q")
+    async with opened() as desk:
+        assert not any(queue.paused for queue in desk.node.stats().queues)
+        assert desk.drain() == [(b"1", False)]
+
+
+async def test_a_queue_declared_anew_is_not_paused(opened: Open) -> None:
+    async with opened() as desk:
+        desk.queue("q")
+        desk.node.pause_queue("q")
+        desk.node.engine.delete_queue(desk.channel, "q")
+        desk.queue("q")
+    async with opened() as desk:
+        assert not any(queue.paused for queue in desk.node.stats().queues)
+
+
 async def test_a_name_the_broker_gave_is_not_given_again_after_a_restart(opened: Open) -> None:
     async with opened() as desk:
         first = desk.node.engine.declare_queue(desk.channel, "", desk.node.now()).name
