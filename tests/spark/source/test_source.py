@@ -69,17 +69,17 @@ def test_08_available_now_ends_when_another_consumer_took_what_was_counted(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")
-    ids = numbered(3000)
+    ids = numbered(1500)
     queues.publish("in", ids)
-    stream = Stream(spark, queues, "in", tmp_path, exclusive=False, prefetch=10, segmentRows=5)
+    stream = Stream(spark, queues, "in", tmp_path, exclusive=False, prefetch=20, segmentRows=10)
     stolen: list[str] = []
     stop = threading.Event()
 
     def steal() -> None:
-        while not stop.is_set() and len(stolen) < 2500:
+        while not stop.is_set() and len(stolen) < 1300:
             stolen.extend(str(each.properties.message_id) for each in queues.take("in", 50))
 
-    until(lambda: queues.depth("in") == 3000, "the messages")
+    until(lambda: queues.depth("in") == 1500, "the messages")
     thief = threading.Thread(target=steal)
     query = stream.start(once=True)
     until(lambda: queues.consumers("in") == 1 or not query.isActive, "the consumer", 60)
