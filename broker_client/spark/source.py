@@ -31,34 +31,48 @@ from broker_client.spark.spool import Offset, Segment, Spool, read_segment
 log = logging.getLogger("broker_client.spark.source")
 
 _EVERYTHING = 2**62  # rows: a limit that is none
+_ROWS_OF_A_TASK = 1_000  # at which segments are no more put together
 _POLL = 0.05  # seconds between two looks at a spool that fills
 
 
-class SegmentPartition(InputPartition):
-    """One segment, read by one task."""
+class SegmentsPartition(InputPartition):
+    """Some segments in a row, read by one task."""
 
-    def __init__(self, path: str, seq: int, missing_ok: bool) -> None:
-        super().__init__(seq)
-        self.path = path
-        self.seq = seq
+    def __init__(self, segments: Sequence[Segment], missing_ok: bool) -> None:
+        super().__init__(segments[0].seq)
+        self.paths = {segment.seq: str(segment.path) for segment in segments}
         self.missing_ok = missing_ok
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Its rows.
+        """Their rows.
 
         Raises:
-            SpoolSegmentMissingError: the file is not there: deleted, or on another host.
+            SpoolSegmentMissingError: a file is not there: deleted, or on another host.
         """
-        try:
-            yield from read_segment(self.path)
-        except FileNotFoundError:
-            if not self.missing_ok:
-                folder = os.path.dirname(self.path)
-                raise SpoolSegmentMissingError(folder, self.seq, self.seq) from None
+        for seq, path in self.paths.items():
+            try:
+                yield from read_segment(path)
+            except FileNotFoundError:
+                if not self.missing_ok:
+                    folder = os.path.dirname(path)
+                    raise SpoolSegmentMissingError(folder, seq, seq) from None
 
 
 def _partitions(segments: Sequence[Segment], missing_ok: bool) -> list[InputPartition]:
-    return [SegmentPartition(str(each.path), each.seq, missing_ok) for each in segments]
+    """One for each segment, save that small ones go together: a trickle that waited for a trigger
+    of ten minutes would have hundreds of tasks otherwise.
+
+    The same for the same segments, whatever the options: content ids count on it.
+    """
+    groups: list[list[Segment]] = []
+    rows = _ROWS_OF_A_TASK
+    for segment in segments:
+        if rows >= _ROWS_OF_A_TASK:
+            groups.append([])
+            rows = 0
+        groups[-1].append(segment)
+        rows += segment.rows
+    return [SegmentsPartition(group, missing_ok) for group in groups]
 
 
 def _spool_of(options: SourceOptions, owner: str) -> Spool:
@@ -170,7 +184,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------ batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One partition for each segment of the batch.
+        """The segments of the batch, each a partition, small ones together.
 
         After a failed batch this is the first call of all.
 
@@ -185,8 +199,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _partitions(segments, missing_ok)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one segment; runs on an executor."""
-        assert isinstance(partition, SegmentPartition)
+        """The rows of one task; runs on an executor."""
+        assert isinstance(partition, SegmentsPartition)
         return partition.read()
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -258,8 +272,8 @@ class QueueReader(DataSourceReader):
             spool.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one segment; runs on an executor."""
-        assert isinstance(partition, SegmentPartition)
+        """The rows of one task; runs on an executor."""
+        assert isinstance(partition, SegmentsPartition)
         return partition.read()
 
 
