@@ -39,7 +39,7 @@ def findings(config: BrokerConfig) -> list[Finding]:
         if queue.kind == "stream":
             found += _stream(path, subscription)
         else:
-            found += _losses(path, config, subscription, queue)
+            found += _losses(config, subscription, queue)
         found += _chain((*path, "recovery"), subscription.recovery or ())
     for name, chain in config.recovery.items():
         found += _chain(("recovery", name), chain)
@@ -82,10 +82,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def _losses(
-    path: tuple[Key, ...],
-    config: BrokerConfig,
-    subscription: SubscriptionConfig,
-    queue: QueueConfig,
+    config: BrokerConfig, subscription: SubscriptionConfig, queue: QueueConfig
 ) -> Iterator[Finding]:
     sink, at = _sink(queue), ("vhosts", subscription.vhost, "queues", queue.name)
     if sink is None and not subscription.options.no_ack:
@@ -102,8 +99,6 @@ def _losses(
                 "has no dead-letter exchange: a message that its subscription refuses, or cannot "
                 "read, is lost; write options: {dead_letter_exchange: ...}",
             )
-    if sink and any(isinstance(each, Republish) for each in subscription.recovery or ()):
-        yield from _lost_behind_a_copy(path, config, subscription, queue, sink)
 
 
 def _requeues(subscription: SubscriptionConfig) -> bool:
@@ -125,50 +120,6 @@ def _takes_dead_letters(config: BrokerConfig, subscription: SubscriptionConfig) 
         for binding in vhost.bindings
         if binding.destination_type == "queue"
     )
-
-
-def _lost_behind_a_copy(
-    path: tuple[Key, ...],
-    config: BrokerConfig,
-    subscription: SubscriptionConfig,
-    queue: QueueConfig,
-    sink: str,
-) -> Iterator[Finding]:
-    # A republished copy has the name of its queue as routing key, and dies with it.
-    vhost = config.vhosts[subscription.vhost]
-    exchange = vhost.exchanges.get(sink)
-    if exchange is None or exchange.type not in ("direct", "topic"):
-        return
-    if "x-dead-letter-routing-key" in queue.options.all_arguments:
-        return
-    keys = [
-        key
-        for binding in vhost.bindings
-        if binding.source == sink
-        for key in binding.qualified_keys
-    ]
-    name = queue.qualified_name
-    if exchange.type == "direct":
-        reached = name in keys
-    else:
-        reached = any(_topic_matches(key.split("."), name.split(".")) for key in keys)
-    if not reached:
-        yield Finding(
-            path,
-            f"after a republish a message is dead-lettered with the key {name!r}, which no binding "
-            f"of {exchange.type} exchange {sink!r} takes, and is lost; write "
-            f"dead_letter_routing_key at queue {queue.name!r}, or bind that key",
-        )
-
-
-def _topic_matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """AMQP 0-9-1 §3.1.3.3: ``*`` is one word, ``#`` any number of them."""
-    if not pattern:
-        return not words
-    head, rest = pattern[0], pattern[1:]
-    if head == "#":
-        return any(_topic_matches(rest, words[skip:]) for skip in range(len(words) + 1))
-    return bool(words) and head in ("*", words[0]) and _topic_matches(rest, words[1:])
 
 
 # --------------------------------------------------------------------------- streams

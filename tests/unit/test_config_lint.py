@@ -98,67 +98,9 @@ def test_dead_letters_to_the_default_exchange_need_a_key() -> None:
     assert "write dead_letter_routing_key" in message
 
 
-# --------------------------------------------------------------------------- D5
+# --------------------------------------------------------------------------- chains
 
 AGAIN = [{"strategy": "republish", "attempts": 2}, NACK]
-
-
-@pytest.mark.parametrize(
-    ("kind", "key", "lost"),
-    [
-        ("topic", "some.*", True),
-        ("topic", "#", False),
-        ("topic", "in.#", False),
-        ("topic", "in.*", False),
-        ("topic", "*", True),
-        ("topic", "#.orders", False),
-        ("direct", "in.orders", False),
-        ("direct", "orders", True),
-        ("fanout", "some", False),
-        ("headers", "some", False),
-    ],
-)
-def test_copy_whose_dead_letter_no_binding_takes_is_warned_of(
-    kind: str, key: str, lost: bool
-) -> None:
-    vhost = {
-        "exchanges": {"dlx": {"type": kind}},
-        "queues": {"in.orders": a_queue(dead_letter_exchange="dlx"), "dead": None},
-        "bindings": [f"dlx[{key}] -> dead"],
-        "subscriptions": {"s": {"queue": "in.orders", "recovery": AGAIN}},
-    }
-    found = warned(vhost)
-    assert bool(found) == lost
-    if lost:
-        ((path, message),) = found
-        assert path == "vhosts./.subscriptions.s"
-        assert message.startswith("after a republish a message is dead-lettered with the key 'in.")
-
-
-def test_fixed_dead_letter_key_saves_the_copy() -> None:
-    queue = a_queue(dead_letter_exchange="dlx", dead_letter_routing_key="some.thing")
-    vhost = {
-        "exchanges": ["dlx"],
-        "queues": {"q": queue, "dead": None},
-        "bindings": ["dlx[some.*] -> dead"],
-        "subscriptions": {"s": {"queue": "q", "recovery": AGAIN}},
-    }
-    assert warned(vhost) == []
-
-
-def test_copy_is_looked_for_under_its_name_in_the_namespace() -> None:
-    vhost = {
-        "namespace": "ns",
-        "exchanges": {"dlx": {"type": "direct"}},
-        "queues": {"q": a_queue(dead_letter_exchange="dlx"), "dead": None},
-        "subscriptions": {"s": {"queue": "q", "recovery": AGAIN}},
-    }
-    binding = {"source": "dlx", "destination": "dead", "binding_key": "q"}
-    assert len(warned({**vhost, "bindings": [binding]})) == 1
-    assert warned({**vhost, "bindings": [{**binding, "qualify_binding_keys": True}]}) == []
-
-
-# --------------------------------------------------------------------------- chains
 
 
 def test_attempts_without_anything_behind_them_are_warned_of_where_they_stand() -> None:
@@ -173,6 +115,18 @@ def test_attempts_without_anything_behind_them_are_warned_of_where_they_stand() 
 @pytest.mark.parametrize("chain", [AGAIN, [{"strategy": "republish"}], [NACK]])
 def test_chain_that_says_how_it_ends_is_fine(chain: object) -> None:
     assert warned(SAFE, recovery={"patient": chain}) == []
+
+
+@pytest.mark.parametrize("kind", ["direct", "topic"])
+def test_republish_before_a_keyed_dead_letter_exchange_is_fine(kind: str) -> None:
+    """D5: the first key comes back with the dead letter, so nothing is lost."""
+    vhost = {
+        "exchanges": {"dlx": {"type": kind}},
+        "queues": {"q": a_queue(dead_letter_exchange="dlx"), "dead": None},
+        "bindings": ["dlx[placed] -> dead"],
+        "subscriptions": {"s": {"queue": "q", "recovery": AGAIN}},
+    }
+    assert warned(vhost) == []
 
 
 def test_strategy_behind_one_that_always_settles_is_warned_of() -> None:
