@@ -14,6 +14,7 @@ and acks: at least once, as `republish` is.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -68,6 +69,11 @@ class SettleOwner(Protocol):
         ...
 
     @property
+    def max_hops(self) -> int | None:
+        """Copies that recovery may make of one message; None is no limit."""
+        ...
+
+    @property
     def can_defer(self) -> bool:
         """True when the broker itself gives a message back later."""
         ...
@@ -95,6 +101,7 @@ class AckOrNack:
         "_is_covered",
         "_is_lost",
         "_owner",
+        "due",
         "error",
         "message",
         "requeues",
@@ -108,6 +115,8 @@ class AckOrNack:
         """What it was called with."""
         self.requeues = False
         """True when it gives the message back to its queue."""
+        self.due = math.inf
+        """Loop time at which to tell that its time is nearly over (`due.Dated`)."""
         self._begun = False
         self._is_lost = False
         self._is_covered = False  # settled along with a later one (`all`)
@@ -204,7 +213,7 @@ class AckOrNack:
     # ------------------------------------------------------------------ strategies
 
     async def _apply(self, strategy: Strategy, error: BaseException | str, all: bool) -> bool:
-        """Carry `strategy` out; False when it declines, its attempts being used up."""
+        """Carry `strategy` out; False when it declines: no attempt, or no hop, is left."""
         if self._declines(strategy):
             return False
         if isinstance(strategy, Nack) and self._can_defer(strategy) and not all:
@@ -229,12 +238,19 @@ class AckOrNack:
         return True
 
     def _declines(self, strategy: Strategy) -> bool:
+        if isinstance(strategy, Republish | Forward) and self._has_no_hop_left():
+            return True
         match strategy:
             case Republish(attempts=int() as attempts):
                 return self.message.republished >= attempts
             case Forward(attempts=int() as attempts):
                 return self.message.forwarded >= attempts
         return False
+
+    def _has_no_hop_left(self) -> bool:
+        """Attempts count for each queue, so that a ring of queues could go round for ever."""
+        most = self._owner.max_hops
+        return most is not None and copies.hops(self.message) >= most
 
     def _can_defer(self, strategy: Nack) -> bool:
         return strategy.requeue and bool(strategy.defer) and self._owner.can_defer

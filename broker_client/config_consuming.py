@@ -196,6 +196,9 @@ class SubscriptionConfig(Settings):
     list of them. Left out, the message is requeued after a growing `requeue_defer`."""
     requeue_defer: BackoffConfig = BackoffConfig()
     """Delays of the built-in recovery."""
+    max_hops: Positive | None = None
+    """Copies that `republish` and `forward` may make of a message, over all queues; then its
+    chain goes on without them. No limit when left out."""
     redeliveries: RedeliveriesConfig = RedeliveriesConfig()
     """How often a message may come again."""
     deduplicate: DeduplicateConfig | None = None

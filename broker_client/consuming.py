@@ -26,6 +26,8 @@ log = logging.getLogger("broker_client.consuming")
 
 _KEYLESS = ("fanout", "headers")  # exchange types that do not look at routing keys
 
+_TIMEOUTS = ("x-consumer-timeout", "x-message-timeout")  # milliseconds
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumingSetup:
@@ -43,6 +45,8 @@ class ConsumingSetup:
     dead_letter_exchange: str | None = None
     """The queue's, where it may not know the key of a republished copy."""
     is_stream: bool = False
+    settle_within: float | None = None
+    """Seconds a delivery may stay unsettled; None where the configuration does not tell."""
 
     @classmethod
     def plain(cls, config: SubscriptionConfig) -> Self:
@@ -90,7 +94,22 @@ class ConsumingStores:
             self._handled_ids(config),
             _keyed_dead_letter_exchange(vhost, config.queue),
             queue is not None and queue.kind == "stream",
+            self._settle_within(vhost, config),
         )
+
+    def _settle_within(self, vhost: VhostConfig, config: SubscriptionConfig) -> float | None:
+        """The time-out of the consumer, else of its queue, else of the built-in broker."""
+        if config.options.no_ack:
+            return None
+        queue = vhost.queues.get(config.queue)
+        for arguments in (config.options.all_arguments, {} if queue is None else queue.arguments):
+            for key in _TIMEOUTS:
+                value = arguments.get(key)
+                if isinstance(value, int) and value > 0:
+                    return value / 1000
+        if any(not each.is_embedded for each in vhost.connections):
+            return None  # RabbitMQ's consumer_timeout is not told to clients
+        return self._config.node.message_timeout
 
     def _counter(self, subscription: SubscriptionConfig) -> RedeliveryCounter | None:
         config = self._config.counter_of(subscription)

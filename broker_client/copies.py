@@ -112,6 +112,19 @@ def overridden(
     return properties._replace(**changes), {**headers, **options.headers}
 
 
+def hops(message: Message) -> int:
+    """Copies that recovery has made of it so far, over all queues."""
+    states = _history(message).get("recovery")
+    if not isinstance(states, Mapping):
+        return 0
+    return sum(
+        _number(state.get(counter))
+        for state in states.values()
+        if isinstance(state, Mapping)
+        for counter in ("republished", "forwarded")
+    )
+
+
 # --------------------------------------------------------------------------- immediate nack
 
 
@@ -192,8 +205,7 @@ def dead_letter(message: Message, exchange: str) -> Outgoing:
 
 
 def _original(message: Message) -> tuple[str, str]:
-    history = (message.properties.headers or {}).get(RASCAL)
-    known = history if isinstance(history, Mapping) else {}
+    known = _history(message)
     return (
         str(known.get("originalExchange", message.exchange)),
         str(known.get("originalRoutingKey", message.routing_key)),
@@ -201,6 +213,11 @@ def _original(message: Message) -> tuple[str, str]:
 
 
 # --------------------------------------------------------------------------- headers of anybody
+
+
+def _history(message: Message) -> Mapping[str, Any]:
+    history = (message.properties.headers or {}).get(RASCAL)
+    return history if isinstance(history, Mapping) else {}
 
 
 def _table_at(table: dict[str, Any], key: str) -> dict[str, Any]:

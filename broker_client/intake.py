@@ -97,7 +97,7 @@ class Intake:
             delivery,
             queue=self._setup.queue,
             vhost=self._config.vhost,
-            touch=channel.touch,
+            touch=self._in_hand.touch_by(channel),
             notes=self._notes,
         )
         settle = AckOrNack(self._in_hand, channel, message)

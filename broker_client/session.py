@@ -171,8 +171,8 @@ class Session:
             exclusive=options.exclusive,
             arguments=self._arguments(),
         )
+        self.state = "subscribed"  # also when ending meanwhile: `drain` is to stop this consumer
         if not self._is_ending:
-            self.state = "subscribed"
             self._emit("subscribed")
 
     def _arguments(self) -> Arguments:

@@ -39,6 +39,8 @@ class Subscription(Emitter):
     * ``duplicate(message)``: it was handled before, and acked unhandled (`deduplicate`).
     * ``subscribed()``, ``cancelled(error)`` or ``cancel(error)`` (by the broker), ``error(error)``.
     * ``ack_lost(message, error)``: a settle came after the delivery had gone back.
+    * ``ack_due(message, seconds)``: 80 % of the time it may stay unsettled are over, and so many
+      seconds left; where the configuration tells of a time-out.
     * ``ack_timeout(error)``: the broker closed the channel, a message being too long unsettled.
     * ``message_timeout(message)``: the broker took back this message alone.
     * ``already_settled(error)``, ``recovery_failed(error)``.
@@ -61,6 +63,7 @@ class Subscription(Emitter):
             "redeliveries_error",
             "duplicate",
             "ack_lost",
+            "ack_due",
             "ack_timeout",
             "already_settled",
             "recovery_failed",

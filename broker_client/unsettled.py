@@ -15,9 +15,11 @@ from typing import Protocol
 from broker_client.ackornack import AckOrNack, Republisher
 from broker_client.config import Nack, Strategy
 from broker_client.consuming import ConsumingSetup
+from broker_client.due import DueWatch
 from broker_client.errors import AlreadySettledError, BrokerClientError, RecoveryFailedError
 from broker_client.message import Message
 from broker_client.retry import growing
+from broker_client.transport.base import Channel
 
 log = logging.getLogger("broker_client.subscription")
 
@@ -63,6 +65,8 @@ class Unsettled:
             0,
         )
         self._by_tag: dict[int, AckOrNack] = {}
+        limit = setup.settle_within
+        self._watch = None if limit is None else DueWatch(limit, self._by_tag.values, self._due)
         self._all_settled = asyncio.Event()
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._deferred = 0  # recoveries that wait here, each in a place of the prefetch
@@ -75,6 +79,10 @@ class Unsettled:
     def dead_letter_exchange(self) -> str | None:
         return self._setup.dead_letter_exchange
 
+    @property
+    def max_hops(self) -> int | None:
+        return self._config.max_hops
+
     def add(self, settle: AckOrNack) -> None:
         """`settle` has been delivered."""
         self.counts["delivered"] += 1
@@ -82,6 +90,8 @@ class Unsettled:
             settle.lose()  # the broker counted it as settled when it sent it
         else:
             self._by_tag[settle.message.delivery.delivery_tag] = settle
+            if self._watch is not None:
+                self._watch.begin(settle)
         if self.on_add is not None:
             self.on_add(settle)
 
@@ -89,6 +99,8 @@ class Unsettled:
         """The channel is gone."""
         lost = list(self._by_tag.values())
         self._by_tag.clear()
+        if self._watch is not None:
+            self._watch.stop()
         for settle in lost:
             settle.lose()
             self._ended(settle, "lost")
@@ -198,6 +210,30 @@ class Unsettled:
                 self._config.name,
                 settle.message.message_id,
                 self._setup.queue,
+            )
+
+    def touch_by(self, channel: Channel) -> Callable[[int], float]:
+        """What extends the time of a delivery of `channel`."""
+        watch = self._watch
+        if watch is None:
+            return channel.touch
+
+        def touch(delivery_tag: int) -> float:
+            left = channel.touch(delivery_tag)
+            settle = self._by_tag.get(delivery_tag)
+            if settle is not None:
+                watch.begin(settle, left)
+            return left
+
+        return touch
+
+    def _due(self, settle: AckOrNack, left: float) -> None:
+        if not self._emit("ack_due", settle.message, left):
+            log.warning(
+                "subscription %s: message %s is unsettled, and its broker waits %.3g s more",
+                self._config.name,
+                settle.message.message_id,
+                left,
             )
 
     def _drop(self, settle: AckOrNack, how: str) -> None:

@@ -29,7 +29,7 @@ ROWS: list[tuple[str, ...]] = [
     ("transport",),
     ("connection", "delay", "connectors"),
     ("pool",),
-    ("copies", "loop_lag", "streams", "consuming"),
+    ("copies", "due", "loop_lag", "streams", "consuming"),
     ("publish_queue", "topology", "publication", "content", "ackornack"),
     ("outbox", "handlers", "pulling", "unsettled"),
     ("inspection",),

@@ -28,6 +28,7 @@ class Owner:
     def __init__(self) -> None:
         self.can_defer = False
         self.dead_letter_exchange: str | None = None
+        self.max_hops: int | None = None
         self.closing = asyncio.Event()
         self.default: tuple[Strategy, ...] = (Nack(requeue=True),)
         self.settled_as: list[str] = []

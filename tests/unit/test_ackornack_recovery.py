@@ -29,6 +29,7 @@ class Owner:
     """The subscription and its broker, as far as publishing goes."""
 
     can_defer = False
+    max_hops = None
 
     def __init__(self, dead_letter_exchange: str | None = "dlx") -> None:
         self.dead_letter_exchange = dead_letter_exchange
