@@ -33,7 +33,7 @@ from broker_client.publish_queue import PublishQueue
 from broker_client.publisher import Publisher, PublishReport
 from broker_client.redeliveries import CounterFactory
 from broker_client.requests import Reply
-from broker_client.routes import PublishOverrides
+from broker_client.routes import ForwardOverrides, PublishOverrides
 from broker_client.shovels import Shovel
 from broker_client.stats import BrokerStats
 from broker_client.subscription import Subscription
@@ -307,13 +307,17 @@ class Broker(Emitter):
         name: str,
         message: Message,
         routing_key: str | None = None,
-        **overrides: Unpack[PublishOverrides],
+        **overrides: Unpack[ForwardOverrides],
     ) -> Publication:
         """Publish a received message, body and properties as they are, through another publication.
 
         The routing key is `routing_key`, else the publication's own, else the message's; so are
         the properties, each for itself (rascal R-091). Only `persistent`, which every publication
-        has, is the message's own unless it is given here.
+        has, is the message's own unless it is given here. An encrypted body stays as it is.
+
+        The copy has a CC of ``<queue>.<routing key>``: an exchange to which the queue is bound
+        with ``<queue>.#`` leads it back there (R-093). Its headers say under ``rascal`` where it
+        came from; `restore_routing_headers` has its handlers see that exchange and routing key.
         """
         self._check_may_publish()
         return await self._publisher.forward(name, message, routing_key, overrides)

@@ -10,11 +10,12 @@ from typing import Any
 from broker_client import content as contents
 from broker_client.config import BrokerConfig, PublicationConfig
 from broker_client.delay import check_delay, delayed_by_header, step_for
+from broker_client.encryption import encryption_note
 from broker_client.errors import PublishError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
 from broker_client.requests import Reply, Requests
-from broker_client.routes import PublishOverrides, Route
+from broker_client.routes import ForwardOverrides, PublishOverrides, Route
 from broker_client.tasks import TaskGroup
 from broker_client.vhost import Vhost
 
@@ -64,18 +65,20 @@ class Publisher:
         name: str,
         message: Message,
         routing_key: str | None,
-        overrides: PublishOverrides,
+        overrides: ForwardOverrides,
     ) -> Publication:
         """See `Broker.forward`."""
         started = asyncio.get_running_loop().time()
         route = self._route(name)
-        given = route.forwarded(message.properties)
-        if "headers" in overrides:
-            overrides["headers"] = {**given.get("headers", {}), **overrides["headers"]}
-        given.update(overrides)
         key = routing_key or route.config.routing_key or message.routing_key
         return await self._publish(
-            route, message.body, message.properties.content_type, key, given, started
+            route,
+            message.body,
+            message.properties.content_type,
+            key,
+            route.forwarded(message, key, overrides),
+            started,
+            encrypted=encryption_note(message.properties) is not None,
         )
 
     async def _publish(
@@ -86,9 +89,11 @@ class Publisher:
         routing_key: str | None,
         overrides: PublishOverrides,
         started: float,
+        *,
+        encrypted: bool = False,
     ) -> Publication:
         config = route.config
-        outgoing = route.outgoing(body, content_type, routing_key, overrides)
+        outgoing = route.outgoing(body, content_type, routing_key, overrides, encrypted=encrypted)
         delay = overrides.get("delay", config.delay)
         if delay:
             outgoing = await self._delayed(route, outgoing, delay)

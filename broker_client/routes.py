@@ -10,7 +10,14 @@ from uuid import uuid4
 from broker_client.amqp.encode import check_publish
 from broker_client.config import BrokerConfig, PublicationConfig
 from broker_client.encryption import encrypt
-from broker_client.message import PERSISTENT, TRANSIENT, Outgoing, Properties
+from broker_client.message import (
+    PERSISTENT,
+    RASCAL,
+    TRANSIENT,
+    Message,
+    Outgoing,
+    Properties,
+)
 from broker_client.vhost import Vhost
 
 
@@ -36,6 +43,14 @@ class PublishOverrides(TypedDict, total=False):
     """Seconds for the whole publish."""
     delay: float
     """Seconds before the message reaches its queues."""
+
+
+class ForwardOverrides(PublishOverrides, total=False):
+    """What one forward may set otherwise than its publication and its message."""
+
+    restore_routing_headers: bool
+    """True shows handlers of the copy the exchange and routing key of the message it was made of,
+    not its own."""
 
 
 _TEXT_PROPERTIES = ("content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id")
@@ -84,17 +99,41 @@ class Route:
         )
         check_publish(Outgoing(self.exchange, self.routing_key, b"", self._template))
 
-    def forwarded(self, properties: Properties) -> PublishOverrides:
-        """What a forwarded message brings along, less what this publication says itself."""
+    def forwarded(
+        self, message: Message, key: str, overrides: ForwardOverrides
+    ) -> PublishOverrides:
+        """What `message` brings along, less what this publication or the call says itself.
+
+        Its headers tell where it came from, as rascal's do (R-092), and a CC of
+        ``<queue>.<routing key>`` lets an exchange lead the copy back to that queue (R-093).
+        """
+        properties, template = message.properties, self._template
         given: PublishOverrides = {}
-        for key in _FORWARDED:
-            value = getattr(properties, key)
-            if value is not None and getattr(self._template, key) is None:
-                given[key] = value  # type: ignore[literal-required] # a name out of _FORWARDED
-        if properties.headers and self._template.headers:
-            given["headers"] = {**properties.headers, **self._template.headers}
+        for name in _FORWARDED:
+            value = getattr(properties, name)
+            if value is not None and getattr(template, name) is None:
+                given[name] = value  # type: ignore[literal-required] # a name out of _FORWARDED
         if properties.delivery_mode is not None:
             given["persistent"] = properties.delivery_mode == PERSISTENT
+        if template.expiration is None and (properties.expiration or "").isdecimal():
+            given["expiration"] = int(properties.expiration or "") / 1000
+        given.update(overrides)
+        # The copy goes where its publication sends it, not to all the places of the first.
+        said = {**(template.headers or {}), **overrides.get("headers", {})}
+        headers = {**(properties.headers or {}), "BCC": None, **said}
+        if headers["BCC"] is None:
+            del headers["BCC"]
+        headers["CC"] = _copies_to(said.get("CC"), back=f"{message.queue}.{key}")
+        history = headers.get(RASCAL)
+        headers[RASCAL] = {
+            **(history if isinstance(history, Mapping) else {}),
+            "originalQueue": message.queue,
+            "originalVhost": message.vhost,
+            "originalExchange": message.exchange,
+            "originalRoutingKey": message.routing_key,
+            "restoreRoutingHeaders": overrides.get("restore_routing_headers", False),
+        }
+        given["headers"] = headers
         return given
 
     def outgoing(
@@ -103,8 +142,18 @@ class Route:
         content_type: str | None,
         routing_key: str | None,
         overrides: PublishOverrides,
+        *,
+        encrypted: bool = False,
     ) -> Outgoing:
-        """The message for the wire."""
+        """The message for the wire.
+
+        Args:
+            body: as `content.encode` makes it.
+            content_type: of the body, unless the publication or the call says otherwise.
+            routing_key: that of the publication when None.
+            overrides: what the call says.
+            encrypted: `body` is encrypted already.
+        """
         template = self._template
         properties = template._replace(
             content_type=template.content_type or content_type,
@@ -116,7 +165,7 @@ class Route:
         if overrides:
             mandatory = overrides.get("mandatory", mandatory)
             properties = _overridden(properties, overrides)
-        if self.config.encryption is not None:
+        if self.config.encryption is not None and not encrypted:
             body, properties = encrypt(self.config.encryption, body, properties)
         outgoing = Outgoing(self.exchange, key, body, properties, mandatory)
         if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
@@ -140,6 +189,13 @@ def _overridden(properties: Properties, overrides: PublishOverrides) -> Properti
     if "persistent" in overrides:
         changes["delivery_mode"] = PERSISTENT if overrides["persistent"] else TRANSIENT
     return properties._replace(**changes)
+
+
+def _copies_to(keys: Any, *, back: str) -> list[Any]:
+    """The CC of a forwarded message: what is asked for, and the way back."""
+    listed = list(keys) if isinstance(keys, list | tuple) else [keys]
+    asked = [key for key in listed if key]
+    return asked if back in asked else [*asked, back]
 
 
 def _milliseconds(seconds: float | None) -> str | None:

@@ -10,7 +10,7 @@ from broker_client.config import Nack, ShovelConfig
 from broker_client.errors import BrokerClientError, MessageReturnedError
 from broker_client.message import Message
 from broker_client.publication import Publication
-from broker_client.routes import PublishOverrides
+from broker_client.routes import ForwardOverrides
 from broker_client.subscription import Subscription
 
 _TRY_AGAIN = Nack(requeue=True, defer=1.0)
@@ -24,7 +24,7 @@ class Forwarder(Protocol):
         name: str,
         message: Message,
         routing_key: str | None,
-        overrides: PublishOverrides,
+        overrides: ForwardOverrides,
     ) -> Publication: ...
 
 
