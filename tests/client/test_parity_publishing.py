@@ -292,6 +292,28 @@ async def test_shovel_gives_back_what_its_target_has_no_room_for_c13(start: Star
     assert {first, second} == {b"1", b"2"}
 
 
+# ---------------------------------------------------------------------------- corrections
+
+
+async def test_nack_of_all_leaves_later_ones_to_be_waited_for_c19(start: StartBroker) -> None:
+    """Rascal counts everything as settled then, and a cancel ends early."""
+    broker = await start(a_config())
+    kept: list[AckOrNack] = []
+    subscription = await broker.subscribe("/bar", lambda *args: kept.append(args[2]))
+    for number in range(4):
+        await (await broker.publish("bar", number))
+    await eventually(lambda: len(kept) == 4)
+    await kept[1](ValueError("no"), Nack(), all=True)
+    assert subscription.stats().unsettled == 2
+    ending = asyncio.create_task(subscription.cancel())
+    await asyncio.wait([ending], timeout=0.2)
+    assert not ending.done()
+    for settle in kept[2:]:
+        await settle()
+    await ending
+    assert await broker.purge() == 0
+
+
 # ---------------------------------------------------------------------------- A, C: outcomes
 
 

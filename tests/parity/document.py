@@ -43,7 +43,7 @@ def text() -> str:
     """The document as it should be."""
     parts = [HEAD]
     for title, rows in maps():
-        parts.append(f"\n## The {title}\n\n| row | held by |\n|---|---|\n")
+        parts.append(f"\n## The {title.replace('_', ': ')}\n\n| row | held by |\n|---|---|\n")
         for row in sorted(rows["tests"], key=in_order):
             tests = [f"`{test.removeprefix('tests/')}`" for test in rows["tests"][row]]
             parts.append(f"| {row} | {'<br>'.join(tests)} |\n")
