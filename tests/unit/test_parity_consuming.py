@@ -150,9 +150,17 @@ async def test_consumer_that_begins_while_it_is_cancelled_is_stopped_r146() -> N
         channel = await desk.consume()
         await desk.subscription.pause()
         channel.consumers.clear()
+        consume, answer = channel.consume, asyncio.Event()
+
+        async def answered(*args: Any, **more: Any) -> str:
+            await answer.wait()
+            return await consume(*args, **more)
+
+        channel.consume = answered  # type: ignore[method-assign] # a broker that takes its time
         resuming = asyncio.create_task(desk.subscription.resume())
-        await asyncio.sleep(0)
         cancelling = asyncio.create_task(desk.subscription.cancel())
+        await settle()
+        answer.set()
         await asyncio.gather(resuming, cancelling)
         assert [each[0] for each in channel.asked][-2:] == ["consume", "cancel"]
         assert desk.subscription.stats().state == "cancelled"
