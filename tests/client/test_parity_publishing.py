@@ -19,6 +19,7 @@ from broker_client.errors import (
     PublishNackedError,
     PublishRefusedError,
     RequestLostError,
+    RequestTimeoutError,
 )
 from broker_client.message import Delivery
 from tests.client.conftest import StartBroker
@@ -360,22 +361,52 @@ async def test_message_that_the_broker_nacks_is_an_error_and_its_channel_goes_on
 
 async def test_publishes_cancelled_at_any_moment_keep_no_channel_c2(start: StartBroker) -> None:
     chance = random.Random(2)
-    broker = await start(a_config(publication_channel_pools={"confirm": {"max": 1}}))
+    broker = await start(
+        a_config(publication_channel_pools={"confirm": {"max": 1}}, publish_queue={"max_queued": 2})
+    )
 
     async def publish(number: int) -> None:
         await (await broker.publish("bar", number))
 
-    for number in range(20):
-        task = asyncio.create_task(publish(number))
+    tasks = [asyncio.create_task(publish(number)) for number in range(20)]
+    for task in chance.sample(tasks, len(tasks)):
         for _ in range(chance.randrange(8)):
             await asyncio.sleep(0)
         task.cancel()
-        await asyncio.wait([task])
+    await asyncio.wait(tasks)
+    assert any(task.cancelled() for task in tasks)
     async with asyncio.timeout(5.0):
         await (await broker.publish("bar", "last"))
     vhost = broker.stats().vhosts["/"]
     assert (vhost.publish_queue.waiting, vhost.publish_queue.unconfirmed) == (0, 0)
     await eventually(lambda: all(not each.leased for each in broker.stats().vhosts["/"].pools))
+
+
+async def test_answer_that_comes_too_late_goes_to_no_other_request_f7(start: StartBroker) -> None:
+    broker = await start(a_config())
+    asked: list[Message] = []
+
+    async def hold(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        await ack_or_nack()
+        asked.append(message)
+
+    await broker.subscribe("/bar", hold)
+    with pytest.raises(RequestTimeoutError):
+        await broker.request("bar", "first", timeout=0.3)
+    second = asyncio.create_task(broker.request("bar", "second", timeout=10.0))
+    await eventually(lambda: len(asked) == 2)
+    for message in asked:
+        properties = message.properties
+        answer = await broker.publish(
+            "/",
+            message.body,
+            properties.reply_to,
+            correlation_id=properties.correlation_id or "",
+        )
+        await answer
+    assert (await second).content == b"second"
+    [requests] = broker._publisher._requests.values()
+    assert requests.late_replies == 1
 
 
 # ---------------------------------------------------------------------------- RabbitMQ alone
