@@ -359,7 +359,7 @@ async def test_message_that_the_broker_nacks_is_an_error_and_its_channel_goes_on
     await (await broker.publish("bar", "x"))
 
 
-async def test_publishes_cancelled_at_any_moment_keep_no_channel_c2(start: StartBroker) -> None:
+async def test_publishes_cancelled_at_any_moment_keep_no_channel(start: StartBroker) -> None:
     chance = random.Random(2)
     broker = await start(
         a_config(publication_channel_pools={"confirm": {"max": 1}}, publish_queue={"max_queued": 2})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +38,11 @@ def test_every_row_names_tests_that_are_there(title: str, row: str) -> None:
 @pytest.mark.parametrize("title", MAPS)
 def test_no_row_is_both_held_and_without_meaning(title: str) -> None:
     assert not MAPS[title]["tests"].keys() & MAPS[title].get("elsewhere", {}).keys()
+
+
+def test_every_row_stands_in_one_map_only() -> None:
+    named = [row for rows in MAPS.values() for part in rows.values() for row in part]
+    assert [row for row, count in Counter(named).items() if count > 1] == []
 
 
 @pytest.mark.parametrize("title", MAPS)
