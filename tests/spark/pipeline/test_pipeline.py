@@ -114,8 +114,10 @@ def test_a_replay_is_dry_until_told_and_then_done_once(
     assert "dead letters to replay: nothing" in printed
 
 
-def test_a_replay_without_bodies_cannot_be_executed(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["replay", "--events", str(ROOT), "--request", "r1", "--execute"]
+def test_a_replay_without_bodies_cannot_be_executed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["replay", "--events", str(tmp_path), "--request", "r1", "--execute"]
     assert pipeline.main(arguments) == 1
     assert "--archive" in capsys.readouterr().err
 
