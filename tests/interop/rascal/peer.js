@@ -2,6 +2,7 @@
 //
 //   {"do": "publish", "config": {...}, "publication": "p", "messages": [{"body": ..., "key": ...}]}
 //   {"do": "consume", "config": {...}, "subscription": "s", "count": 1, "fail": [strategy, ...]}
+//   {"do": "forward", "config": {...}, "subscription": "s", "publication": "p", "overrides": {...}}
 "use strict";
 
 const { BrokerAsPromised, withDefaultConfig } = require("rascal");
@@ -45,13 +46,25 @@ async function consume(broker, job) {
   return seen;
 }
 
+async function forward(broker, job) {
+  const subscription = await broker.subscribe(job.subscription);
+  return new Promise((resolve, reject) => {
+    subscription.on("error", reject);
+    subscription.on("message", async (message, content, ackOrNack) => {
+      const publication = await broker.forward(job.publication, message, job.overrides || {});
+      publication.on("error", reject).on("return", reject);
+      publication.on("success", () => ackOrNack(undefined, () => resolve("forwarded")));
+    });
+  });
+}
+
 async function main() {
   let text = "";
   for await (const part of process.stdin) text += part;
   const job = JSON.parse(text);
   const broker = await BrokerAsPromised.create(withDefaultConfig(job.config));
   broker.on("error", () => {});
-  const result = await { publish, consume }[job.do](broker, job);
+  const result = await { publish, consume, forward }[job.do](broker, job);
   await broker.shutdown();
   console.log(JSON.stringify(result));
 }
