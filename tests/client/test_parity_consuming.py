@@ -73,6 +73,7 @@ async def test_consume_options_reach_the_broker_r122(start: StartBroker) -> None
     options = {"consumer_tag": "mine", "exclusive": True, "priority": 3}
     broker = await start(a_config(options=options))
     taken = await collect(broker, "work")
+    await eventually(lambda: consuming(broker) == {"work"})
     other = await broker.subscribe("/work")
     heard = Heard(other, "error")
     other.on("message", lambda *args: None)
