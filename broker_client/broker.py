@@ -489,6 +489,10 @@ class Broker(Emitter):
                 left = max(0.0, deadline - asyncio.get_running_loop().time())
                 if not await vhost.publish_queue.drain(left):
                     log.warning("%r: publishes were not confirmed within %g s", vhost, timeout)
+        except asyncio.CancelledError:
+            for vhost in self._vhosts.values():
+                vhost.drop()  # whoever cancels this does not wait for the network
+            raise
         finally:
             self._closed = True
             await self._close_vhosts()

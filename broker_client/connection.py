@@ -228,6 +228,11 @@ class Connection:
             link.abort()
             self._report_loss(link, ConnectionLostError(link.url, reason))
 
+    def drop(self) -> None:
+        """Drop the present link and say nothing: `close` then has nobody to wait for."""
+        if self._link is not None:
+            self._link.abort()
+
     # ------------------------------------------------------------------ keeping it
 
     async def _keep(self) -> None:

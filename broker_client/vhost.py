@@ -147,6 +147,11 @@ class Vhost:
             ),
         )
 
+    def drop(self) -> None:
+        """Drop its connections, so that `close` does not wait for the network."""
+        for _, connection, _ in self._connections():
+            connection.drop()
+
     def health(self) -> VhostHealth:
         """How it is, for probes."""
         return VhostHealth(

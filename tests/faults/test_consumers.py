@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -129,3 +130,29 @@ async def test_acks_of_handled_messages_reach_the_broker_when_it_shuts_down(plac
     state = await (await link.open_channel()).check_queue("work")
     await link.close()
     assert state.message_count == 50, "the follow-ups, and nothing that was handled"
+
+
+@pytest.mark.timeout(40)
+async def test_subscription_that_nobody_holds_consumes_on_after_a_cut_b2(place: Place) -> None:
+    """B2: the broker holds what it needs; names of the application's do not matter."""
+    handled: list[str | None] = []
+
+    async def subscribe(broker: Broker) -> None:
+        subscription = await broker.subscribe("work")
+
+        async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            handled.append(message.message_id)
+            await ack_or_nack()
+
+        subscription.on("message", handle)
+        await eventually(lambda: subscription.is_subscribed)
+
+    async with Broker.create(a_config(place.url, place.vhost)) as broker:
+        broker.on("error", lambda error, vhost: None)
+        await subscribe(broker)
+        gc.collect()
+        connects = broker.stats().vhosts[place.vhost].connects
+        place.proxy.cut()
+        await eventually(lambda: broker.stats().vhosts[place.vhost].connects > connects)
+        await (await broker.publish("a", {"id": "m1"}, message_id="m1"))
+        await eventually(lambda: handled == ["m1"], timeout=10.0)
