@@ -28,9 +28,9 @@ from broker_client.errors import (
 )
 from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Capabilities
-from broker_client.transport.network_channel import (
+from broker_client.transport.network_channel import NetworkChannel
+from broker_client.transport.network_errors import (
     FOREIGN_ERRORS,
-    NetworkChannel,
     cancelled_from_outside,
     is_bare,
     translate,

@@ -7,24 +7,20 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import aiormq
 import aiormq.abc
 import aiormq.channel
 import aiormq.exceptions
-import pamqp.exceptions
 from pamqp import commands
 from pamqp.base import Frame
 from pamqp.frame import marshal
 
 from broker_client.amqp.encode import get_frame, publish_frames
 from broker_client.errors import (
-    AuthenticationRefusedError,
     BrokerClientError,
     ChannelClosedError,
-    ConnectionLostError,
-    InvalidNameError,
     OperationTimeoutError,
     TransportError,
     UnsupportedError,
@@ -32,61 +28,30 @@ from broker_client.errors import (
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Arguments, ConsumerCallbacks, QueueState
+from broker_client.transport.network_errors import (
+    FOREIGN_ERRORS,
+    cancelled_from_outside,
+    is_bare,
+    translate,
+)
+from broker_client.transport.network_frames import (
+    BasicConsume,
+    ExchangeBind,
+    ExchangeDeclare,
+    ExchangeDelete,
+    ExchangeUnbind,
+    QueueBind,
+    QueueDeclare,
+    QueueDelete,
+    QueuePurge,
+    QueueUnbind,
+    check_names,
+    field_table,
+)
 
 log = logging.getLogger("broker_client.transport")
 
-FOREIGN_ERRORS = (
-    aiormq.exceptions.AMQPError,
-    pamqp.exceptions.PAMQPException,
-    aiormq.exceptions.ChannelInvalidStateError,
-    OSError,  # ConnectionError and every failure of a socket or of TLS
-    EOFError,
-    StopAsyncIteration,
-    RuntimeError,  # aiormq: an operation on a connection that is closed
-)
-"""What aiormq and the socket raise; nothing of it leaves `transport/`."""
-
 _CLOSE_TIMEOUT = 2.0  # seconds; a dead socket never answers channel.close
-
-
-_SURELY_SHORT = 63  # characters, four bytes at most each
-
-
-class _Unchecked:
-    """pamqp refuses names that RabbitMQ takes, such as ``orders/*`` or ``größe``."""
-
-    def validate(self) -> None:
-        """Leave it to the broker; our own limits are checked in `_check_names`."""
-
-
-class _ExchangeDeclare(_Unchecked, commands.Exchange.Declare): ...
-
-
-class _ExchangeDelete(_Unchecked, commands.Exchange.Delete): ...
-
-
-class _ExchangeBind(_Unchecked, commands.Exchange.Bind): ...
-
-
-class _ExchangeUnbind(_Unchecked, commands.Exchange.Unbind): ...
-
-
-class _QueueDeclare(_Unchecked, commands.Queue.Declare): ...
-
-
-class _QueueDelete(_Unchecked, commands.Queue.Delete): ...
-
-
-class _QueuePurge(_Unchecked, commands.Queue.Purge): ...
-
-
-class _QueueBind(_Unchecked, commands.Queue.Bind): ...
-
-
-class _QueueUnbind(_Unchecked, commands.Queue.Unbind): ...
-
-
-class _BasicConsume(_Unchecked, commands.Basic.Consume): ...
 
 
 class Owner(Protocol):
@@ -104,31 +69,6 @@ class Owner(Protocol):
     async def drain(self) -> None: ...
     def lost_reason(self) -> TransportError | None: ...
     def forget(self, channel: NetworkChannel) -> None: ...
-
-
-def translate(url: str, error: BaseException) -> TransportError:
-    """The error of ours that says what `error`, a foreign one, means."""
-    reason = " ".join(str(part) for part in error.args if part) or type(error).__name__
-    match error:
-        case aiormq.exceptions.ChannelClosed():
-            code = {
-                aiormq.exceptions.ChannelAccessRefused: 403,
-                aiormq.exceptions.ChannelNotFoundEntity: 404,
-                aiormq.exceptions.ChannelLockedResource: 405,
-                aiormq.exceptions.ChannelPreconditionFailed: 406,
-            }.get(type(error), 0)
-            return ChannelClosedError(code, reason)
-        case aiormq.exceptions.AMQPChannelError() | aiormq.exceptions.ChannelInvalidStateError():
-            return ChannelClosedError(0, reason)
-        case (
-            aiormq.exceptions.ProbableAuthenticationError()
-            | aiormq.exceptions.AuthenticationError()
-            | aiormq.exceptions.ConnectionNotAllowed()
-        ):
-            return AuthenticationRefusedError(url, reason)
-        case TimeoutError():
-            return OperationTimeoutError(f"broker at {url}", 0.0)
-    return ConnectionLostError(url, reason)
 
 
 class NetworkChannel:
@@ -227,25 +167,25 @@ class NetworkChannel:
         internal: bool = False,
         arguments: Arguments | None = None,
     ) -> None:
-        _check_names(exchange=name, exchange_type=type)
+        check_names(exchange=name, exchange_type=type)
         await self._ask(
-            _ExchangeDeclare(
+            ExchangeDeclare(
                 exchange=name,
                 exchange_type=type,
                 durable=durable,
                 auto_delete=auto_delete,
                 internal=internal,
-                arguments=_table(arguments),
+                arguments=field_table(arguments),
             )
         )
 
     async def check_exchange(self, name: str) -> None:
-        _check_names(exchange=name)
-        await self._ask(_ExchangeDeclare(exchange=name, passive=True))
+        check_names(exchange=name)
+        await self._ask(ExchangeDeclare(exchange=name, passive=True))
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        _check_names(exchange=name)
-        await self._ask(_ExchangeDelete(exchange=name, if_unused=if_unused))
+        check_names(exchange=name)
+        await self._ask(ExchangeDelete(exchange=name, if_unused=if_unused))
 
     async def declare_queue(
         self,
@@ -256,82 +196,82 @@ class NetworkChannel:
         auto_delete: bool = False,
         arguments: Arguments | None = None,
     ) -> QueueState:
-        _check_names(queue=name)
+        check_names(queue=name)
         return await self._ask_queue(
-            _QueueDeclare(
+            QueueDeclare(
                 queue=name,
                 durable=durable,
                 exclusive=exclusive,
                 auto_delete=auto_delete,
-                arguments=_table(arguments),
+                arguments=field_table(arguments),
             )
         )
 
     async def check_queue(self, name: str) -> QueueState:
-        _check_names(queue=name)
-        return await self._ask_queue(_QueueDeclare(queue=name, passive=True))
+        check_names(queue=name)
+        return await self._ask_queue(QueueDeclare(queue=name, passive=True))
 
     async def delete_queue(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False
     ) -> int:
-        _check_names(queue=name)
-        ok = await self._ask(_QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty))
+        check_names(queue=name)
+        ok = await self._ask(QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty))
         return int(getattr(ok, "message_count", 0) or 0)
 
     async def purge_queue(self, name: str) -> int:
-        _check_names(queue=name)
-        ok = await self._ask(_QueuePurge(queue=name))
+        check_names(queue=name)
+        ok = await self._ask(QueuePurge(queue=name))
         return int(getattr(ok, "message_count", 0) or 0)
 
     async def bind_queue(
         self, queue: str, exchange: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        _check_names(queue=queue, exchange=exchange, binding_key=binding_key)
+        check_names(queue=queue, exchange=exchange, binding_key=binding_key)
         await self._ask(
-            _QueueBind(
+            QueueBind(
                 queue=queue,
                 exchange=exchange,
                 routing_key=binding_key,
-                arguments=_table(arguments),
+                arguments=field_table(arguments),
             )
         )
 
     async def unbind_queue(
         self, queue: str, exchange: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        _check_names(queue=queue, exchange=exchange, binding_key=binding_key)
+        check_names(queue=queue, exchange=exchange, binding_key=binding_key)
         await self._ask(
-            _QueueUnbind(
+            QueueUnbind(
                 queue=queue,
                 exchange=exchange,
                 routing_key=binding_key,
-                arguments=_table(arguments),
+                arguments=field_table(arguments),
             )
         )
 
     async def bind_exchange(
         self, destination: str, source: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        _check_names(exchange=destination, source=source, binding_key=binding_key)
+        check_names(exchange=destination, source=source, binding_key=binding_key)
         await self._ask(
-            _ExchangeBind(
+            ExchangeBind(
                 destination=destination,
                 source=source,
                 routing_key=binding_key,
-                arguments=_table(arguments),
+                arguments=field_table(arguments),
             )
         )
 
     async def unbind_exchange(
         self, destination: str, source: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        _check_names(exchange=destination, source=source, binding_key=binding_key)
+        check_names(exchange=destination, source=source, binding_key=binding_key)
         await self._ask(
-            _ExchangeUnbind(
+            ExchangeUnbind(
                 destination=destination,
                 source=source,
                 routing_key=binding_key,
-                arguments=_table(arguments),
+                arguments=field_table(arguments),
             )
         )
 
@@ -362,7 +302,7 @@ class NetworkChannel:
         exclusive: bool = False,
         arguments: Arguments | None = None,
     ) -> str:
-        _check_names(queue=queue, consumer_tag=consumer_tag)
+        check_names(queue=queue, consumer_tag=consumer_tag)
         if not consumer_tag:
             # Known before the broker answers, since deliveries may come with its answer.
             self._tags_made += 1
@@ -376,12 +316,12 @@ class NetworkChannel:
             self._channel.consumers[consumer_tag] = _never_called
             try:
                 await self._channel.rpc(
-                    _BasicConsume(
+                    BasicConsume(
                         queue=queue,
                         consumer_tag=consumer_tag,
                         no_ack=no_ack,
                         exclusive=exclusive,
-                        arguments=_table(arguments),
+                        arguments=field_table(arguments),
                     )
                 )
             except BaseException:
@@ -395,7 +335,7 @@ class NetworkChannel:
         self._consumers.pop(consumer_tag, None)
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
-        _check_names(queue=queue)
+        check_names(queue=queue)
         async with self._asking():
             waiter: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
             self._gets.append(waiter)  # answers come in the order of the questions
@@ -603,34 +543,5 @@ class NetworkChannel:
         return translate(self._owner.url, error)
 
 
-def is_bare(error: Exception) -> bool:
-    """True for what aiormq ends waiting calls with when its connection ends for no reason."""
-    return type(error) is Exception
-
-
-def cancelled_from_outside() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 async def _never_called(message: aiormq.abc.DeliveredMessage) -> None:
     raise AssertionError("deliveries are taken before aiormq sees them")
-
-
-def _table(arguments: Arguments | None) -> dict[str, Any] | None:
-    """pamqp writes `bytearray` and no `bytes`."""
-    if not arguments:
-        return None
-    return {
-        key: bytearray(value) if isinstance(value, bytes) else value
-        for key, value in arguments.items()
-    }
-
-
-def _check_names(**names: str) -> None:
-    """Refuse what no AMQP short string can hold, before anything is sent."""
-    for kind, name in names.items():
-        if len(name) > _SURELY_SHORT and len(name.encode()) > 255:
-            raise InvalidNameError(
-                kind.replace("_", " "), name, "is longer than the 255 bytes AMQP allows"
-            )

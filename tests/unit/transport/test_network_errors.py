@@ -20,7 +20,8 @@ from broker_client.errors import (
 )
 from broker_client.message import Outgoing, Properties
 from broker_client.tasks import TaskGroup
-from broker_client.transport.network_channel import FOREIGN_ERRORS, NetworkChannel, translate
+from broker_client.transport.network_channel import NetworkChannel
+from broker_client.transport.network_errors import FOREIGN_ERRORS, translate
 from tests.support.warp import WarpLoop
 
 loop_factory = WarpLoop
