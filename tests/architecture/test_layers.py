@@ -30,7 +30,7 @@ ROWS: list[tuple[str, ...]] = [
     ("connection", "delay", "connectors"),
     ("pool",),
     ("copies", "due", "loop_lag", "streams", "consuming"),
-    ("publish_queue", "topology", "publication", "content", "ackornack"),
+    ("publish_queue", "lane", "topology", "publication", "content", "ackornack"),
     ("outbox", "handlers", "pulling", "unsettled"),
     ("inspection",),
     ("intake",),
@@ -48,6 +48,8 @@ ROWS: list[tuple[str, ...]] = [
 
 NEIGHBOURS = {
     ("publish_queue", "publication"),  # what the queue holds
+    ("publish_queue", "lane"),
+    ("lane", "publication"),
 }
 """(importer, imported) pairs allowed within one row; everything else there goes by a Protocol."""
 
