@@ -168,10 +168,15 @@ class NetworkConnector:
         """What went wrong with TLS; None when something else did."""
         if isinstance(error, ssl.SSLError):
             return await explained(error, *self._place)
-        if self._ssl_context and link.streams.reader is None and type(error) in _CUT_SHORT:
+        reader = link.streams.reader
+        during = reader is None and type(error) in _CUT_SHORT
+        after = reader is not None and not reader.has_heard and isinstance(error, ConnectionError)
+        if self._ssl_context and (during or after):
+            # TLS 1.3: the server looks at our certificate after its own part of the handshake, and
+            # its alert may be lost to the reset that follows.
             return (
-                "closed during the TLS handshake, as a broker may do that asks for a client "
-                "certificate (tls.certfile)"
+                "cut off at the TLS handshake: most likely the broker asks for a client "
+                "certificate (tls.certfile), or does not accept our certificate"
             )
         return None
 

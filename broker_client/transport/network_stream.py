@@ -106,6 +106,8 @@ class FrameReader(asyncio.StreamReader):
         self._passed_on = 0  # bytes of the present buffer that aiormq has, or must not have
         self.heard_at = self._clock()
         """Loop time of the last bytes from the broker."""
+        self.has_heard = False
+        """True once there were any."""
         self.frame_max = _UNTUNED_FRAME_MAX
         """Largest frame in bytes, as negotiated; 0 for no limit."""
 
@@ -147,6 +149,7 @@ class FrameReader(asyncio.StreamReader):
         if self._finished:
             return
         self.heard_at = self._clock()
+        self.has_heard = True
         buffer = self._rest + bytes(data) if self._rest else bytes(data)
         if self._broken:
             super().feed_data(buffer)
