@@ -147,6 +147,7 @@ async def test_ending_a_link_again_is_harmless(link: Link) -> None:
     link.abort()
     link.abort()
     await link.close()
+    assert not link.is_open
 
 
 async def test_published_messages_outlive_the_link(connector: Connector, link: Link) -> None:

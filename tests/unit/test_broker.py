@@ -440,6 +440,8 @@ async def test_handler_may_shut_the_broker_down() -> None:
     async with asyncio.timeout(5.0):
         await ended.wait()
         await broker.shutdown()
+    with pytest.raises(BrokerClosedError):
+        await broker.publish("orders", "y")
 
 
 async def test_shutdown_is_awaited_by_those_who_call_it_meanwhile() -> None:

@@ -509,7 +509,8 @@ async def test_body_larger_than_the_limit_is_taken_by_an_empty_queue() -> None:
     desk = Desk(max_queued_bytes=100, policy="reject")
     [publication] = await desk.publish(1, body=b"x" * 1_000)
     desk.channel.confirm_all()
-    await publication
+    outcome = await publication
+    assert outcome.message_id == publication.message_id
     await desk.close()
 
 

@@ -79,7 +79,8 @@ def test_wrong_sink_option_is_refused(extra: dict[str, str], option: str) -> Non
 
 
 def test_what_spark_adds_is_no_mistake() -> None:
-    parse(SinkOptions, {"url": URL, "checkpointLocation": "x", "path": "y"})
+    options = parse(SinkOptions, {"url": URL, "checkpointLocation": "x", "path": "y"})
+    assert options == parse(SinkOptions, {"url": URL})
 
 
 def test_password_is_in_no_text_but_travels() -> None:
