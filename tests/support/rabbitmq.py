@@ -196,9 +196,19 @@ class RabbitMQ:
         return answer
 
     def connections(self) -> list[dict[str, Any]]:
-        """The client connections that the management plugin knows of."""
+        """The client connections that the management plugin knows of: a new one comes late."""
         answer: list[dict[str, Any]] = self._request("GET", "connections")
         return [entry for entry in answer if "name" in entry]
+
+    def connection_names(self, vhost: str) -> list[str]:
+        """What the clients of `vhost` that are connected now call themselves, without any lag."""
+        code = (
+            'lists:foreach(fun(Name) -> io:format("~ts~n", [Name]) end, '
+            '[element(3, lists:keyfind(<<"connection_name">>, 1, P)) || '
+            "Pid <- rabbit_networking:connections(), [{vhost, V}, {client_properties, P}] <- "
+            f'[rabbit_reader:info(Pid, [vhost, client_properties])], V =:= <<"{vhost}">>]).'
+        )
+        return [line for line in self.ctl("eval", code).splitlines() if line != "ok"]
 
     def close_connections(self, reason: str = "closed by the test") -> int:
         """Close every client connection from the server's side (320); returns their number."""

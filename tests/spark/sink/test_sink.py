@@ -137,11 +137,7 @@ def test_15_workers_keep_one_connection_each_however_many_jobs(
     for number in range(10):
         frame = spark.range(10, numPartitions=2).selectExpr(f"concat('{number}-', id) body")
         save(frame, queues)
-    names = [
-        str(each["client_properties"].get("connection_name"))
-        for each in queues.server.connections()
-        if each.get("vhost") == queues.vhost
-    ]
+    names = queues.server.connection_names(queues.vhost)
     ours = [name for name in names if name.startswith("broker_client spark, process")]
     assert len(set(ours)) == len(ours), "a process has one"
     # Spark forks a further worker where the last one is not back yet when its next job begins.
