@@ -80,6 +80,11 @@ class ConnectionConfig(Settings):
     """Most channels of the connection; 0 is no limit, left out is what the broker proposes."""
     frame_max: Annotated[ByteSize, Field(le=2**32 - 1)] | None = None
     """Largest frame, at least 4096 bytes; 0 is no limit, left out is what the broker proposes."""
+    max_message_size: ByteSize | None = None
+    """Largest body that may be published; a larger one is refused before it is sent. 0 is no limit.
+    Brokers do not tell theirs: left out, it is what RabbitMQ has by default, 16MiB from version
+    4.0 on and 128MiB before. What a broker says as it refuses a message replaces it until the
+    connection ends."""
     management: Annotated[ManagementConfig, Field(validate_default=True)] = ManagementConfig()
     """The broker's HTTP API: a URL or a mapping. Host, user and password are the connection's
     when left out."""

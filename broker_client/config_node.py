@@ -48,6 +48,8 @@ class NodeConfig(Settings):
     """Longest delay of a deferred requeue."""
     max_publish_delay: Duration = 25 * 86_400.0
     """Longest delay of a publish with `x-delay`; a longer one is refused."""
+    max_message_size: ByteSize = 128 * 1024 * 1024
+    """Largest body that may be published; 0 is no limit."""
     memory_limit: ByteSize = 64 * 1024 * 1024
     """Bytes of bodies kept in memory; a node with a file keeps the rest only there."""
     scan: ScanConfig = ScanConfig()

@@ -77,6 +77,7 @@ class _Maker:
             client_properties=config.client_properties,
             channel_max=config.channel_max,
             frame_max=config.frame_max,
+            max_message_size=config.max_message_size,
             ssl_context=self._context,
         )
 

@@ -26,6 +26,7 @@ BrokerClientError
 │   ├── MessageReturnedError
 │   ├── PublishNackedError
 │   ├── PublishRefusedError
+│   │   └── MessageTooLargeError
 │   ├── PublishTimeoutError
 │   ├── PublishUnconfirmedError
 │   ├── PublishAbortedError
@@ -426,6 +427,24 @@ class PublishRefusedError(PublishError):
 
     def __str__(self) -> str:
         return f"{self._what()} was refused by the broker: {self.reply_code} {self.reply_text}"
+
+
+class MessageTooLargeError(PublishRefusedError):
+    """The body is larger than the broker takes. The limit is known, so nothing was sent; or it was
+    learned from this very message, over which the broker closed the channel."""
+
+    def __init__(
+        self, publication: str, message_id: str, size_bytes: int, limit_bytes: int, source: str
+    ) -> None:
+        text = f"{size_bytes} bytes, and {limit_bytes} are the most: {source}"
+        super().__init__(publication, message_id, 406, text)  # as RabbitMQ answers
+        self.args = (publication, message_id, size_bytes, limit_bytes, source)
+        self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
+        self.source = source
+        """Who sets the limit."""
+
+    def __str__(self) -> str:
+        return f"{self._what()} is larger than the broker takes: {self.reply_text}"
 
 
 class PublishTimeoutError(PublishError, TimeoutError):

@@ -3,13 +3,15 @@
 A lane leases a channel when it has something to send and keeps it as long as it is busy.
 Unconfirmed publishes sit in its ledger under their sequence number; when the channel dies they go
 back to the front, in order, with the same message id. When the broker closes the channel over one
-of them, without saying which, they are sent again one by one until the culprit is alone.
+of them, without saying which, they are sent again one by one until the culprit is alone. What is
+larger than the broker is known to take is not sent at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 from collections import deque
 from typing import Protocol
 
@@ -18,6 +20,7 @@ from broker_client.errors import (
     BrokerClientError,
     ChannelClosedError,
     InvalidMessageError,
+    MessageTooLargeError,
     OperationTimeoutError,
     PoolClosedError,
     PublishError,
@@ -29,11 +32,13 @@ from broker_client.pool import ChannelPool
 from broker_client.publication import ENDED, SENT, WAITING, Publication
 from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Channel
+from broker_client.transport.size_limits import SizeLimit, size_limit_in
 
 log = logging.getLogger("broker_client.lane")
 
 _RETRY_PAUSE = 0.05  # seconds before a lane whose channel failed, with the link up, goes on
 _NOT_FOUND = 404
+_size = operator.attrgetter("size")
 
 
 class PublishQueueOwner(Protocol):
@@ -196,6 +201,11 @@ class Lane:
     async def _send_batch(self, channel: Channel, room: int) -> int:
         waiting, ledger = self.waiting, self.ledger
         batch = [waiting.popleft() for _ in range(min(room, len(waiting)))]
+        limit = channel.size_limit
+        if limit.size_bytes and max(map(_size, batch)) > limit.size_bytes:
+            waiting.extendleft(reversed(batch))
+            self._refuse_larger(limit)
+            return 0
         # On a channel without confirms the numbers only serve to find them again.
         seq = channel.next_publish_seq or 1
         for publication in batch:
@@ -210,6 +220,20 @@ class Lane:
                     self._queue.succeeded(publication, now)
             ledger.clear()
         return len(batch)
+
+    def _refuse_larger(self, limit: SizeLimit) -> bool:
+        """End what waits and is too large for the broker; False when there is no such."""
+        larger = [each for each in self.waiting if each.size > limit.size_bytes]
+        for publication in larger:
+            self.remove(publication)
+            self._probing = max(0, self._probing - publication.maybe_duplicate)
+            self._queue.failed(
+                publication,
+                MessageTooLargeError(
+                    publication.name, publication.message_id, publication.size, *limit
+                ),
+            )
+        return bool(larger)
 
     def _take_back(self) -> None:
         """The channel is gone: what it has not confirmed is sent again, before what waits."""
@@ -234,6 +258,9 @@ class Lane:
         else:
             if not self._queue.is_paused:
                 await asyncio.sleep(_RETRY_PAUSE)  # the link's loss is noticed in a moment
+            return
+        limit = size_limit_in(code, text)
+        if limit is not None and self._refuse_larger(limit):
             return
         # The broker closed the channel over one of our messages, and did not say which.
         if code == _NOT_FOUND and not self._restored:

@@ -21,6 +21,7 @@ from broker_client.errors import (
     BrokerClientError,
     ChannelClosedError,
     MessageReturnedError,
+    MessageTooLargeError,
     PublishAbortedError,
     PublishError,
     PublishNackedError,
@@ -106,11 +107,17 @@ class Outbox:
         """Have `publication` on disk; it is sent from there.
 
         Raises:
+            MessageTooLargeError: the body is larger than `node.max_message_size`.
             ChannelClosedError: the file failed: nothing is promised.
         """
         writer = self._writer
         if writer is None or self._closing or not writer.is_usable:
             raise ChannelClosedError(0, f"the outbox {self._connector.url} is closed")
+        limit = writer.size_limit
+        if 0 < limit.size_bytes < publication.size:
+            raise MessageTooLargeError(
+                publication.name, publication.message_id, publication.size, *limit
+            )
         self._accepted += 1
         number = self._accepted
         self._mine[number] = publication

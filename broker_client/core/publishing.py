@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from broker_client.core.consuming import REPLY_TO, ConsumeCommands
@@ -11,6 +12,7 @@ from broker_client.core.replies import precondition_failed
 from broker_client.core.settings import EngineSettings
 from broker_client.core.topology import NOTHING
 from broker_client.core.transaction import Transaction
+from broker_client.errors import ReplyError
 from broker_client.message import Delivery, Outgoing, Returned
 
 _OURS = frozenset(("CC", "BCC", "x-delay"))
@@ -25,6 +27,7 @@ class PublishCommands(ConsumeCommands):
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
         self._effects = self._dispatch.effects
+        self._largest_body = settings.max_message_size or sys.maxsize
 
     # ---------------------------------------------------------------- publishing
 
@@ -35,11 +38,14 @@ class PublishCommands(ConsumeCommands):
         and becomes ready when the time is over; see docs/core.md for why there.
 
         Raises:
-            ReplyError: 404 or 403 for the exchange, 406 for bad CC, BCC, x-delay or expiration,
-                or for a reply_to that asks for direct replies without a consumer of them.
+            ReplyError: 404 or 403 for the exchange, 406 for a body that is too large, for bad CC,
+                BCC, x-delay or expiration, or for a reply_to that asks for direct replies without
+                a consumer of them.
         """
         state = self._channels[channel]
         properties = message.properties
+        if len(message.body) > self._largest_body:
+            raise self._too_large(message)
         if properties.expiration is not None:
             _check_expiration(properties.expiration)
         if properties.reply_to == REPLY_TO:
@@ -80,6 +86,12 @@ class PublishCommands(ConsumeCommands):
             self._unroutable(state, message, now)
         if state.confirms:
             self._confirm(state, acked)
+
+    def _too_large(self, message: Outgoing) -> ReplyError:
+        return precondition_failed(
+            f"message size {len(message.body)} is larger than configured max size "
+            f"{self._largest_body}"
+        )
 
     def _prepare(self, message: Outgoing) -> tuple[Outgoing, list[str], float]:
         """The message as it is kept, its routing keys, and its delay.

@@ -18,6 +18,8 @@ class EngineSettings:
     max_publish_delay: float = 25 * 86_400.0
     """Longest delay of a publish (`x-delay`); a longer one is refused. More than the client asks
     for, on any broker; nsq's hour is for timers that do not survive a restart."""
+    max_message_size: int = 128 * 1024 * 1024
+    """Bytes of the largest body; a larger one is refused. 0 is no limit."""
     latency_window: float = 600.0
     """Time over which the latency percentiles of a queue are taken; 0 keeps none."""
     keep_records: bool = False

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from broker_client.errors import TransportError
 from broker_client.message import Delivery, Outgoing, Returned
+from broker_client.transport.size_limits import SizeLimit
 
 Arguments = Mapping[str, Any]
 
@@ -67,6 +68,11 @@ class Channel(Protocol):
     @property
     def next_publish_seq(self) -> int:
         """Sequence number of the next publish; 1 at first, 0 on a channel without confirms."""
+        ...
+
+    @property
+    def size_limit(self) -> SizeLimit:
+        """The largest body that may be published, as far as it is known."""
         ...
 
     async def publish(self, batch: Sequence[Outgoing]) -> None:

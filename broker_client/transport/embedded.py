@@ -284,6 +284,7 @@ def engine_settings(config: NodeConfig) -> EngineSettings:
         max_message_timeout=config.max_message_timeout,
         max_requeue_timeout=config.max_requeue_timeout,
         max_publish_delay=config.max_publish_delay,
+        max_message_size=config.max_message_size,
         memory_limit=config.memory_limit,
     )
 

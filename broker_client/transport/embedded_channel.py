@@ -12,6 +12,7 @@ from broker_client.message import PERSISTENT, Delivery, Outgoing, Returned
 from broker_client.node.node import Node
 from broker_client.store.encoding import encode_arguments, encode_properties
 from broker_client.transport.base import Arguments, ConsumerCallbacks, QueueState
+from broker_client.transport.size_limits import SizeLimit
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,6 +48,7 @@ class EmbeddedChannel:
         "on_close",
         "on_confirm",
         "on_return",
+        "size_limit",
     )
 
     def __init__(self, link: Owner, node: Node, connection: int, *, confirm: bool) -> None:
@@ -55,6 +57,7 @@ class EmbeddedChannel:
         self.on_close: Callable[[TransportError], None] | None = None
         self._link, self._node, self._engine = link, node, node.engine
         self._id = node.open_channel(connection, self, confirm=confirm)
+        self.size_limit = SizeLimit(node.engine.settings.max_message_size, "node.max_message_size")
         self._publish_seq = 1 if confirm else 0
         self._published = 0
         self._consumers: dict[str, ConsumerCallbacks] = {}

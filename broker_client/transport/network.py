@@ -37,6 +37,7 @@ from broker_client.transport.network_errors import (
 )
 from broker_client.transport.network_stream import CLOSE_OK_FRAME, Limits, Streams
 from broker_client.transport.network_tls import explained, tls_context
+from broker_client.transport.size_limits import NO_SIZE_LIMIT, SizeLimit, usual_size_limit
 
 log = logging.getLogger("broker_client.transport")
 
@@ -80,6 +81,8 @@ class NetworkConnector:
         client_properties: further properties that the broker is told.
         channel_max: most channels of a connection; None takes what the broker proposes.
         frame_max: largest frame in bytes; None takes what the broker proposes.
+        max_message_size: largest body in bytes, 0 for no limit; None takes the default of the
+            broker's kind and version.
         operation_timeout: seconds the broker has to answer a declaration, bind or the like.
         ssl_context: for ``amqps``; None makes one from the system's certificates.
 
@@ -97,6 +100,7 @@ class NetworkConnector:
         client_properties: Mapping[str, Any] | None = None,
         channel_max: int | None = None,
         frame_max: int | None = None,
+        max_message_size: int | None = None,
         operation_timeout: float = 10.0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -113,6 +117,9 @@ class NetworkConnector:
         self._heartbeat = float(int(heartbeat))
         self._properties = _properties(name, client_properties or {})
         self._limits = Limits(channel_max, frame_max)
+        self._size_limit: SizeLimit | None = None
+        if max_message_size is not None:
+            self._size_limit = SizeLimit(max_message_size, "max_message_size of the connection")
         self._operation_timeout = operation_timeout
         self._ssl_context: ssl.SSLContext | None = None
         if self._target.scheme == "amqps":
@@ -143,7 +150,7 @@ class NetworkConnector:
                     if reason is None:
                         raise
                     raise ConnectFailedError(self._masked, reason) from error
-                link.established(connection)
+                link.established(connection, self._size_limit)
                 return link
         except ConnectFailedError:
             raise
@@ -227,6 +234,7 @@ class NetworkLink:
         self.url = url
         self.operation_timeout = operation_timeout
         self.frame_max = 0
+        self.size_limit = NO_SIZE_LIMIT
         self.tasks = TaskGroup(f"link {url}")
         self.streams = Streams(self, limits)
         self.socket_error: BaseException | None = None
@@ -255,8 +263,10 @@ class NetworkLink:
     def capabilities(self) -> Capabilities:
         return Capabilities()
 
-    def established(self, connection: aio_pika.Connection) -> None:
-        """The handshake is done."""
+    def established(
+        self, connection: aio_pika.Connection, size_limit: SizeLimit | None = None
+    ) -> None:
+        """The handshake is done; None takes the size limit that the broker has by default."""
         transport = connection.transport
         if transport is None or self._lost is not None:
             raise ConnectFailedError(self.url, "closed right after the handshake")
@@ -267,6 +277,7 @@ class NetworkLink:
         transport.close_callback.finished.set()
         self.frame_max = underlay.connection_tune.frame_max or 0
         self._channel_max = underlay.connection_tune.channel_max or _MOST_CHANNELS
+        self.size_limit = size_limit or usual_size_limit(underlay.server_properties)
         if self.streams.reader is not None:
             self.streams.reader.established(self.frame_max)
         underlay.closing.add_done_callback(self._underlay_closed)

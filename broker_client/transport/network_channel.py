@@ -27,7 +27,11 @@ from broker_client.errors import (
 )
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.tasks import TaskGroup
-from broker_client.transport.base import Arguments, ConsumerCallbacks, QueueState
+from broker_client.transport.base import (
+    Arguments,
+    ConsumerCallbacks,
+    QueueState,
+)
 from broker_client.transport.network_errors import (
     FOREIGN_ERRORS,
     cancelled_from_outside,
@@ -48,6 +52,7 @@ from broker_client.transport.network_frames import (
     check_names,
     field_table,
 )
+from broker_client.transport.size_limits import SizeLimit, size_limit_in
 
 log = logging.getLogger("broker_client.transport")
 
@@ -63,6 +68,9 @@ class Owner(Protocol):
     def frame_max(self) -> int: ...
     @property
     def tasks(self) -> TaskGroup: ...
+
+    size_limit: SizeLimit
+
     @property
     def operation_timeout(self) -> float: ...
     def write(self, data: bytes) -> None: ...
@@ -107,6 +115,10 @@ class NetworkChannel:
     @property
     def next_publish_seq(self) -> int:
         return self._next_seq
+
+    @property
+    def size_limit(self) -> SizeLimit:
+        return self._owner.size_limit
 
     # ------------------------------------------------------------------ publishing
 
@@ -464,6 +476,9 @@ class NetworkChannel:
 
     def closed_by_broker(self, reply_code: int, reply_text: str) -> None:
         """The broker sent channel.close; aiormq answers it."""
+        told = size_limit_in(reply_code, reply_text)
+        if told is not None:
+            self._owner.size_limit = told  # so that the next is refused before it is sent
         self.fail(ChannelClosedError(reply_code, reply_text))
         self._owner.forget(self)
 

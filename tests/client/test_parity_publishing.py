@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ import pytest
 from broker_client import AckOrNack, Broker, Forward, Message, Nack
 from broker_client.errors import (
     MessageReturnedError,
+    MessageTooLargeError,
     PublishNackedError,
-    PublishRefusedError,
     RequestLostError,
     RequestTimeoutError,
 )
@@ -442,28 +443,95 @@ async def test_bodies_of_every_size_pass_small_frames_a10(rabbitmq: RabbitMQ) ->
     rabbitmq.delete_vhost(vhost)
 
 
-@pytest.mark.rabbitmq
-async def test_body_that_is_too_large_for_the_broker_is_refused_alone_a10(
-    rabbitmq: RabbitMQ,
-) -> None:
-    vhost = rabbitmq.make_vhost()
-    config = {"vhosts": {"/": {"connection": rabbitmq.url(vhost), "queues": ["q"]}}}
+@pytest.fixture
+def small_bodies(rabbitmq: RabbitMQ) -> Iterator[str]:
+    """A vhost of the server, which meanwhile takes 100,000 bytes at most."""
     limit = "application:{}_env(rabbit, max_message_size{})."
     usual = rabbitmq.ctl("eval", limit.format("get", "")).strip("{}ok, \n")
     rabbitmq.ctl("eval", limit.format("set", ", 100000"))
-    try:
-        async with Broker.create(config) as broker:
-            broker.on("error", lambda *args: None)
-            await (await broker.publish("/q", "before"))
-            large = await broker.publish("/q", b"x" * 100_001)
-            small = await broker.publish("/q", "after")
-            with pytest.raises(PublishRefusedError, match=r"100001 .*100000"):
-                await large
-            await small
-            assert {each.body for each in await taken(broker, "q", 2)} == {b"before", b"after"}
-    finally:
-        rabbitmq.ctl("eval", limit.format("set", f", {usual}"))
-        rabbitmq.delete_vhost(vhost)
+    vhost = rabbitmq.make_vhost()
+    yield rabbitmq.url(vhost)
+    rabbitmq.delete_vhost(vhost)
+    rabbitmq.ctl("eval", limit.format("set", f", {usual}"))
+
+
+async def test_body_above_the_limit_is_refused_by_the_broker_alone_and_then_by_us_a10(
+    small_bodies: str,
+) -> None:
+    config = {"vhosts": {"/": {"connection": small_bodies, "queues": ["q"]}}}
+    async with Broker.create(config) as broker:
+        broker.on("error", lambda *args: None)
+        names = [f"m{number}" for number in range(100)]
+        publications = {
+            name: await broker.publish(
+                "/q", b"x" * (100_001 if name == "m50" else 100_000), message_id=name
+            )
+            for name in names
+        }
+        large = publications.pop("m50")
+        with pytest.raises(MessageTooLargeError) as caught:
+            await large
+        error = caught.value
+        assert (error.size_bytes, error.limit_bytes) == (100_001, 100_000)
+        assert str(error) == (
+            "publication '/q': message m50 is larger than the broker takes: 100001 bytes, and "
+            "100000 are the most: the broker's own max_message_size"
+        )
+        outcomes = [await publication for publication in publications.values()]
+        queue = broker.stats().vhosts["/"].publish_queue
+        assert sum(outcome.maybe_duplicate for outcome in outcomes) >= queue.resent - 1 > 0
+        assert (queue.succeeded, queue.failed) == (99, 1)
+
+        # Known from now on: nothing is sent, no channel is lost.
+        with pytest.raises(MessageTooLargeError, match="100001 bytes"):
+            await (await broker.publish("/q", b"x" * 100_001))
+        assert broker.stats().vhosts["/"].publish_queue.resent == queue.resent
+        found = await all_of(broker, "q")
+    assert {each.properties.message_id for each in found} == set(publications)
+
+
+async def all_of(broker: Broker, queue: str) -> list[Delivery]:
+    """What is in `queue`, repeats included."""
+    link = await broker.connect()
+    channel = await link.open_channel()
+    found = []
+    while (delivery := await channel.get(queue, no_ack=True)) is not None:
+        found.append(delivery)
+    await link.close()
+    return found
+
+
+async def test_body_above_a_limit_that_is_known_is_never_sent_a10(url: str) -> None:
+    connection, source = {"url": url}, "node.max_message_size"
+    if url != "embedded://":
+        connection["max_message_size"] = "100KB"
+        source = "max_message_size of the connection"
+    config = {"node": {"max_message_size": "100KB"}}
+    vhost = {"connection": connection, "queues": ["q"]}
+    async with Broker.create({**config, "vhosts": {"/": vhost}}) as broker:
+        before, large, after = [
+            await broker.publish("/q", b"x" * size) for size in (100_000, 100_001, 1)
+        ]
+        with pytest.raises(MessageTooLargeError) as caught:
+            await large
+        assert not caught.value.retryable
+        assert caught.value.source == source
+        await before
+        await after
+        queue = broker.stats().vhosts["/"].publish_queue
+        assert (queue.succeeded, queue.failed, queue.resent) == (2, 1, 0)
+        assert [len(each.body) for each in await taken(broker, "q", 2)] == [100_000, 1]
+
+
+async def test_body_too_large_for_the_outbox_is_refused_and_the_outbox_goes_on_a10(
+    tmp_path: Path,
+) -> None:
+    vhost = {"queues": ["q"], "publish_queue": {"outbox": str(tmp_path / "outbox.db")}}
+    config = {"node": {"max_message_size": "1KiB"}, "vhosts": {"/": vhost}}
+    async with Broker.create(config) as broker:
+        with pytest.raises(MessageTooLargeError, match=r"1025 bytes, .* node\.max_message_size"):
+            await broker.publish("/q", b"x" * 1025)
+        await (await broker.publish("/q", b"x" * 1024))
 
 
 @pytest.mark.rabbitmq

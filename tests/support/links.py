@@ -19,6 +19,7 @@ from broker_client.transport.base import (
     ConsumerCallbacks,
     QueueState,
 )
+from broker_client.transport.size_limits import NO_SIZE_LIMIT, SizeLimit
 
 _PLAIN = Capabilities()
 
@@ -54,6 +55,7 @@ class FakeChannel:
         self.gate: asyncio.Event | None = None
         """While set to an unset event, `publish` hangs as on a full socket."""
         self.auto_confirm = False
+        self.size_limit: SizeLimit = NO_SIZE_LIMIT
         self.tags = 0
 
     # ------------------------------------------------------------------ as the broker
@@ -297,6 +299,7 @@ class FakeLink:
         self.how_ended = ""
         self.capabilities = capabilities
         self.auto_confirm = auto_confirm
+        self.size_limit = NO_SIZE_LIMIT
         self.channels: list[FakeChannel] = []
         self.before: Callable[[str, str], None] | None = None
 
@@ -305,6 +308,7 @@ class FakeLink:
             raise ConnectionLostError(self.url, self.how_ended)
         channel = FakeChannel(confirm=confirm, capabilities=self.capabilities, before=self.before)
         channel.auto_confirm = self.auto_confirm
+        channel.size_limit = self.size_limit
         self.channels.append(channel)
         await asyncio.sleep(0)
         return channel

@@ -10,6 +10,7 @@ from broker_client.errors import (
     ChannelClosedError,
     InvalidMessageError,
     MessageReturnedError,
+    MessageTooLargeError,
     PublishAbortedError,
     PublishError,
     PublishNackedError,
@@ -23,6 +24,7 @@ from broker_client.pool import ChannelPool
 from broker_client.publication import Publication
 from broker_client.publish_queue import PublishQueue
 from broker_client.tasks import TaskGroup
+from broker_client.transport.size_limits import SizeLimit
 from tests.support.links import FakeChannel, FakeLink
 from tests.support.warp import WarpLoop, settle
 
@@ -676,6 +678,50 @@ async def test_message_that_cannot_be_encoded_is_refused_alone(desk: Desk) -> No
         ("success", "m2"),
         ("success", "m4"),
     ]
+
+
+async def test_body_above_the_limit_of_the_channel_is_not_sent_and_the_rest_is(desk: Desk) -> None:
+    desk.link.size_limit = SizeLimit(3, "the test")
+    bodies = [b"1", b"2222", b"333", b"4444", b"5"]
+    made = [desk.make(body=body) for body in bodies]
+    for publication in made:
+        await desk.queue.put(publication, confirm=True)
+    await settle()
+    assert desk.channel.ids == ["m1", "m3", "m5"]
+    assert desk.ends() == [("error", "m2"), ("error", "m4")]
+    assert isinstance(await failure_of(made[1]), MessageTooLargeError)
+    desk.channel.confirm_all()
+    assert [(await made[index]).maybe_duplicate for index in (0, 2, 4)] == [False] * 3
+
+
+TOO_LARGE = ChannelClosedError(
+    406, "PRECONDITION_FAILED - message size 9 is larger than configured max size 8"
+)
+
+
+async def test_refusal_that_tells_the_limit_ends_the_culprit_without_trying_one_by_one(
+    desk: Desk,
+) -> None:
+    made = [desk.make(body=b"x" * size) for size in (1, 9, 8)]
+    for publication in made:
+        await desk.queue.put(publication, confirm=True)
+    await settle()
+    desk.channel.fail(TOO_LARGE)
+    await settle()
+    assert desk.ends() == [("error", "m2")]
+    assert (desk.channel.ids, desk.channel.batches) == (["m1", "m3"], [2])
+    desk.channel.confirm_all()
+    assert [(await made[index]).maybe_duplicate for index in (0, 2)] == [True, True]
+    assert isinstance(await failure_of(made[1]), MessageTooLargeError)
+
+
+async def test_refusal_for_size_that_fits_nobody_is_not_repeated_for_ever(desk: Desk) -> None:
+    made = await desk.publish(1)
+    for _ in range(2):
+        desk.channel.fail(TOO_LARGE)
+        await settle()
+    assert desk.ends() == [("error", "m1")]
+    assert type(await failure_of(made[0])) is PublishRefusedError
 
 
 async def test_link_lost_while_probing_blames_nobody(desk: Desk) -> None:

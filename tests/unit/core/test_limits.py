@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker_client.errors import ReplyError
 from tests.support.builders import Desk, a_message
 
 
@@ -371,3 +372,22 @@ def test_the_delivery_limit_ends_a_message_at_the_return_that_exceeds_it(
         if tag < 3:
             desk.advance(delay or 0.0)
     assert (desk.stats("dead").ready, desk.stats().deferred) == (1, 0)
+
+
+def test_a_body_above_the_limit_is_refused_as_by_rabbitmq() -> None:
+    desk = Desk(max_message_size=8)
+    desk.queue()
+    desk.publish(a_message(body=b"x" * 8))
+    with pytest.raises(
+        ReplyError,
+        match="406 PRECONDITION_FAILED - message size 9 is larger than configured max size 8",
+    ):
+        desk.publish(a_message(body=b"x" * 9))
+    assert desk.stats().ready == 1
+
+
+def test_without_a_limit_a_body_may_be_of_any_size() -> None:
+    desk = Desk(max_message_size=0)
+    desk.queue()
+    desk.publish(a_message(body=b"x" * 100_000))
+    assert desk.stats().ready == 1
