@@ -87,6 +87,7 @@ class SettleOwner(Protocol):
 
     def default_recovery(self, message: Message) -> tuple[Strategy, ...]: ...
     def settled(self, settle: AckOrNack, how: str) -> None: ...
+    def settled_through(self, settle: AckOrNack, how: str) -> None: ...
     def settle_lost(self, settle: AckOrNack, error: BrokerClientError) -> None: ...
     def settled_twice(self, error: AlreadySettledError) -> None: ...
     def recovery_failed(self, error: RecoveryFailedError) -> None: ...
@@ -309,10 +310,10 @@ class AckOrNack:
     # ------------------------------------------------------------------ on the wire
 
     def _ack(self, all: bool) -> None:
-        if not all:
+        if all:
+            self._settle("acked", lambda tag: self._channel.ack(tag, multiple=True), all=True)
+        else:
             self._settle("acked", self._channel.ack)
-            return
-        self._settle("acked", lambda tag: self._channel.ack(tag, multiple=True), all=True)
 
     def _nack(self, *, requeue: bool, all: bool) -> None:
         self.requeues = requeue
@@ -333,8 +334,11 @@ class AckOrNack:
             send(self.message.delivery.delivery_tag)
         except (ChannelClosedError, StaleDeliveryError) as error:
             self._owner.settle_lost(self, error)
+            return
+        if all:
+            self._owner.settled_through(self, how)
         else:
-            self._owner.settled(self, how + " all" if all else how)
+            self._owner.settled(self, how)
 
     def _still_ours(self) -> bool:
         """False, and reported, when the delivery died with its channel or has timed out.

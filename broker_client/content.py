@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,6 +16,7 @@ from broker_client.errors import InvalidContentError
 TEXT = "text/plain"
 JSON = "application/json"
 
+_decode_json_text = json.JSONDecoder().decode
 _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -50,19 +53,29 @@ def decode(body: bytes, content_type: str | None) -> Any:
     """
     if content_type is None:
         return body
+    try:
+        return _decoder_of(content_type)(body)
+    except (ValueError, LookupError, RecursionError) as error:
+        raise InvalidContentError(content_type, str(error)) from error
+
+
+@lru_cache(maxsize=256)
+def _decoder_of(content_type: str) -> Callable[[bytes], Any]:
     kind, _, parameters = content_type.partition(";")
     kind = kind.strip().lower()
     if kind == JSON or kind.endswith("+json"):
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise InvalidContentError(content_type, str(error)) from error
+        return _decode_json
     if kind == TEXT:
-        try:
-            return body.decode(_charset(parameters))
-        except (ValueError, LookupError) as error:
-            raise InvalidContentError(content_type, str(error)) from error
-    return body
+        charset = _charset(parameters)
+        return lambda body: body.decode(charset)
+    return bytes
+
+
+def _decode_json(body: bytes) -> Any:
+    try:
+        return _decode_json_text(body.decode())
+    except ValueError:
+        return json.loads(body)  # which knows UTF-16 and byte order marks too
 
 
 def _utf8(text: str, content_type: str) -> bytes:

@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 NEVER = float("inf")
-_LOOK_EVERY = 64  # additions between two looks at how many records are leavings
+_FEW = 64  # leavings that are left alone; and additions between two looks at their number
 
 
 class TimedMap(Generic[K, V]):
@@ -22,10 +22,10 @@ class TimedMap(Generic[K, V]):
     began. Such a record is appended to a deque, and leaves it at the front, in constant time
     however many there are; only what is earlier than the last in line goes to the heap beside it.
 
-    Map, line and heap share one tuple a key. What takes a key out leaves its record behind in the
-    line or heap, so it costs O(1); what reads the front passes over records that the map does not
-    have any more. Once more than half of them is such leavings, `put` rebuilds: memory stays
-    within twice the number of live keys, and a few.
+    Map, line and heap share one tuple a key. What takes out a key that is not the first in line
+    leaves its record behind in line or heap; what reads the front passes over records that the
+    map does not have any more. Once more than half of them, and a few, are such leavings, all is
+    rebuilt: the cost stays constant over many calls, and memory within twice the live keys.
 
     Measured against an indexed heap, a timing wheel and sorted containers: `bench/core/heaps.py`,
     figures in docs/core.md.
@@ -55,13 +55,20 @@ class TimedMap(Generic[K, V]):
                 line.append(record)
         else:
             heapq.heappush(self._heap, record)
-        if not seq % _LOOK_EVERY and len(line) + len(self._heap) > 2 * len(self._records):
+        if not seq % _FEW and len(line) + len(self._heap) > 2 * len(self._records) + _FEW:
             self._rebuild()
 
     def pop(self, key: K) -> V | None:
         """Take `key` out and return its value; None if it is not here."""
         record = self._records.pop(key, None)
-        return None if record is None else record[3]
+        if record is None:
+            return None
+        line = self._line
+        if line and line[0] is record:
+            line.popleft()
+        elif len(line) + len(self._heap) > 2 * len(self._records) + _FEW:
+            self._rebuild()
+        return record[3]
 
     def value(self, key: K) -> V | None:
         """The value of `key`, or None if it is not here."""
@@ -138,7 +145,7 @@ class Deadlines(TimedMap[K, None]):
 
     def discard(self, key: K) -> None:
         """Forget `key`; no error if it is not here."""
-        self._records.pop(key, None)
+        self.pop(key)
 
     def get(self, key: K) -> float | None:
         """When `key` is due, or None if it is not here."""

@@ -67,6 +67,7 @@ class Intake:
         self._concurrency = setup.config.concurrency
         self._in_hand = in_hand
         self._handlers = handlers
+        self._task_name = f"subscription {setup.config.name}: handler"
         self._emit = emit
         self._listeners = listeners
         self._inspection = Inspection(setup, emit, self.refuse)
@@ -208,16 +209,13 @@ class Intake:
                 self._failed(settle, error)
                 continue
             if type(result) is CoroutineType:
-                work = self._finish(
-                    watched(result, limit, self._loop_blocked) if limit else result, settle
-                )
-            elif inspect.isawaitable(result):
-                work = self._finish(result, settle)
-            else:
+                if limit:
+                    result = watched(result, limit, self._loop_blocked)
+            elif not inspect.isawaitable(result):
                 if limit and (taken := perf_counter() - begun) > limit:
                     self._loop_blocked(taken)
                 continue
-            task = self._handlers.spawn(work, "handler")
+            task = self._handlers.attend(self._finish(result, settle), self._task_name)
             if tasks is not None:
                 tasks.append(task)
         if tasks:
@@ -248,6 +246,8 @@ class Intake:
             self._failed(settle, error)  # something it waited for was cancelled
         except Exception as error:  # noqa: BLE001 - user code behind a fence
             self._failed(settle, error)
+        finally:
+            self._handlers.leave()
 
     def _failed(self, settle: AckOrNack, cause: BaseException) -> None:
         message = settle.message

@@ -50,11 +50,13 @@ class Publication(Emitter):
     EVENTS: ClassVar[frozenset[str]] = frozenset({"success", "error", "return", "paused"})
 
     __slots__ = (
-        "_ended_with",
-        "_future",
+        "_error",
+        "_event",
         "_keeper",
         "_noticed",
-        "_result",
+        "_returned",
+        "_seconds",
+        "_waiters",
         "deadline",
         "maybe_duplicate",
         "message_id",
@@ -88,25 +90,36 @@ class Publication(Emitter):
         self.state = WAITING
         self.maybe_duplicate = False
         self._keeper = keeper
-        self._future: asyncio.Future[Outcome] | None = None
-        self._ended_with: tuple[str, tuple[Any, ...]] | None = None  # event and its arguments
-        self._result: Outcome | PublishError | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
         self._noticed = False
+        self._event = ""  # that it ended with
+        self._seconds = 0.0
+        self._error: PublishError | None = None
+        self._returned: Returned | None = None
 
     def __repr__(self) -> str:
-        how = f" {self._ended_with[0]}" if self._ended_with else ""
+        how = f" {self._event}" if self._event else ""
         return f"<Publication {self.name} {self.message_id}: {self.state}{how}>"
 
     def __await__(self) -> Generator[Any, None, Outcome]:
-        return self._outcome().__await__()
-
-    async def _outcome(self) -> Outcome:
         self._noticed = True
-        if self._future is None:
-            self._future = asyncio.get_running_loop().create_future()
-            self._settle_future()
-        # Shielded: several may wait for one outcome, and one that stops waiting changes nothing.
-        return await asyncio.shield(self._future)
+        if self.state is not ENDED:
+            yield from self._wait()
+        if self._error is not None:
+            raise self._error.with_traceback(None)  # not that of whoever else awaited it
+        return Outcome(self.message_id, self._seconds, self.maybe_duplicate)
+
+    def _wait(self) -> Generator[Any, None, None]:
+        """Several may wait, each on a future of its own: one that stops changes nothing."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._waiters is None:
+            self._waiters = []
+        waiters = self._waiters
+        waiters.append(waiter)
+        try:
+            yield from waiter
+        finally:
+            waiters.remove(waiter)
 
     def abort(self) -> bool:
         """Take the message back; True when it had not been sent and never will be.
@@ -120,10 +133,7 @@ class Publication(Emitter):
         self._noticed = True
         self.on("success", lambda message_id: then(None))
         self.on("error", lambda error, message_id: then(error))
-        self.on("return", lambda message: then(self._failure()))
-
-    def _failure(self) -> PublishError | None:
-        return self._result if isinstance(self._result, PublishError) else None
+        self.on("return", lambda message: then(self._error))
 
     @property
     def is_ended(self) -> bool:
@@ -134,41 +144,41 @@ class Publication(Emitter):
 
     def succeed(self, now: float) -> None:
         """It is confirmed (or written, without confirms)."""
-        outcome = Outcome(self.message_id, now - self.started, self.maybe_duplicate)
-        self._end("success", (self.message_id,), outcome)
+        self._seconds = now - self.started
+        self._end("success")
 
     def fail(self, error: PublishError) -> None:
         """It ended as an error."""
-        self._end("error", (error, self.message_id), error)
+        self._error = error
+        self._end("error")
 
     def give_back(self, error: PublishError, message: Returned) -> None:
         """The broker returned it."""
-        self._end("return", (message,), error)
+        self._error, self._returned = error, message
+        self._end("return")
 
     def pause(self) -> None:
         """It waits because the link is down."""
         self.emit("paused", self.message_id)
 
-    def _end(self, event: str, args: tuple[Any, ...], result: Outcome | PublishError) -> None:
+    def _end(self, event: str) -> None:
         self.state = ENDED
-        self._ended_with = event, args
-        self._result = result
-        self._settle_future()
+        self._event = event
+        if self._waiters is not None:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
         if self._listeners and event in self._listeners:
             self._noticed = True
-            self.emit(event, *args)
-        if not self._noticed and isinstance(result, PublishError):
-            asyncio.get_running_loop().call_later(_COMPLAIN_AFTER, self._complain, result)
+            self.emit(event, *self._told())
+        if self._error is not None and not self._noticed:
+            asyncio.get_running_loop().call_later(_COMPLAIN_AFTER, self._complain, self._error)
 
-    def _settle_future(self) -> None:
-        future, result = self._future, self._result
-        if future is None or future.done() or result is None:
-            return
-        if isinstance(result, PublishError):
-            future.set_exception(result)
-            future.exception()  # retrieved: whoever awaits raises it, nobody is warned twice
-        else:
-            future.set_result(result)
+    def _told(self) -> tuple[Any, ...]:
+        """What the listeners of the event it ended with are given."""
+        if self._event == "success":
+            return (self.message_id,)
+        return (self._error, self.message_id) if self._event == "error" else (self._returned,)
 
     def _complain(self, error: PublishError) -> None:
         if not self._noticed:
@@ -176,10 +186,9 @@ class Publication(Emitter):
 
     def _add(self, event: str, listener: Listener) -> None:
         super()._add(event, listener)
-        ended = self._ended_with
-        if ended is not None and ended[0] == event:
+        if self._event == event:
             self._noticed = True
-            asyncio.get_running_loop().call_soon(self._tell_late, event, listener, ended[1])
+            asyncio.get_running_loop().call_soon(self._tell_late, event, listener, self._told())
         elif event == "paused" and self.state is WAITING and self._keeper.is_paused:
             asyncio.get_running_loop().call_soon(
                 self._tell_late, event, listener, (self.message_id,)

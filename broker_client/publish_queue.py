@@ -108,12 +108,23 @@ class PublishQueue:
             PublishTimeoutError: no room within the publication's own time-out.
             PublishAbortedError: the queue was closed.
         """
+        if not self.put_now(publication, confirm=confirm):
+            await self._make_room(publication)
+            self._accept(publication, confirm)
+            self._offer_room()
+
+    def put_now(self, publication: Publication, *, confirm: bool) -> bool:
+        """Accept `publication` if there is room for it; else `put` it.
+
+        Raises:
+            PublishAbortedError: the queue was closed.
+        """
         if self._closed:
             raise self._closed_error(publication)
         if self._space or self._is_full(publication):
-            await self._make_room(publication)
+            return False
         self._accept(publication, confirm)
-        self._offer_room()
+        return True
 
     def _accept(self, publication: Publication, confirm: bool) -> None:
         self._published += 1

@@ -92,16 +92,16 @@ class Publisher:
         *,
         encrypted: bool = False,
     ) -> Publication:
-        config = route.config
+        config, vhost = route.config, route.vhost
         outgoing = route.outgoing(body, content_type, routing_key, overrides, encrypted=encrypted)
         delay = overrides.get("delay", config.delay)
         if delay:
             outgoing = await self._delayed(route, outgoing, delay)
-        outbox = route.vhost.outbox if config.confirm else None
+        outbox = vhost.outbox if config.confirm else None
         publication = Publication(
             config.name,
             outgoing,
-            route.vhost.publish_queue,
+            vhost.publish_queue,
             self._tasks,
             started=started,
             # What is in the outbox is sent, however long the broker is away.
@@ -110,8 +110,8 @@ class Publisher:
         )
         if outbox is not None:
             await outbox.accept(publication)
-        else:
-            await route.vhost.publish_queue.put(publication, confirm=config.confirm)
+        elif not vhost.publish_queue.put_now(publication, confirm=config.confirm):
+            await vhost.publish_queue.put(publication, confirm=config.confirm)
         return publication
 
     async def _delayed(self, route: Route, outgoing: Outgoing, delay: float) -> Outgoing:

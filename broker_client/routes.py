@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from secrets import token_hex
 from typing import Any, TypedDict
-from uuid import uuid4
 
 from broker_client.amqp.encode import check_publish
 from broker_client.config import BrokerConfig, PublicationConfig
@@ -64,10 +64,15 @@ _FORWARDED = (
 )
 
 
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
+
+
 class Route:
     """A publication, made ready once: publishing fills in what differs from message to message."""
 
     __slots__ = (
+        "_after_id",
+        "_before_id",
         "_is_queue",
         "_mandatory",
         "_template",
@@ -98,6 +103,8 @@ class Route:
             app_id=options.app_id,
         )
         check_publish(Outgoing(self.exchange, self.routing_key, b"", self._template))
+        before = Properties._fields.index("message_id")
+        self._before_id, self._after_id = self._template[1:before], self._template[before + 1 :]
 
     def forwarded(
         self, message: Message, key: str, overrides: ForwardOverrides
@@ -154,10 +161,10 @@ class Route:
             overrides: what the call says.
             encrypted: `body` is encrypted already.
         """
-        template = self._template
-        properties = template._replace(
-            content_type=template.content_type or content_type,
-            message_id=overrides.get("message_id") or uuid4().hex,
+        content_type = self._template.content_type or content_type
+        message_id = overrides.get("message_id") or token_hex(16)
+        properties: Properties = _new(
+            Properties, (content_type, *self._before_id, message_id, *self._after_id)
         )
         # What is published to a queue goes to that queue, whatever a message brings along.
         key = self.routing_key if routing_key is None or self._is_queue else routing_key
@@ -167,9 +174,9 @@ class Route:
             properties = _overridden(properties, overrides)
         if self.config.encryption is not None and not encrypted:
             body, properties = encrypt(self.config.encryption, body, properties)
-        outgoing = Outgoing(self.exchange, key, body, properties, mandatory)
+        outgoing: Outgoing = _new(Outgoing, (self.exchange, key, body, properties, mandatory))
         if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
-            check_publish(outgoing)
+            check_publish(outgoing, overrides)  # the publication's own were, by `__init__`
         return outgoing
 
 

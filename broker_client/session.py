@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any, Protocol
 
 from broker_client.consuming import ConsumingSetup
@@ -162,7 +163,7 @@ class Session:
         self._consumer_tag = await channel.consume(
             self._setup.queue,
             ConsumerCallbacks(
-                lambda delivery: self._intake.deliver(channel, delivery),
+                partial(self._intake.deliver, channel),
                 self._cancelled_by_broker,
                 self._in_hand.timed_out,
             ),

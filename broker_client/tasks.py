@@ -33,6 +33,20 @@ class TaskGroup:
         task.add_done_callback(self._done)
         return task
 
+    def attend(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """The same for work that calls `leave` last, whatever happens, and never fails.
+
+        What messages are handled in: a callback at the end of each would cost as much again.
+        """
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        return task
+
+    def leave(self) -> None:
+        """The task that calls this is about to end."""
+        if (task := asyncio.current_task()) is not None:
+            self._tasks.discard(task)
+
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -51,7 +65,8 @@ class TaskGroup:
         tasks = self._tasks - {asyncio.current_task(), spare}
         if not tasks:
             return True
-        _, pending = await asyncio.wait(tasks, timeout=timeout)
+        done, pending = await asyncio.wait(tasks, timeout=timeout)
+        self._tasks -= done  # one that was cancelled before it began has not left
         return not pending
 
     async def cancel(self, *, spare: asyncio.Task[Any] | None = None) -> None:
@@ -61,3 +76,4 @@ class TaskGroup:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+            self._tasks -= tasks

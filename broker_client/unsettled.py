@@ -67,6 +67,8 @@ class Unsettled:
         self._by_tag: dict[int, AckOrNack] = {}
         limit = setup.settle_within
         self._watch = None if limit is None else DueWatch(limit, self._by_tag.values, self._due)
+        self._touched: Channel | None = None  # the channel of `_touch`: one for all its deliveries
+        self._touch: Callable[[int], float]
         self._all_settled = asyncio.Event()
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._deferred = 0  # recoveries that wait here, each in a place of the prefetch
@@ -161,24 +163,31 @@ class Unsettled:
     # ------------------------------------------------------------------ reports of AckOrNack
 
     def settled(self, settle: AckOrNack, how: str) -> None:
-        tag = settle.message.delivery.delivery_tag
-        if how.endswith(" all"):
-            how = how.removesuffix(" all")
-            done = [each for each in self._by_tag if each <= tag]
-            for each in done:
-                covered = self._by_tag.pop(each)
-                if covered is not settle:
-                    covered.cover(settle)
-                self._ended(covered, how)
-            self.counts[how] += len(done)
-        else:
-            self._by_tag.pop(tag, None)
-            self.counts[how] += 1
-            self._ended(settle, how)
-        if self._failures and how not in ("nacked", "released") and settle.message.message_id:
-            self._failures.pop(settle.message.message_id, None)
+        self._by_tag.pop(settle.message.delivery.delivery_tag, None)
+        self.counts[how] += 1
+        for tell in self.on_end:
+            tell(settle, how)
+        if self._failures:
+            self._forget_failures(settle, how)
         if not self._by_tag:
             self._all_settled.set()
+
+    def settled_through(self, settle: AckOrNack, how: str) -> None:
+        tag = settle.message.delivery.delivery_tag
+        done = [each for each in self._by_tag if each <= tag]
+        for each in done:
+            covered = self._by_tag.pop(each)
+            if covered is not settle:
+                covered.cover(settle)
+            self._ended(covered, how)
+        self.counts[how] += len(done)
+        self._forget_failures(settle, how)
+        if not self._by_tag:
+            self._all_settled.set()
+
+    def _forget_failures(self, settle: AckOrNack, how: str) -> None:
+        if how not in ("nacked", "released") and settle.message.message_id:
+            self._failures.pop(settle.message.message_id, None)
 
     def settle_lost(self, settle: AckOrNack, error: BrokerClientError) -> None:
         if self._no_ack:
@@ -214,6 +223,11 @@ class Unsettled:
 
     def touch_by(self, channel: Channel) -> Callable[[int], float]:
         """What extends the time of a delivery of `channel`."""
+        if self._touched is not channel:
+            self._touched, self._touch = channel, self._make_touch(channel)
+        return self._touch
+
+    def _make_touch(self, channel: Channel) -> Callable[[int], float]:
         watch = self._watch
         if watch is None:
             return channel.touch

@@ -8,7 +8,7 @@ where the method frame is the same thousands of times over and is made once here
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -75,11 +75,19 @@ def get_frame(channel: int, queue: str, no_ack: bool) -> bytes:
     return b"".join((_FRAME.pack(_METHOD, channel, len(payload)), payload, _END))
 
 
-def check_publish(message: Outgoing) -> None:
-    """Raise InvalidMessageError if `publish_frames` would, whatever the largest frame."""
+def check_publish(message: Outgoing, properties: Iterable[str] = Properties._fields) -> None:
+    """Raise InvalidMessageError if `publish_frames` would, whatever the largest frame.
+
+    Args:
+        message: what is to be published.
+        properties: names of those to look at; other names are passed over.
+    """
     short_string(message.exchange, "exchange")
     short_string(message.routing_key, "routing key")
-    _header_frame(0, 0, message.properties)
+    for name in properties:
+        encode = _ENCODER_OF.get(name)
+        if encode is not None and (value := getattr(message.properties, name)) is not None:
+            encode(value, name)
 
 
 @lru_cache(maxsize=8192)
@@ -228,3 +236,4 @@ _ENCODERS: tuple[Any, ...] = (
     short_string,  # app_id
     short_string,  # cluster_id
 )
+_ENCODER_OF = dict(zip(Properties._fields, _ENCODERS, strict=True))

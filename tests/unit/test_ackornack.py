@@ -79,6 +79,9 @@ class Owner:
     def settled(self, settle: AckOrNack, how: str) -> None:
         self.settled_as.append(how)
 
+    def settled_through(self, settle: AckOrNack, how: str) -> None:
+        self.settled_as.append(f"{how} through")
+
     def settle_lost(self, settle: AckOrNack, error: BrokerClientError) -> None:
         self.lost.append(error)
 
@@ -125,7 +128,7 @@ async def test_without_an_error_it_acks() -> None:
 async def test_ack_of_all_is_multiple() -> None:
     desk = Desk()
     await desk.settle(all=True)
-    assert (desk.sent, desk.owner.settled_as) == ([("ack", 7, True)], ["acked all"])
+    assert (desk.sent, desk.owner.settled_as) == ([("ack", 7, True)], ["acked through"])
 
 
 async def test_strategy_ack_acks() -> None:

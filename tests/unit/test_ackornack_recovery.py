@@ -62,6 +62,9 @@ class Owner:
     def settled(self, settle: AckOrNack, how: str) -> None:
         self.settled_as.append(how)
 
+    def settled_through(self, settle: AckOrNack, how: str) -> None:
+        self.settled_as.append(f"{how} through")
+
     def settle_lost(self, settle: AckOrNack, error: Exception) -> None:
         self.settled_as.append("lost")
 

@@ -82,6 +82,8 @@ def test_content_that_cannot_be_written_is_refused(content: Any) -> None:
         (b'{"id":7}', JSON, {"id": 7}),
         (b'{"id":7}', "Application/JSON; charset=utf-8", {"id": 7}),
         (b'{"id":7}', "application/vnd.order+json", {"id": 7}),
+        ('{"id":7}'.encode("utf-16"), JSON, {"id": 7}),
+        ('{"id":7}'.encode("utf-8-sig"), JSON, {"id": 7}),
         ("größe".encode(), TEXT, "größe"),
         ("größe".encode("latin-1"), 'text/plain; charset="iso-8859-1"', "größe"),
         (b"<p>", "text/html", b"<p>"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 
 import pytest
 
@@ -77,3 +79,37 @@ def test_clear_returns_the_keys_by_time() -> None:
     deadlines.set("early", 1.0)
     assert deadlines.clear() == ["early", "late"]
     assert len(deadlines) == 0
+
+
+class Held:
+    """A key that tells when it is held no more."""
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
+def test_keys_that_are_gone_are_not_held(order: int) -> None:
+    deadlines: Deadlines[Held] = Deadlines()
+    keys = [Held() for _ in range(1000)]
+    for at, key in enumerate(keys):
+        deadlines.set(key, float(at))
+    watched = weakref.WeakSet(keys)
+    for key in keys[::order]:
+        deadlines.discard(key)
+    del keys, key
+    gc.collect()
+    assert len(watched) < 100
+    assert (len(deadlines), deadlines.next_at()) == (0, None)
+
+
+def test_one_key_that_stays_does_not_hold_those_behind_it() -> None:
+    deadlines: Deadlines[Held] = Deadlines()
+    keys = [Held() for _ in range(1000)]
+    for at, key in enumerate(keys):
+        deadlines.set(key, float(at))
+    watched = weakref.WeakSet(keys)
+    for key in keys[1:]:
+        deadlines.discard(key)
+    first = keys[0]
+    del keys, key
+    gc.collect()
+    assert len(watched) < 100
+    assert deadlines.first() == (0.0, first)

@@ -234,3 +234,21 @@ async def test_repr_tells_the_state(publication: Publication) -> None:
     assert repr(publication) == "<Publication orders m1: ended return>"
     with pytest.raises(PublishNackedError):
         await publication
+
+
+async def test_await_that_gave_up_leaves_nothing_behind(publication: Publication) -> None:
+    wait = asyncio.ensure_future(publication)
+    await settle()
+    assert len(publication._waiters or ()) == 1
+    wait.cancel()
+    await settle()
+    assert not publication._waiters
+    publication.succeed(1.0)
+    assert (await publication).message_id == "m1"
+
+
+async def test_success_says_how_long_it_took_however_late_one_asks(
+    publication: Publication,
+) -> None:
+    publication.succeed(publication.started + 2.5)
+    assert [(await publication).seconds, (await publication).seconds] == [2.5, 2.5]

@@ -108,3 +108,29 @@ async def test_cancel_without_tasks_is_harmless() -> None:
     await tasks.cancel()
     await tasks.cancel()
     assert len(tasks) == 0
+
+
+async def test_work_that_leaves_is_held_until_it_does() -> None:
+    tasks, go = TaskGroup("owner"), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await go.wait()
+        finally:
+            tasks.leave()
+
+    task = tasks.attend(work(), "work")
+    assert (task in tasks, task.get_name()) == (True, "work")
+    assert not await tasks.wait(0.0)
+    go.set()
+    assert await tasks.wait(1.0)
+    assert (task.done(), len(tasks)) == (True, 0)
+
+
+async def test_work_that_is_cancelled_before_it_began_has_left_too() -> None:
+    tasks = TaskGroup("owner")
+    work = asyncio.sleep(60)
+    task = tasks.attend(work, "work")
+    await tasks.cancel()
+    work.close()  # which has not begun: nobody awaited it
+    assert (task.cancelled(), len(tasks)) == (True, 0)
