@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from broker_client.errors import MalformedFrameError
@@ -128,14 +129,18 @@ def content_header(data: bytes, at: int) -> tuple[int, Properties]:
     at += 14
     if flags & 1:
         raise MalformedFrameError("more than one word of property flags")
-    values: list[Any] = []
-    for index, decode in enumerate(_DECODERS):
-        if flags & (0x8000 >> index):
-            value, at = decode(data, at)
-            values.append(value)
-        else:
-            values.append(None)
+    values = [None] * len(_DECODERS)
+    for index, decode in _present(flags):
+        values[index], at = decode(data, at)
     return size, Properties(*values)
+
+
+@lru_cache(maxsize=1024)
+def _present(flags: int) -> tuple[tuple[int, Any], ...]:
+    """Index and decoder of each property that is there (AMQP 0-9-1 §4.2.6.1)."""
+    return tuple(
+        (index, decode) for index, decode in enumerate(_DECODERS) if flags & (0x8000 >> index)
+    )
 
 
 def table(data: bytes, at: int) -> tuple[dict[str, Any], int]:

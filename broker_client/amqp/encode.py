@@ -27,8 +27,7 @@ _PUBLISH = struct.Struct(">HHH")  # class, method, reserved
 _DECIMAL_DIGITS = 10  # as many as 32 bits hold
 _INT32, _INT64 = 2**31, 2**63
 
-# Property flags, highest bit first, in the order of `Properties` (AMQP 0-9-1 §1.8).
-_FLAGS = tuple(1 << (15 - index) for index in range(len(Properties._fields)))
+_NAMES = Properties._fields  # in the order of their flags, highest bit first (AMQP 0-9-1 §1.8)
 
 
 def publish_frames(channel: int, message: Outgoing, frame_max: int) -> bytes:
@@ -106,12 +105,10 @@ def _method_frame(channel: int, exchange: str, routing_key: str, mandatory: bool
 def _header_frame(channel: int, body_size: int, properties: Properties) -> bytes:
     flags = 0
     parts = []
-    for flag, encode, name, value in zip(
-        _FLAGS, _ENCODERS, Properties._fields, properties, strict=True
-    ):
+    for index, value in enumerate(properties):
         if value is not None:
-            flags |= flag
-            parts.append(encode(value, name))
+            flags |= 0x8000 >> index
+            parts.append(_ENCODERS[index](value, _NAMES[index]))
     payload = _CONTENT.pack(_BASIC, 0, body_size, flags) + b"".join(parts)
     return b"".join((_FRAME.pack(_HEADER, channel, len(payload)), payload, _END))
 
