@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import socket
+import warnings
+import weakref
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -108,6 +110,7 @@ class Broker(Emitter):
         self._closed = False
         self._half_made = False  # `create` failed; there may be something to nuke
         self._ended = asyncio.Event()
+        self._forgotten: weakref.finalize[[str, int], Broker] | None = None
 
     @classmethod
     def create(
@@ -150,6 +153,9 @@ class Broker(Emitter):
 
     async def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
+        vhosts = ", ".join(self.config.vhosts)
+        text = f"unclosed Broker (vhosts {vhosts}): await its shutdown(), or use `async with`"
+        self._forgotten = weakref.finalize(self, _warn_unclosed, text, self._pid)
         try:
             for config in self.config.vhosts.values():
                 self._vhosts[config.name] = self._make_vhost(config)
@@ -165,7 +171,7 @@ class Broker(Emitter):
         except BaseException as error:
             await self._close_vhosts()
             self._closing = self._closed = True
-            self._ended.set()
+            self._end()
             if isinstance(error, BrokerClientError):
                 self._half_made, error.broker = True, self
             raise
@@ -496,7 +502,12 @@ class Broker(Emitter):
         finally:
             self._closed = True
             await self._close_vhosts()
-            self._ended.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._ended.set()
+        if self._forgotten is not None:
+            self._forgotten.detach()
 
     async def _close_vhosts(self) -> None:
         await self._publisher.close()
@@ -563,6 +574,15 @@ class Broker(Emitter):
         if loop is not self._loop:
             raise WrongLoopError("this Broker belongs to another event loop")
         return loop
+
+
+def _warn_unclosed(text: str, pid: int) -> None:
+    """A Broker was collected, or the program ends, without its `shutdown`.
+
+    No more than a warning: its loop may be closed, and the interpreter at its end.
+    """
+    if os.getpid() == pid:  # a fork has a copy that is not its to close
+        warnings.warn(text, ResourceWarning, stacklevel=1, source=text)
 
 
 def outbox_url(path: str) -> str:

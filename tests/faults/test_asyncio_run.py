@@ -1,18 +1,23 @@
-"""`asyncio.run` again and again in one process: nothing is left behind, nothing complains."""
+"""`asyncio.run` again and again in one process: nothing is left behind, and what is forgotten is
+told of once."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.faults.app import a_config
 from tests.faults.conftest import Place
+from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
+RUNS = 20
+AT_EXIT = 2.0  # seconds a program may take to end
 
 COMPLAINTS = (
     "Task was destroyed",
@@ -20,12 +25,11 @@ COMPLAINTS = (
     "never awaited",
     "Event loop is closed",
     "Exception ignored",
-    "ResourceWarning",
     "Traceback",
 )
 
 PROGRAM = """
-import asyncio, gc, sys, threading, time
+import asyncio, gc
 from broker_client import Broker
 
 config, how = {config!r}, {how!r}
@@ -40,31 +44,32 @@ async def main():
     await broker.subscribe("work", handle)
     await (await broker.publish("a", {{"id": 1}}))
     await handled.wait()
-    if how == "cut":
+    if "cut" in how:
         down = asyncio.Event()
         broker.on("disconnect", lambda *args: down.set())
         print("cut me", flush=True)
         await down.wait()
-    if how != "forgotten":
+    if "kept" in how:
+        main.broker = broker
+    if "forgotten" not in how:
         await broker.shutdown()
         assert asyncio.all_tasks() == {{asyncio.current_task()}}, asyncio.all_tasks()
 
-for _ in range(20):
+for _ in range({runs}):
     asyncio.run(main())
     gc.collect()
-print("finished", time.perf_counter(), flush=True)
+print("finished", flush=True)
 """
 
 
-async def run(place: Place, how: str) -> tuple[int, str]:
-    """Run the program; returns its status and what it wrote to stderr."""
-    program = PROGRAM.format(config=a_config(place.url, place.vhost), how=how)
+async def run(
+    url: str, vhost: str, how: str, *, runs: int = RUNS, proxy: Proxy | None = None
+) -> tuple[int, str, float]:
+    """Run the program; returns its status, what it wrote to stderr, and how long its end took."""
+    program = PROGRAM.format(config=a_config(url, vhost), how=how, runs=runs)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-X",
-        "dev",
-        "-c",
-        program,
+        *("-X", "dev", "-W", "always::ResourceWarning", "-c", program),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -72,25 +77,51 @@ async def run(place: Place, how: str) -> tuple[int, str]:
     assert process.stdout is not None
     assert process.stderr is not None
     reading = asyncio.create_task(process.stderr.read())
+    finished = time.monotonic()
     async for line in process.stdout:
-        if line.startswith(b"cut me"):
-            place.proxy.cut()
+        finished = time.monotonic()
+        if line.startswith(b"cut me") and proxy is not None:
+            proxy.cut()
     errors = (await reading).decode()
-    return await process.wait(), errors
+    return await process.wait(), errors, time.monotonic() - finished
+
+
+def check(status: int, errors: str, ending: float, *, forgotten: int = 0) -> None:
+    assert [each for each in COMPLAINTS if each in errors] == [], errors
+    warned = [line for line in errors.splitlines() if "ResourceWarning: unclosed" in line]
+    assert len(warned) == forgotten, errors
+    assert all("unclosed Broker (vhosts" in line for line in warned), errors
+    assert status == 0, errors
+    assert ending < AT_EXIT
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("how", ["shut down", "cut"])
 async def test_twenty_runs_leave_nothing_and_complain_of_nothing(place: Place, how: str) -> None:
-    status, errors = await run(place, how)
-    found = [complaint for complaint in COMPLAINTS if complaint in errors]
-    assert found == [], errors
-    assert status == 0, errors
+    check(*await run(place.url, place.vhost, how, proxy=place.proxy))
 
 
 @pytest.mark.timeout(60)
-async def test_forgotten_shutdown_does_not_hang_the_program(place: Place) -> None:
-    status, errors = await run(place, "forgotten")
-    found = [each for each in COMPLAINTS[:4] if each in errors]
-    assert found == [], errors
-    assert status == 0, errors
+@pytest.mark.parametrize("how", ["forgotten", "forgotten after a cut"])
+async def test_each_forgotten_shutdown_is_told_of_once_and_by_nothing_else(
+    place: Place, how: str
+) -> None:
+    check(*await run(place.url, place.vhost, how, proxy=place.proxy), forgotten=RUNS)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["shut down", "forgotten"])
+async def test_runs_on_the_built_in_broker_are_alike(how: str) -> None:
+    status, errors, ending = await run("embedded://", "/", how)
+    check(status, errors, ending, forgotten=RUNS if how == "forgotten" else 0)
+    said = [line for line in errors.splitlines() if line and not line.startswith(" ")]
+    assert all("ResourceWarning" in line for line in said), errors
+
+
+@pytest.mark.parametrize("how", ["forgotten", "forgotten and kept"])
+async def test_broker_that_lives_until_the_program_ends_is_told_of_then(
+    tmp_path: Path, how: str
+) -> None:
+    """The thread of a file holds it, or a name of the application does."""
+    url = f"embedded://{tmp_path}/node.db"
+    check(*await run(url, "/", how, runs=1), forgotten=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import traceback
@@ -74,6 +75,30 @@ async def test_error_of_a_start_carries_the_half_made_broker_r212() -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert str(again) == str(caught.value)
     assert again.broker is None
+
+
+@pytest.mark.parametrize(("how", "expected"), [("failed", 0), ("closed", 0), ("forgotten", 1)])
+def test_broker_that_is_collected_open_is_warned_of_and_no_other_e6(
+    how: str, expected: int
+) -> None:
+    async def use() -> None:
+        if how == "failed":
+            with pytest.raises(ConnectFailedError):
+                await Broker.create({"vhosts": {"/": {"connection": "amqp://127.0.0.1:1"}}})
+            return
+        broker = await Broker.create(CONFIG)
+        await (await broker.publish("/q", "x"))
+        if how == "closed":
+            await broker.shutdown()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(use())
+        gc.collect()
+    told = [str(each.message) for each in caught if each.category is ResourceWarning]
+    assert told == expected * [
+        "unclosed Broker (vhosts /): await its shutdown(), or use `async with`"
+    ]
 
 
 async def test_health_of_a_broker_that_is_up_and_of_one_that_is_closed() -> None:
