@@ -1,6 +1,6 @@
 """Writes the delivery-event log: JSON lines, for analysis with Spark or anything else.
 
-`record` hands an event to one writer thread through a bounded buffer and never waits: when the
+`record` hands a line to one writer thread through a bounded buffer and never waits: when the
 buffer is full, or the disk fails, events are dropped and counted, and the gap in `seq` shows in
 the log itself. Files lie at ``<path>/dt=<day>/node=<node>/<start in µs>-<number>.jsonl``. The one
 being written is called ``.<name>.open``, which Spark does not see, and gets its name when it is
@@ -12,30 +12,25 @@ docs/event-log.md describes the format.
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from io import FileIO
-from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from broker_client.delivery_event import COMMON_FIELDS, DeliveryEvent
+from broker_client.delivery_event import DeliveryEvent, Lines
 
 log = logging.getLogger("broker_client.eventlog")
 
-SCHEMA_VERSION = 1
-ERROR_TEXT_BYTES = 512
 _DAY_US = 86_400_000_000
-_CHUNK = 2_000  # events written at a time
-_CACHED_FRAGMENTS = 4_096
+_CHUNK = 2_000  # lines written at a time
 _RETRY_PAUSE = 1.0  # seconds before writing is tried again after the disk has failed
 _LINGER = 0.02  # seconds the writer lets events gather: fewer, larger writes
 
@@ -82,8 +77,10 @@ class EventLog:
         self.node = node
         self._buffer = buffer
         self._files = _Files(self.path, node, max_bytes, max_age)
-        self._lines = _Lines(node)
-        self._waiting: deque[_Chunk | _Mark] = deque()
+        # Seconds are not unique: two logs of one node may begin in the same.
+        self.lines = Lines(node, f"{time.time_ns() // 1000:x}{secrets.token_hex(2)}")
+        """Makes the lines for `record_lines`, and numbers them."""
+        self._waiting: deque[tuple[int, list[str]] | _Mark] = deque()
         # Each number is changed by one thread only, so none needs a lock.
         self._recorded = 0
         self._accepted = 0
@@ -117,23 +114,31 @@ class EventLog:
 
     def record(self, event: DeliveryEvent) -> None:
         """Have one event written, soon; without waiting, and without failing."""
-        self.record_many((event,))
+        now = time.time()
+        self.record_lines([self.lines.line(event, now)], now)
 
-    def record_many(self, events: Sequence[DeliveryEvent], now: float | None = None) -> None:
+    def record_many(self, events: Iterable[DeliveryEvent], now: float | None = None) -> None:
         """Have `events` written, in order.
 
         Args:
             now: time of those that have none, in seconds since the epoch; by default the present.
         """
-        first = self._recorded + 1
-        self._recorded += len(events)
+        at, line = time.time() if now is None else now, self.lines.line
+        self.record_lines([line(event, at) for event in events], at)
+
+    def record_lines(self, lines: list[str], now: float) -> None:
+        """Have lines written that `lines` made and numbered; the list is ours from here on.
+
+        Args:
+            now: seconds since the epoch; the day of their file.
+        """
+        self._recorded += len(lines)
         room = self._buffer - (self._accepted - self._taken)
         if self._closed or room <= 0:
             return
-        if len(events) > room:
-            events = events[:room]
-        self._accepted += len(events)
-        self._waiting.append(_Chunk(first, events, time.time() if now is None else now))
+        del lines[room:]
+        self._accepted += len(lines)
+        self._waiting.append((int(now * 1_000_000) // _DAY_US, lines))
         if self._asleep:
             self._wake.set()
 
@@ -194,22 +199,21 @@ class EventLog:
     def _take(self) -> None:
         """Write what waits, up to a chunk or a mark."""
         lines: list[str] = []
-        day, count, mark = 0, 0, None
-        while self._waiting and count < _CHUNK:
+        day, mark = 0, None
+        while self._waiting and len(lines) < _CHUNK:
             item = self._waiting.popleft()
             if isinstance(item, _Mark):
                 mark = item
                 break
-            day = day or int(item.now * 1_000_000) // _DAY_US
-            self._lines.format(item, lines)
-            count += len(item.events)
+            day = day or item[0]
+            lines += item[1]
         if lines:
             data = "".join(lines).encode("ascii")
             if self._attempt(lambda: self._files.write(data, day)):
-                self._written += count
+                self._written += len(lines)
             else:
-                self._failed += count
-        self._taken += count
+                self._failed += len(lines)
+        self._taken += len(lines)
         if mark is not None:
             if mark.close_file:
                 self._attempt(self._files.close)
@@ -231,86 +235,6 @@ class _Mark:
     def __init__(self, *, close_file: bool) -> None:
         self.close_file = close_file
         self.done = threading.Event()
-
-
-class _Chunk:
-    """Events recorded together, the first of them with number `first`."""
-
-    __slots__ = ("events", "first", "now")
-
-    def __init__(self, first: int, events: Sequence[DeliveryEvent], now: float) -> None:
-        self.first, self.events, self.now = first, events, now
-
-
-class _Lines:
-    """Turns events into lines: written by hand, five times as fast as `json.dumps` of a dict."""
-
-    def __init__(self, node: str) -> None:
-        # Seconds are not unique: two logs of one node may begin in the same.
-        boot = f"{time.time_ns() // 1000:x}{secrets.token_hex(2)}"
-        self._head = f'{{"v":{SCHEMA_VERSION},"event_id":{quoted(f"{node}-{boot}-")[:-1]}'
-        self._node = f',"node":{quoted(node)}'
-        self._fragments: dict[tuple[Any, ...], str] = {}
-
-    def format(self, chunk: _Chunk, lines: list[str]) -> None:
-        """Append the lines of `chunk` to `lines`."""
-        head, fragments, seq = self._head, self._fragments, chunk.first
-        events: Sequence[tuple[Any, ...]] = chunk.events
-        for event in events:
-            common = event[:COMMON_FIELDS]
-            fragment = fragments.get(common) or self._fragment(common)
-            message_id, ts, size, published_at, enqueued_at, delivered_at = event[_TIMES]
-            at = chunk.now if ts is None else ts
-            line = (
-                f'{head}{seq}","seq":{seq},"ts":{int(at * 1e6 + 0.5)}{fragment}'
-                f',"message_id":{"null" if message_id is None else quoted(message_id)}'
-            )
-            if published_at is not None:
-                line += f',"published_at":{int(published_at * 1e6 + 0.5)}'
-            if enqueued_at is not None:
-                line += f',"enqueued_at":{int(enqueued_at * 1e6 + 0.5)}'
-            if delivered_at is not None:
-                line += f',"delivered_at":{int(delivered_at * 1e6 + 0.5)}'
-            rare = event[_RARE]
-            if rare != _NOTHING_RARE:
-                line += _rare(*rare)
-            lines.append(f'{line},"size":{size}}}\n' if size is not None else line + "}\n")
-            seq += 1
-
-    def _fragment(self, common: tuple[Any, ...]) -> str:
-        if len(self._fragments) >= _CACHED_FRAGMENTS:
-            self._fragments.clear()
-        text = self._node
-        for field, value in zip(DeliveryEvent._fields[:COMMON_FIELDS], common, strict=True):
-            if value is not None:
-                text += f',"{field}":{json.dumps(value)}'
-        self._fragments[common] = text
-        return text
-
-
-_TIMES = slice(COMMON_FIELDS, COMMON_FIELDS + 6)
-_RARE = slice(COMMON_FIELDS + 6, None)
-_NOTHING_RARE = (None,) * len(DeliveryEvent._fields[_RARE])
-
-
-def _rare(
-    priority: int | None, error_class: str | None, error: str | None, trace_id: str | None
-) -> str:
-    text = "" if priority is None else f',"priority":{priority}'
-    if error_class is not None:
-        text += f',"error_class":{quoted(error_class)}'
-    if error is not None:
-        text += f',"error":{quoted(_shortened(error))}'
-    if trace_id is not None:
-        text += f',"trace_id":{quoted(trace_id)}'
-    return text
-
-
-def _shortened(text: str) -> str:
-    data = text.encode("utf-8", "replace")
-    return (
-        text if len(data) <= ERROR_TEXT_BYTES else data[:ERROR_TEXT_BYTES].decode("utf-8", "ignore")
-    )
 
 
 class _Files:

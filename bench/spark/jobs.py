@@ -22,7 +22,7 @@ from spark import jobs
 from spark.examples import simulated_log
 from spark.pipeline import compact_to
 
-_ROUNDS = 5
+_PAIRS = 25
 _BODY = b"x" * 256
 
 
@@ -33,7 +33,8 @@ def measure(spark: SparkSession, *, messages: int = 100_000) -> Iterator[Ratio]:
         messages: in the log that the jobs read; about five times as many events.
     """
     yield record_cost()
-    yield event_log_on_off(min(messages, 10_000))
+    yield event_log_on_off(min(messages, 3_000))
+    yield event_log_on_off(min(messages, 3_000), durable=True)
     with tempfile.TemporaryDirectory() as folder:
         yield from job_rates(spark, Path(folder), messages)
 
@@ -64,35 +65,42 @@ def record_cost() -> Ratio:
     return Ratio("event log, us of the caller an event", median(costs), 5.0, True, figures)
 
 
-def event_log_on_off(messages: int) -> Ratio:
-    """Messages through a Broker on the built-in broker, with and without a log; in turns.
+def event_log_on_off(messages: int, *, durable: bool = False) -> Ratio:
+    """Messages through a Broker on the built-in broker, with and without a log, in turns.
 
-    A second of the processor, the writer's thread included: what else runs here does not count.
+    A second of the processor, the writers' threads included: what else runs here does not count.
+    Each two that follow each other make a ratio, and the middle one is the result.
+
+    Args:
+        messages: of each turn.
+        durable: the broker keeps them in a file.
     """
-    rates: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(2 * _ROUNDS + 2):
-        on = bool(number % 2)
-        with tempfile.TemporaryDirectory() as folder:
-            rate = asyncio.run(_broker_rate(messages, Path(folder) if on else None))
-        if number >= 2:  # the first of each warms up
-            rates[on].append(rate)
-    figures = {"on /s": median(rates[True]), "off /s": median(rates[False])}
-    value = figures["on /s"] / figures["off /s"]
-    return Ratio("event log on / off, Broker, embedded", value, 0.9, figures=figures)
+    on: list[float] = []
+    off: list[float] = []
+    for number in range(_PAIRS + 1):
+        for log in (True, False) if number % 2 else (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                rate = asyncio.run(_broker_rate(messages, Path(folder), log=log, durable=durable))
+            (on if log else off).append(rate)
+    ratios = [with_log / without for with_log, without in zip(on[1:], off[1:], strict=True)]
+    figures = {"on /s": median(on[1:]), "off /s": median(off[1:])}
+    where = "file" if durable else "memory"
+    return Ratio(f"event log on / off, Broker, {where}", median(ratios), 0.9, figures=figures)
 
 
-async def _broker_rate(messages: int, log: Path | None) -> float:
+async def _broker_rate(messages: int, folder: Path, *, log: bool, durable: bool) -> float:
     config: dict[str, Any] = {
         "vhosts": {
             "/": {
+                "connection": f"embedded://{folder / 'broker.db'}" if durable else "embedded://",
                 "queues": {"q": {"options": {"arguments": {"x-dead-letter-exchange": "dead"}}}},
                 "publications": {"p": {"queue": "q"}},
                 "subscriptions": {"s": {"queue": "q", "prefetch": 500}},
             }
         },
     }
-    if log is not None:
-        config["node"] = {"event_log": {"path": str(log), "buffer": 1_000_000}}
+    if log:
+        config["node"] = {"event_log": {"path": str(folder / "events"), "buffer": 1_000_000}}
     done = asyncio.Event()
     handled = 0
 

@@ -39,6 +39,7 @@ class Entry:
         "queue",
         "record_id",
         "size_bytes",
+        "told",
     )
 
     def __init__(self, queue: Queue, message: Outgoing, position: int) -> None:
@@ -56,6 +57,8 @@ class Entry:
         self.consumer: Consumer | None = None
         self.delivered_at = self.enqueued_at = self.published_at = 0.0
         """Seconds since the epoch; `published_at` is known only to an `Observer`."""
+        self.told: str | None = None
+        """What an `Observer` tells of it, from its delivery on."""
 
 
 class Consumer:

@@ -118,7 +118,7 @@ class Node(NodeControl):
         if self.store.keeps:
             self.engine.read_from(self)
         self._event_log = event_log
-        self._observer = None if event_log is None else Observer()
+        self._observer = None if event_log is None else Observer(event_log.lines)
         self.engine.observer = self._observer
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receiver] = {}
@@ -421,9 +421,10 @@ class Node(NodeControl):
 
     def _log_events(self) -> None:
         if self._observer is not None and self._event_log is not None:
-            events = self._observer.take()
-            if events:
-                self._event_log.record_many(events, self.now())
+            now = self.now()
+            lines = self._observer.take(now)
+            if lines:
+                self._event_log.record_lines(lines, now)
 
     # ---------------------------------------------------------------- the end
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from broker_client import eventlog
+from broker_client import delivery_event, eventlog
 from broker_client.delivery_event import (
     ACKED,
     COMMON_FIELDS,
@@ -165,14 +165,15 @@ def test_ids_are_unique_over_restarts_and_numbers_begin_anew(folder: Path) -> No
     assert len({line["event_id"] for line in written}) == 4
 
 
-def test_fragments_of_many_routing_keys_do_not_pile_up(
+def test_starts_of_many_routing_keys_do_not_pile_up(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    monkeypatch.setattr(eventlog, "_CACHED_FRAGMENTS", 10)
+    monkeypatch.setattr(delivery_event, "CACHED_STARTS", 10)
     log = EventLog(folder, "n1")
     log.record_many([an_event(routing_key=f"k{number}") for number in range(100)])
     log.close()
     assert [line["routing_key"] for line in lines(folder)] == [f"k{n}" for n in range(100)]
+    assert len(log.lines._starts) <= 10
 
 
 # --------------------------------------------------------------------------- files

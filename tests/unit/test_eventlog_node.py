@@ -10,12 +10,21 @@ from typing import Any
 import pytest
 
 from broker_client import Broker
+from broker_client.core import observer
 from broker_client.core.engine import Engine
 from broker_client.core.observer import Observer
-from broker_client.delivery_event import DeliveryEvent
+from broker_client.delivery_event import DeliveryEvent, Lines
 from broker_client.message import Outgoing, Properties
 
 Told = tuple[str, str | None, str | None, int | None]
+
+
+def read_back(line: str) -> DeliveryEvent:
+    fields = json.loads(line)
+    for time in ("ts", "published_at", "enqueued_at", "delivered_at"):
+        if time in fields:
+            fields[time] /= 1e6
+    return DeliveryEvent(**{name: fields.get(name) for name in DeliveryEvent._fields})
 
 
 class Core:
@@ -23,7 +32,7 @@ class Core:
 
     def __init__(self) -> None:
         self.engine = Engine()
-        self.observer = self.engine.observer = Observer()
+        self.observer = self.engine.observer = Observer(Lines("n1", "boot"))
         self.connection = self.engine.open_connection("/")
         self.out = self.engine.open_channel(self.connection, confirm=True)
         self.into = self.engine.open_channel(self.connection)
@@ -44,7 +53,7 @@ class Core:
 
     def told(self) -> list[Told]:
         """(event, queue, reason, attempt) of what happened since the last call."""
-        self.taken = self.observer.take()
+        self.taken = [read_back(line) for line in self.observer.take(self.now)]
         return [(each.event, each.queue, each.reason, each.attempt) for each in self.taken]
 
 
@@ -231,12 +240,64 @@ def test_the_oldest_of_a_full_queue_is_dropped(core: Core) -> None:
     assert core.taken[-1].message_id == "m1"
 
 
-def test_a_purge_drops_at_a_time_the_core_does_not_know(core: Core) -> None:
-    core.publish("q")
-    core.told()
+def test_a_purge_of_which_the_core_does_not_know_the_time_has_that_of_the_taking(
+    core: Core,
+) -> None:
+    core.publish("q", '"ts":null')
+    core.now = 103.0
     core.engine.purge_queue(core.out, "q")
-    assert core.told() == [("dropped", "q", "purged", None)]
-    assert core.taken[0].ts is None
+    assert core.told() == [PUBLISHED, ENQUEUED, ("dropped", "q", "purged", None)]
+    assert [each.ts for each in core.taken] == [100.0, 100.0, 103.0]
+    assert {each.message_id for each in core.taken} == {'"ts":null'}
+    core.publish("q")
+    assert core.told() == [PUBLISHED, ENQUEUED]
+
+
+def test_the_same_message_published_again_later_has_its_own_time(core: Core) -> None:
+    message = Outgoing("", "q", b"body", Properties(message_id="m"))
+    for now in (100.0, 103.0):
+        core.engine.publish(core.out, message, now)
+    core.now = 105.0
+    core.consume("q")
+    core.told()
+    assert [(each.event, each.published_at) for each in core.taken] == [
+        ("published", 100.0),
+        ("enqueued", 100.0),
+        ("published", 103.0),
+        ("enqueued", 103.0),
+        ("delivered", 100.0),
+        ("delivered", 103.0),
+    ]
+
+
+def test_a_priority_a_trace_and_text_that_json_escapes_are_told_of_each_event(core: Core) -> None:
+    core.queue('say "hi"')
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    core.consume('say "hi"')
+    core.publish('say "hi"', "Grüße\n", properties={"priority": 3, "headers": trace})
+    core.observer.confirmed(core.out, 1, 1, True, core.now)
+    core.engine.ack(core.into, 1, core.now)
+    core.told()
+    assert {(each.message_id, each.routing_key, each.priority) for each in core.taken} == {
+        ("Grüße\n", 'say "hi"', 3)
+    }
+    assert {each.trace_id for each in core.taken} == {"0af7651916cd43dd8448eb211c80319c"}
+    assert [each.queue for each in core.taken if each.event != "published"] == [
+        'say "hi"',
+        'say "hi"',
+        None,
+        'say "hi"',
+    ]
+
+
+def test_kinds_of_many_queues_do_not_pile_up(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "CACHED_STARTS", 10)
+    for number in range(30):
+        core.queue(f"q{number}")
+        core.publish(f"q{number}")
+    core.told()
+    assert [each.queue for each in core.taken if each.queue] == [f"q{n}" for n in range(30)]
+    assert len(core.observer._starts) <= 10
 
 
 def test_every_stay_in_a_queue_ends_once(core: Core) -> None:
