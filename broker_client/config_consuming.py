@@ -206,6 +206,10 @@ class SubscriptionConfig(Settings):
     encryption: dict[str, EncryptionConfig] | None = None
     """Profiles to decrypt with: names of the `encryption` section, or profiles by name. All of
     the section when left out."""
+    check_interval: Duration = 60.0
+    """How often the broker is asked whether it still has the consumer, which is made anew when the
+    queue has none; 0s never. Where others consume too, the loss of ours cannot be seen. Not asked
+    of streams, and of the built-in broker, which loses none."""
     loop_lag: Duration = 1.0
     """Say so when handlers keep the event loop busy for longer than this; 0s never."""
     close_timeout: Duration = 10.0

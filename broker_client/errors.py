@@ -39,6 +39,7 @@ BrokerClientError
 │   ├── StaleDeliveryError
 │   ├── InvalidContentError
 │   ├── ConsumerCancelledError
+│   │   └── ConsumerLostError
 │   ├── HandlerError
 │   ├── RecoveryFailedError
 │   ├── RedeliveriesExceededError
@@ -595,6 +596,16 @@ class ConsumerCancelledError(DeliveryError):
         return (
             f"subscription {self.subscription!r} on queue {self.queue!r} "
             "was cancelled by the broker"
+        )
+
+
+class ConsumerLostError(ConsumerCancelledError):
+    """The broker has no consumer any more where we had one, and did not say so."""
+
+    def __str__(self) -> str:
+        return (
+            f"subscription {self.subscription!r}: the broker knows of no consumer on queue "
+            f"{self.queue!r} any more, and did not say that ours had ended"
         )
 
 

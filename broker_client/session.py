@@ -16,6 +16,7 @@ from broker_client.errors import (
     BrokerClosedError,
     ChannelClosedError,
     ConsumerCancelledError,
+    ConsumerLostError,
 )
 from broker_client.intake import Intake
 from broker_client.pulling import Deliveries
@@ -24,6 +25,7 @@ from broker_client.streams import OFFSET
 from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Arguments, Channel, ConsumerCallbacks, Link
 from broker_client.unsettled import Emit, Unsettled
+from broker_client.watchdog import Watchdog
 
 log = logging.getLogger("broker_client.subscription")
 
@@ -73,6 +75,8 @@ class Session:
         self._channel: Channel | None = None
         self._channel_prefetch = setup.config.channel_prefetch
         self._consumer_tag = ""
+        self._consumers = 0  # started so far
+        self._watchdog = Watchdog(setup)
         self._gone: asyncio.Future[BrokerClientError | None] | None = None
 
     @property
@@ -142,7 +146,7 @@ class Session:
                     self.state = "paused"
                 else:
                     await self._start_consumer(channel)
-            error = await gone
+            error = await self._stay(link, gone)
         finally:
             if self.state in ("subscribed", "paused"):
                 self.state = "subscribing"
@@ -158,6 +162,21 @@ class Session:
         elif error is not None:
             raise error
 
+    async def _stay(
+        self, link: Link, gone: asyncio.Future[BrokerClientError | None]
+    ) -> BrokerClientError | None:
+        """Wait until the channel or the consumer is gone, said or unsaid."""
+        while True:
+            await asyncio.wait([gone], timeout=self._watchdog.wait_for(link))
+            if gone.done():
+                return gone.result()
+            asked_for = self._consumers
+            if self.state != "subscribed" or not await self._watchdog.is_lost(link):
+                continue
+            # Whoever stopped or replaced the consumer meanwhile knows why there was none.
+            if self.state == "subscribed" and asked_for == self._consumers and not self._is_ending:
+                return ConsumerLostError(self._config.name, self._setup.queue)
+
     async def _start_consumer(self, channel: Channel) -> None:
         options = self._config.options
         self._consumer_tag = await channel.consume(
@@ -172,6 +191,8 @@ class Session:
             exclusive=options.exclusive,
             arguments=self._arguments(),
         )
+        self._consumers += 1
+        self._watchdog.started()
         self.state = "subscribed"  # also when ending meanwhile: `drain` is to stop this consumer
         if not self._is_ending:
             self._emit("subscribed")

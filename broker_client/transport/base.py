@@ -31,6 +31,9 @@ class Capabilities:
     deferred_requeue: bool = False
     """`Channel.requeue_later` gives a delivery back after a delay, without holding prefetch."""
 
+    lasting_consumers: bool = False
+    """No consumer ends without a notice: nothing can get lost on the way."""
+
 
 class QueueState(NamedTuple):
     """What the broker answers to a queue declaration."""

@@ -35,7 +35,7 @@ from broker_client.store.writer import SqliteStore
 from broker_client.transport.base import Capabilities
 from broker_client.transport.embedded_channel import EmbeddedChannel
 
-_CAPABILITIES = Capabilities(touch=True, deferred_requeue=True)
+_CAPABILITIES = Capabilities(touch=True, deferred_requeue=True, lasting_consumers=True)
 
 
 class EmbeddedLink:

@@ -31,7 +31,7 @@ ROWS: list[tuple[str, ...]] = [
     ("pool",),
     ("copies", "due", "loop_lag", "streams", "consuming"),
     ("publish_queue", "lane", "topology", "publication", "content", "ackornack"),
-    ("outbox", "handlers", "pulling", "unsettled"),
+    ("outbox", "handlers", "pulling", "unsettled", "watchdog"),
     ("inspection",),
     ("intake",),
     ("session",),

@@ -10,7 +10,7 @@ import pytest
 
 from broker_client.ackornack import AckOrNack
 from broker_client.broker import Broker
-from broker_client.errors import ConsumerCancelledError
+from broker_client.errors import ConsumerCancelledError, ConsumerLostError
 from broker_client.message import Message
 from broker_client.transport.network import NetworkConnector
 from tests.faults.app import App, a_config, drained
@@ -36,6 +36,25 @@ async def test_queue_deleted_while_consuming_comes_back_and_is_consumed(place: P
         await app.publish(1)
         await app.all_handled(timeout=2.0)
         assert app.errors == []
+
+
+@pytest.mark.timeout(40)
+async def test_consumer_that_the_broker_loses_without_a_word_is_back_b1(place: Place) -> None:
+    config = a_config(place.url, place.vhost)
+    config["vhosts"][place.vhost]["subscriptions"]["work"]["check_interval"] = "200ms"
+    async with Broker.create(config) as broker:
+        app = App(broker)
+        subscription = await app.consume()
+        cancelled: list[Any] = []
+        subscription.on("cancelled", cancelled.append)
+        await eventually(lambda: subscription.is_subscribed)
+        assert await asyncio.to_thread(place.server.lose_consumers, place.vhost, "work") == 1
+        await app.publish(1)
+        await app.all_handled(timeout=5.0)
+        assert [type(error) for error in cancelled] == [ConsumerLostError]
+        assert broker.stats().vhosts[place.vhost].connects == 1
+        assert app.errors == []
+        assert await asyncio.to_thread(place.server.lose_consumers, place.vhost, "work") == 1
 
 
 @pytest.mark.timeout(40)

@@ -51,6 +51,7 @@ class FakeChannel:
         self.asked: list[tuple[Any, ...]] = []
         self.settled: list[tuple[Any, ...]] = []
         self.consumers: dict[str, ConsumerCallbacks] = {}
+        self.count_consumers: Callable[[], int] = lambda: len(self.consumers)
         self.prefetch = 0
         self.gate: asyncio.Event | None = None
         """While set to an unset event, `publish` hangs as on a full socket."""
@@ -179,7 +180,7 @@ class FakeChannel:
 
     async def check_queue(self, name: str) -> QueueState:
         await self._ask("check_queue", name)
-        return QueueState(name, 0, 0)
+        return QueueState(name, 0, self.count_consumers())
 
     async def delete_queue(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False
@@ -309,9 +310,14 @@ class FakeLink:
         channel = FakeChannel(confirm=confirm, capabilities=self.capabilities, before=self.before)
         channel.auto_confirm = self.auto_confirm
         channel.size_limit = self.size_limit
+        channel.count_consumers = self.count_consumers
         self.channels.append(channel)
         await asyncio.sleep(0)
         return channel
+
+    def count_consumers(self) -> int:
+        """As a queue would that is the only one."""
+        return sum(len(each.consumers) for each in self.channels if each.is_usable)
 
     @property
     def asked(self) -> list[tuple[Any, ...]]:

@@ -217,6 +217,16 @@ class RabbitMQ:
         )
         return int(self.ctl("eval", code))
 
+    def lose_consumers(self, vhost: str, queue: str) -> int:
+        """End the consumers of a classic queue without telling their clients; returns how many."""
+        code = (
+            f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, '
+            f'<<"{queue}">>)), length([ok = gen_server2:call(amqqueue:get_pid(Q), {{basic_cancel, '
+            'element(1, C), element(2, C), undefined, <<"test">>}) || '
+            "C <- rabbit_amqqueue:consumers(Q)])."
+        )
+        return int(self.ctl("eval", code))
+
     def block(self) -> None:
         """Raise the memory alarm: publishers are blocked until `unblock`."""
         self.ctl("set_vm_memory_high_watermark", "0.000001")
