@@ -97,7 +97,12 @@ __all__ = [
 
 
 class VhostConfig(Settings):
-    """A vhost: its connections and what is declared in it."""
+    """A vhost: its connections and what is declared in it.
+
+    It has further keys that the loader works into the others: `connection` (the same as
+    `connections`), `publications` and `subscriptions` (of this vhost; their names must be unique in
+    the file), and `defaults`.
+    """
 
     yaml_keys: ClassVar[tuple[str, ...]] = (
         "connection",

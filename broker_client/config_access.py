@@ -18,7 +18,11 @@ from broker_client.config_values import Duration, Settings
 
 
 class TlsConfig(Settings):
-    """How the broker of an ``amqps`` address is trusted, and how it may know us."""
+    """How the broker of an `amqps` address is trusted, and how it may know us.
+
+    `tls` belongs to an `amqps` address; an `amqps` address is never spoken to in plain text. The
+    files are looked for when the configuration is loaded.
+    """
 
     cafile: str | None = None
     """PEM file of the authorities to trust; those of the system when left out."""
@@ -48,7 +52,11 @@ class TlsConfig(Settings):
 
 
 class ManagementConfig(Settings):
-    """The HTTP API of a broker, used to assert and check vhosts: a `url`, or its parts."""
+    """The HTTP API of a broker, which `assert` and `check` of a vhost use: a `url`, or its parts.
+
+    `management: https://admin:secret@host` is enough; or give parts, and the rest is the
+    connection's.
+    """
 
     url: SecretStr | None = None
     """`http://user:password@host:port` or `https://...`. Leave it out to give the parts below."""

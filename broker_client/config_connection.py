@@ -32,7 +32,8 @@ class BackoffConfig(Settings):
 
 
 class RetryConfig(BackoffConfig):
-    """How to try again after a failure. ``retry: false`` turns it off, ``true`` is the default."""
+    """How to try again after a failure. `retry: false` turns it off; `retry: true` is the
+    default."""
 
     enabled: bool = True
     """False: no new attempt."""
@@ -46,7 +47,20 @@ class RetryConfig(BackoffConfig):
 
 
 class ConnectionConfig(Settings):
-    """Where a broker is: a `url`, or its parts. After loading, both are set and agree."""
+    """Where a broker is: a URL, or a mapping with a `url` or its parts. After loading, both are set
+    and agree.
+
+    `embedded://` is the built-in broker with everything in memory, private to this Broker;
+    `embedded://NAME` is shared by that name within the process; what has a `/` is a file that keeps
+    the messages: `embedded:///var/lib/app/broker.db`, or `embedded://./broker.db` from the working
+    directory. For RabbitMQ, write `amqp://user:password@host:5672/vhost`, or the parts as keys.
+
+    - Special characters in a URL must be percent-encoded (`@` as `%40`, `/` as `%2F`, `#` as
+      `%23`). A raw one is an error that names the part. As parts they are written as they are.
+    - Without a path the vhost on the broker is the name it has in the file; the path `/` is the
+      vhost `/`; any other path is decoded: `a%2Fb` is `a/b`.
+    - User and password default to `guest`, the port to 5672, or 5671 for `amqps`.
+    """
 
     url: SecretStr = SecretStr("embedded://")
     """`embedded://`, `embedded://NAME`, `embedded:///path/to/file.db`,

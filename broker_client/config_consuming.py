@@ -224,7 +224,8 @@ class SubscriptionConfig(Settings):
 
 
 class ShovelConfig(Settings):
-    """Moves what a subscription receives to a publication. Short form: ``sub -> pub``."""
+    """Moves what a subscription receives to a publication: `sub -> pub` in a list or as a value, or
+    a mapping. Names of queues and exchanges do as well: `/left -> /right`."""
 
     name: str
     """Key of the shovel."""

@@ -38,7 +38,11 @@ class EventLogConfig(Settings):
 
 
 class NodeConfig(Settings):
-    """Settings of the built-in broker; without effect on other brokers."""
+    """Settings of the built-in broker; without effect on other brokers.
+
+    One node serves all `embedded://` addresses of a Broker, so its settings stand at the root of
+    the file.
+    """
 
     message_timeout: Duration = 60.0
     """Time a delivery may stay unsettled before its queue takes it back."""

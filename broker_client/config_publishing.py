@@ -48,7 +48,7 @@ class PublishQueueConfig(Settings):
     max_queued: Positive = 100_000
     """Most messages waiting."""
     max_queued_bytes: ByteSize = 256 * 1024 * 1024
-    """Most bytes of bodies waiting; a number, or text such as 64MiB."""
+    """Most bytes of bodies waiting."""
     policy: Literal["wait", "reject", "drop_oldest"] = "wait"
     """What a publish to a full queue does."""
     max_in_flight: Positive = 1000

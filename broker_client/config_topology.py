@@ -187,7 +187,14 @@ class BindingOptions(Settings):
 
 
 class BindingConfig(Named):
-    """A binding, or several that differ in their key. Short form: ``source[key] -> target``."""
+    """A binding, or several that differ in their key.
+
+    The short form is `source -> destination`, or `source[key1, key2] -> destination`. It stands in
+    a list, as a value, or as a key whose mapping completes it (`"orders[order.#] -> audit":
+    {destination_type: exchange}`). Names may hold anything but white space and square brackets;
+    there is one destination. Keys given as `binding_key`, as `binding_keys` and in the short form
+    are joined.
+    """
 
     yaml_keys: ClassVar[tuple[str, ...]] = ("binding_key",)
 
