@@ -13,6 +13,7 @@ JOBS = {
     "reliability": "redeliveries, time-outs, dead letters, and their causes",
     "poison": "messages that are tried again and again",
     "audit": "is every message accounted for? lost? handled twice?",
+    "archive": "dead letters out of their queue into Parquet, for replay to publish again",
     "replay": "publish dead letters again; shows which unless --execute is given",
     "flights": "flights through Spark, the broker and its log, and does it add up?",
 }
@@ -27,15 +28,16 @@ def parser() -> argparse.ArgumentParser:
     adders: dict[str, Callable[[argparse.ArgumentParser], None]] = {
         "poison": _poison_options,
         "audit": _audit_options,
+        "archive": _archive_options,
         "replay": _replay_options,
         "flights": _flights_options,
     }
     for name, about in JOBS.items():
         command = commands.add_parser(name, help=about, description=about)
-        if name != "flights":
+        if name not in ("flights", "archive"):
             command.add_argument(
                 "--events",
-                required=True,
+                required=name != "replay",
                 metavar="LOG",
                 help="folder of the log, or of what compact made of it",
             )
@@ -46,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
             metavar="FOLDER",
             help=f"where to write Parquet (default {default})",
         )
-        if name not in ("compact", "replay"):
+        if name not in ("compact", "archive", "replay"):
             command.add_argument(
                 "--plot", metavar="FILE", type=_plot_file, help="draw it: .png, .svg or .html"
             )
@@ -94,6 +96,28 @@ def _audit_options(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _archive_options(command: argparse.ArgumentParser) -> None:
+    broker = command.add_mutually_exclusive_group(required=True)
+    broker.add_argument("--config", metavar="FILE", help="configuration of the broker")
+    broker.add_argument(
+        "--url-env", metavar="NAME", help="environment variable with the broker's address"
+    )
+    broker.add_argument(
+        "--url", help="the address itself; a password in it shows in the list of processes"
+    )
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--queue", metavar="NAME", help="the queue to empty")
+    source.add_argument(
+        "--subscription", metavar="NAME", help="with --config: the subscription that names it"
+    )
+    command.add_argument("--vhost", metavar="NAME", help="instead of the address's")
+    command.add_argument(
+        "--spool",
+        metavar="FOLDER",
+        help="where messages stay between their ack and the archive (default OUT/_spool)",
+    )
+
+
 def _replay_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--request",
@@ -120,7 +144,13 @@ def _replay_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--until", metavar="TIME", help="dead-lettered before")
     command.add_argument("--limit", type=int, metavar="N", help="the oldest N only")
     command.add_argument(
-        "--archive", metavar="FOLDER", help="bodies and headers, Parquet or JSON lines"
+        "--archive", metavar="FOLDER", help="bodies and headers, as the job archive keeps them"
+    )
+    command.add_argument(
+        "--log",
+        metavar="FOLDER",
+        help="log to write down in what was replayed (default: that of --events, "
+        "unless it is compacted or remote)",
     )
     command.add_argument("--config", metavar="FILE", help="configuration of the broker")
     command.add_argument("--publication", metavar="NAME", help="publish through this publication")

@@ -27,6 +27,7 @@ EVENT_COLOURS = {
     "dead_lettered": "#b91c1c",
     "expired": "#9333ea",
     "dropped": "#7f1d1d",
+    "replayed": "#65a30d",
     "returned": "#be185d",
     "publish_failed": "#111827",
 }

@@ -4,7 +4,7 @@
     spark-submit spark/pipeline.py JOB --events LOG --out FOLDER
 
 Each job prints tables and writes Parquet to FOLDER; `--plot` draws what one would rather look at.
-`flights` needs no log: it makes one. See spark/README.md.
+`flights` and `archive` need no log. See spark/README.md.
 """
 
 from __future__ import annotations
@@ -109,10 +109,12 @@ def write(tables: Iterable[tuple[str, Callable[[Tables], DataFrame]]], out: Path
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Run the job; returns the exit status."""
-    from spark import flights, plots, replaying
+    from spark import archiving, flights, plots, replaying
     from spark.session import open_session
     from spark.tables import show, show_counts
 
+    if options.job in ("archive", "replay"):
+        (archiving if options.job == "archive" else replaying).check(options)
     events_path = getattr(options, "events", None)
     if events_path and "://" not in events_path and not Path(events_path).is_dir():
         raise FileNotFoundError(f"there is no log at {events_path}")
@@ -120,6 +122,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     out = Path(options.out)
     if options.job == "flights":
         return flights.run(spark, options, console)
+    if options.job == "archive":
+        return archiving.run(spark, options, console)
     if options.job == "compact":
         from broker_client.spark.events import corrupt_lines, read_events, whole
 
@@ -129,9 +133,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
         counts = {"events": compacted.count(), "lines_that_are_no_events": bad}
         show_counts(console, f"compacted into {out}", counts)
         return 0
-    events = load(spark, options.events, console)
     if options.job == "replay":
+        named = options.events
+        events = load(spark, named, console) if named else None
         return replaying.run(spark, events, options, console)
+    events = load(spark, options.events, console)
     written = write(tables_of(options.job, events, options), out)
     for name, table in written.items():
         if name == "audit_summary":

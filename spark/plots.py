@@ -240,6 +240,7 @@ def _audit(rows: dict[str, Rows]) -> Figure:
         "delivered",
         "handled",
         "dead_lettered",
+        "replayed",
         "dropped",
         "returned",
         "publish_failed",

@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import argparse
 import base64
+import itertools
 import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from broker_client import Broker
-from broker_client.errors import PublishError, UsageError
+from broker_client import Broker, load_config
+from broker_client.config import BrokerConfig
+from broker_client.delivery_event import REPLAYED, DeliveryEvent
+from broker_client.errors import PublishError, UnknownNameError, UsageError
+from broker_client.eventlog import EventLog
+from broker_client.message import RASCAL
+from broker_client.routes import PublishOverrides
+from spark.archiving import read_archive
 from spark.tables import show
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-_WINDOW = 500  # publishes under way at a time
+_CHUNK = 1_000  # letters published, and then put down as such, at a time
+_TIMEOUT = 600.0  # seconds for a chunk
+_ADDRESSES = ("CC", "BCC")
+_OF_THE_DEAD = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count")
+_PROPERTIES = {
+    "content_encoding": "content_encoding",
+    "correlation_id": "correlation_id",
+    "reply_to": "reply_to",
+    "type": "type",
+    "app_id": "app_id",
+    "priority": "priority",
+    "timestamp": "published_at",
+}
+"""Of a message, and their columns in an archive."""
 
 
 class ReplayError(UsageError):
@@ -32,8 +56,20 @@ class ReplayError(UsageError):
         return f"replay: {self.reason}"
 
 
+def check(options: argparse.Namespace) -> None:
+    """Look at what was asked, before a session is started.
+
+    Raises:
+        ReplayError: something is missing.
+    """
+    if not (options.events or options.archive):
+        raise ReplayError("which dead letters? --events names a log, --archive an archive")
+    if options.execute and not (options.archive and options.config and options.publication):
+        raise ReplayError("--execute needs --archive (the bodies), --config and --publication")
+
+
 def run(
-    spark: SparkSession, events: DataFrame, options: argparse.Namespace, console: Console
+    spark: SparkSession, events: DataFrame | None, options: argparse.Namespace, console: Console
 ) -> int:
     """Choose, show, and publish with ``--execute``; returns the exit status.
 
@@ -42,109 +78,200 @@ def run(
     more, and never loses one.
 
     Raises:
-        ReplayError: something is missing that publishing needs.
+        UnknownNameError: no such publication.
+        OSError: the log of what was replayed cannot be written.
     """
     from spark import jobs
 
-    if options.execute and not (options.archive and options.config and options.publication):
-        raise ReplayError("--execute needs --archive (the bodies), --config and --publication")
-    manifest = Path(options.out) / "manifest"
-    chosen = jobs.replay(
-        events,
-        request=options.request,
-        manifest=spark.read.parquet(str(manifest)) if manifest.is_dir() else None,
-        archive=read_archive(spark, options.archive) if options.archive else None,
-        reasons=options.reasons,
-        queues=options.queues,
-        routing_key=options.routing_key,
-        since=options.since,
-        until=options.until,
-        limit=options.limit,
-    )
-    there = str(Path(options.out) / "selection")
+    manifest = f"{options.out}/manifest"
+    archive = read_archive(spark, options.archive) if options.archive else None
+    choices = {
+        "request": options.request,
+        "manifest": _read_manifest(spark, manifest),
+        "reasons": options.reasons,
+        "queues": options.queues,
+        "routing_key": options.routing_key,
+        "since": options.since,
+        "until": options.until,
+    }
+    chosen = jobs.replay(events, archive=archive, limit=options.limit, **choices)
+    there = f"{options.out}/selection"
     chosen.coalesce(1).write.mode("overwrite").parquet(there)
     chosen = spark.read.schema(chosen.schema).parquet(there)
-    hidden = [name for name in ("body", "headers") if name in chosen.columns]
-    show(console, "dead letters to replay", chosen.drop(*hidden))
+    shown = [each for each in chosen.columns if each not in ("body", *jobs.REPLAYED_PROPERTIES)]
+    show(console, "dead letters to replay", chosen.select(*shown))
+    if events is not None and archive is not None:
+        without = jobs.replay(events, **choices).join(archive, "message_id", "left_anti").count()
+        if without:
+            text = f"{without:,} dead letters of the log are not in the archive: left out"
+            console.print(text, style="yellow")
     if not options.execute:
         console.print("A dry run: nothing was published. --execute publishes them.", style="yellow")
         return 0
-    return _publish(spark, chosen.collect(), manifest, options, console)
+    total = chosen.count()
+    if not total:
+        return 0
+    done = 0
+    with _Replay(options, console).open() as replay:
+        letters = chosen.toLocalIterator()
+        while chunk := list(itertools.islice(letters, _CHUNK)):
+            confirmed = replay.publish(chunk)
+            _append(spark, manifest, confirmed, options)
+            replay.note(confirmed)
+            done += len(confirmed)
+    console.print(f"{done:,} of {total:,} published and confirmed")
+    return 0 if done == total else 1
 
 
-def read_archive(spark: SparkSession, path: str) -> DataFrame:
-    """An archive of messages, as JSON lines (times in µs) or as Parquet."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
+class _Replay:
+    """Publishes dead letters through a publication, and writes down that it did."""
 
-    from broker_client.spark.events import ARCHIVE_SCHEMA
+    def __init__(self, options: argparse.Namespace, console: Console) -> None:
+        self._options = options
+        self._console = console
+        self._config: BrokerConfig = load_config(options.config)
+        publication = self._config.find_publication(options.publication)
+        if publication is None:
+            known = list(self._config.publications)
+            raise UnknownNameError("publication", options.publication, known)
+        self._vhost = publication.vhost
 
-    if next(Path(path).rglob("*.parquet"), None) is not None:
-        return spark.read.schema(ARCHIVE_SCHEMA).parquet(path)
-    lines = ", ".join(
-        f"{field.name} {'bigint' if field.name == 'published_at' else 'string'}"
-        for field in ARCHIVE_SCHEMA
-    )
-    read = spark.read.schema(lines).json(path)
-    return read.withColumn("published_at", F.timestamp_micros("published_at"))
+    @contextmanager
+    def open(self) -> Iterator[_Replay]:
+        from broker_client.spark import DriverPublisher
 
+        folder = _log_folder(self._options)
+        # A node that writes a log of its own writes down the publishes too.
+        of_client = None if self._config.node.event_log.path else folder
+        with DriverPublisher(self._config, event_log=of_client) as self._publisher:
+            log = None if folder is None else EventLog(folder, f"{socket.gethostname()}-replay")
+            self._log = log
+            try:
+                yield self
+            finally:
+                if log is not None:
+                    log.close()
 
-def _publish(
-    spark: SparkSession,
-    letters: list[Row],
-    manifest: Path,
-    options: argparse.Namespace,
-    console: Console,
-) -> int:
-    import pyarrow as pa
+    def publish(self, letters: list[Row]) -> list[Row]:
+        """Those that were confirmed."""
 
-    from broker_client.spark import DriverPublisher
-
-    async def publish(broker: Broker) -> list[str]:
-        """The ids of those that were confirmed."""
-        confirmed: list[str] = []
-        for start in range(0, len(letters), _WINDOW):
+        async def publish(broker: Broker) -> list[Row]:
             under_way = [
                 (
                     letter,
                     await broker.publish(
-                        options.publication,
+                        self._options.publication,
                         base64.b64decode(letter["body"] or ""),
                         letter["routing_key"],
-                        message_id=letter["replay_id"],
-                        content_type=letter["content_type"] or "application/octet-stream",
-                        headers={
-                            **json.loads(letter["headers"] or "{}"),
-                            "x-replay-of": letter["message_id"],
-                            "x-replay-request": options.request,
-                        },
+                        **_overrides(letter),
                     ),
                 )
-                for letter in letters[start : start + _WINDOW]
+                for letter in letters
             ]
+            confirmed = []
             for letter, publication in under_way:
                 try:
                     await publication
                 except PublishError as error:
-                    console.print(str(error), style="red", markup=False)
+                    self._console.print(str(error), style="red", markup=False)
                 else:
-                    confirmed.append(letter["message_id"])
-        return confirmed
+                    confirmed.append(letter)
+            return confirmed
+
+        return self._publisher.run(publish, timeout=_TIMEOUT)
+
+    def note(self, letters: list[Row]) -> None:
+        """Write an event for each."""
+        if self._log is None:
+            return
+        now = time.time()
+        self._log.record_many(
+            [
+                DeliveryEvent(
+                    REPLAYED,
+                    self._vhost,
+                    letter["exchange"],
+                    letter["routing_key"],
+                    letter["queue"],
+                    reason=self._options.request,
+                    publication=self._options.publication,
+                    message_id=letter["message_id"],
+                    ts=now,
+                    size=letter["size"],
+                )
+                for letter in letters
+            ]
+        )
+        self._log.flush()
+
+
+def _overrides(letter: Row) -> PublishOverrides:
+    """The properties of the copy."""
+    given: PublishOverrides = {
+        "message_id": letter["replay_id"],
+        "content_type": letter["content_type"] or "application/octet-stream",
+        "headers": {
+            **living_headers(json.loads(letter["headers"] or "{}")),
+            "x-replay-of": letter["message_id"],
+            "x-replay-request": letter["request"],
+        },
+    }
+    for name, column in _PROPERTIES.items():
+        if letter[column] is not None:
+            given[name] = letter[column]  # type: ignore[literal-required] # a name of it
+    return given
+
+
+def living_headers(headers: dict[str, Any]) -> dict[str, Any]:
+    """`headers` without what tells of deaths and of recovery: a copy begins anew, and goes where
+    its publication sends it."""
+    kept = {
+        name: value
+        for name, value in headers.items()
+        if name not in _ADDRESSES and not name.startswith(_OF_THE_DEAD)
+    }
+    history = kept.pop(RASCAL, None)
+    if isinstance(history, dict) and "encryption" in history:
+        kept[RASCAL] = {"encryption": history["encryption"]}
+    return kept
+
+
+def _log_folder(options: argparse.Namespace) -> str | None:
+    """Where to write what was replayed: the log itself, unless it is a compacted or remote one."""
+    if options.log is not None:
+        return str(options.log)
+    events = options.events
+    if events is None or "://" in events or (Path(events) / "_spark_metadata").is_dir():
+        return None
+    return str(events)
+
+
+def _read_manifest(spark: SparkSession, path: str) -> DataFrame | None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.parquet(path)
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise
+
+
+def _append(
+    spark: SparkSession, manifest: str, letters: list[Row], options: argparse.Namespace
+) -> None:
+    import pyarrow as pa
 
     if not letters:
-        return 0
-    with DriverPublisher(options.config) as publisher:
-        confirmed = publisher.run(publish, timeout=3600.0)
-    now = datetime.now(UTC)
-    if confirmed:
-        done = pa.table(
-            {
-                "message_id": confirmed,
-                "replay_id": [f"replay-{each}-{options.request}" for each in confirmed],
-                "request": [options.request] * len(confirmed),
-                "publication": [options.publication] * len(confirmed),
-                "replayed_at": pa.array([now] * len(confirmed), pa.timestamp("us", "UTC")),
-            }
-        )
-        spark.createDataFrame(done).coalesce(1).write.mode("append").parquet(str(manifest))
-    console.print(f"{len(confirmed)} of {len(letters)} published and confirmed")
-    return 0 if len(confirmed) == len(letters) else 1
+        return
+    count, now = len(letters), datetime.now(UTC)
+    done = pa.table(
+        {
+            "message_id": [letter["message_id"] for letter in letters],
+            "replay_id": [letter["replay_id"] for letter in letters],
+            "request": [options.request] * count,
+            "publication": [options.publication] * count,
+            "replayed_at": pa.array([now] * count, pa.timestamp("us", "UTC")),
+        }
+    )
+    spark.createDataFrame(done).coalesce(1).write.mode("append").parquet(manifest)

@@ -20,8 +20,8 @@ from broker_client.transport.network import NetworkConnector
 _HEARTBEAT = 10.0  # seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between rounds of attempts
 _EMBEDDED = (
-    "is a broker inside one process, and Spark's readers and writers are other processes: serve it "
-    "with `broker-client serve` and give its amqp:// address, or use DriverPublisher"
+    "is a broker inside one process, and Spark's readers and writers are other processes: give the "
+    "amqp:// address of a RabbitMQ, or use DriverPublisher"
 )
 
 

@@ -75,9 +75,23 @@ ARCHIVE_SCHEMA = StructType(
         StructField("headers", StringType()),
         StructField("content_type", StringType()),
         StructField("body", StringType()),
+        StructField("content_encoding", StringType()),
+        StructField("correlation_id", StringType()),
+        StructField("reply_to", StringType()),
+        StructField("type", StringType()),
+        StructField("app_id", StringType()),
+        StructField("priority", IntegerType()),
+        StructField("queue", StringType()),
+        StructField("reason", StringType()),
+        StructField("error", StringType()),
+        StructField("died_at", TimestampType()),
+        StructField("archived_at", TimestampType()),
     ]
 )
-"""An archive of messages, for `replay`: headers as a JSON object, body in base64."""
+"""An archive of messages, for `replay`: headers as a JSON object, body in base64.
+
+From `queue` on they tell of a dead letter where it died; they are null in other messages.
+"""
 
 
 def read_events(

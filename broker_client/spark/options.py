@@ -113,6 +113,9 @@ class SourceOptions(CommonOptions):
     mode: Literal["queue", "stream"] = _option(
         "mode", _one_of("queue", "stream"), "queue", "stream reads a RabbitMQ stream by offsets"
     )
+    headers: Literal["text", "json"] = _option(
+        "headers", _one_of("text", "json"), "text", "json keeps the types of header values"
+    )
     spool: str | None = _option("spool", str, None, "folder for messages between ack and commit")
     prefetch: int = _option(
         "prefetch", _whole(1, _MAX_PREFETCH), 10_000, "unacked messages at a time"

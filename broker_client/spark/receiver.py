@@ -196,7 +196,7 @@ class QueueReceiver:
 
     def write_segment(self, rows: list[Row]) -> Segment:
         """Make `rows` a segment. Runs on a thread of its own, since it waits for the disk."""
-        return self._spool.append(to_batch(rows, self._queue))
+        return self._spool.append(to_batch(rows, self._queue, self._options.headers))
 
     async def acknowledge(self, channel: Channel, tag: int) -> None:
         """Ack all up to `tag` and wait until the broker has the ack.

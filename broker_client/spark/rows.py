@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ DDL = (
 
 STREAM_DDL = f"{DDL}, stream_offset bigint"
 """The schema with mode=stream."""
+
+HeaderForm = Literal["text", "json"]
+"""Values of headers: text as it is and all else as JSON, or all as JSON, so that types are kept."""
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to")
@@ -61,15 +64,17 @@ def arrived(delivery: Delivery) -> Row:
     return Row(delivery, time.time_ns() // 1000)
 
 
-def to_batch(rows: Sequence[Row], queue: str) -> pa.RecordBatch:
+def to_batch(rows: Sequence[Row], queue: str, headers: HeaderForm = "text") -> pa.RecordBatch:
     """`rows` as one batch of `SCHEMA`."""
-    return pa.record_batch(_columns(rows, queue), schema=SCHEMA)
+    return pa.record_batch(_columns(rows, queue, headers), schema=SCHEMA)
 
 
-def to_stream_batch(rows: Sequence[Row], queue: str) -> pa.RecordBatch:
+def to_stream_batch(
+    rows: Sequence[Row], queue: str, headers: HeaderForm = "text"
+) -> pa.RecordBatch:
     """`rows` as one batch of `STREAM_SCHEMA`."""
     offsets = pa.array([stream_offset(row.delivery) for row in rows], pa.int64())
-    return pa.record_batch([*_columns(rows, queue), offsets], schema=STREAM_SCHEMA)
+    return pa.record_batch([*_columns(rows, queue, headers), offsets], schema=STREAM_SCHEMA)
 
 
 def stream_offset(delivery: Delivery) -> int:
@@ -77,7 +82,7 @@ def stream_offset(delivery: Delivery) -> int:
     return int((delivery.properties.headers or {})["x-stream-offset"])
 
 
-def _columns(rows: Sequence[Row], queue: str) -> list[pa.Array]:
+def _columns(rows: Sequence[Row], queue: str, headers: HeaderForm) -> list[pa.Array]:
     deliveries = [row.delivery for row in rows]
     properties = [delivery.properties for delivery in deliveries]
     stamps = [_micros(each.timestamp) for each in properties]
@@ -94,15 +99,17 @@ def _columns(rows: Sequence[Row], queue: str) -> list[pa.Array]:
         pa.array([each.app_id for each in properties], pa.string()),
         pa.array([each.expiration for each in properties], pa.string()),
         pa.array(stamps, pa.int64()).cast(_INSTANT),
-        _headers([each.headers for each in properties]),
+        _headers([each.headers for each in properties], _json if headers == "json" else _text),
         pa.array([row.delivered_at for row in rows], pa.int64()).cast(_INSTANT),
         pa.array([_attempt(each) for each in deliveries], pa.int32()),
     ]
 
 
-def _headers(tables: Sequence[Mapping[str, Any] | None]) -> pa.Array:
+def _headers(
+    tables: Sequence[Mapping[str, Any] | None], form: Callable[[Any], str | None]
+) -> pa.Array:
     values = [
-        None if table is None else [(key, _text(value)) for key, value in table.items()]
+        None if table is None else [(key, form(value)) for key, value in table.items()]
         for table in tables
     ]
     return pa.array(values, pa.map_(pa.string(), pa.string()))
@@ -114,6 +121,10 @@ def _text(value: Any) -> str | None:
         return value
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode(errors="replace")
+    return _json(value)
+
+
+def _json(value: Any) -> str:
     return json.dumps(value, default=_unusual)
 
 

@@ -65,7 +65,7 @@ class _StreamQueue:
             timeout=options.connect_timeout,
             gap_ok=gap_ok,
         ):
-            yield to_stream_batch(rows, queue)
+            yield to_stream_batch(rows, queue, options.headers)
 
 
 class StreamQueueStreamReader(_StreamQueue, DataSourceStreamReader, SupportsTriggerAvailableNow):

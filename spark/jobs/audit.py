@@ -16,8 +16,8 @@ def audit(events: DataFrame, *, settle: float = 60.0, as_of: str | None = None) 
 
     * `lost`: confirmed to its publisher, at least `settle` seconds ago, and no end seen: it may
       only be waiting in `queue`, and `last_event` says where it stands.
-    * `waiting`: the same of a dead letter that was enqueued and never delivered. That is what
-      queues of dead letters are for, so it is `explained`.
+    * `waiting`: the same of a dead letter that was enqueued and never delivered nor replayed. That
+      is what queues of dead letters are for, so it is `explained`.
     * `duplicate`: acked more often than once. `explained` when it was enqueued, published or
       redelivered that often; otherwise a message was settled twice.
     * `never_enqueued`: delivered out of a queue into which it was not seen to go.
@@ -48,7 +48,9 @@ def audit(events: DataFrame, *, settle: float = 60.0, as_of: str | None = None) 
         _problem(
             lost & still_in & ~is_letter, LOST, F.lit(False), F.greatest("enqueued", F.lit(1))
         ),
-        _problem(lost & still_in & is_letter, WAITING, F.lit(True), F.lit(1)),
+        _problem(
+            lost & still_in & is_letter & (F.col("replayed") == 0), WAITING, F.lit(True), F.lit(1)
+        ),
         _problem(lost & nowhere, LOST, F.lit(False), F.lit(1)),
         _problem(in_a_queue & (acked > 1), DUPLICATE, acked <= allowed, acked),
         _problem(
@@ -88,6 +90,7 @@ def audit_summary(events: DataFrame, problems: DataFrame) -> DataFrame:
         ids("acked").alias("handled"),
         ids("dead_lettered").alias("dead_lettered"),
         ids("expired", "dropped").alias("dropped"),
+        ids("replayed").alias("replayed"),
         F.count(F.when(F.col("message_id").isNull(), 1)).alias("events_without_id"),
     )
     found = problems.agg(
@@ -117,6 +120,8 @@ def _stays(events: DataFrame) -> DataFrame:
     """A row a message and queue, and one for what happened outside of queues, with the sums."""
     order = F.struct("ts", "seq")
     delivered = F.col("event") == "delivered"
+    # A replay is no part of the stay: it comes after its end.
+    within = F.when(F.col("event") != "replayed", order)
     counts = events.groupBy("message_id", "queue", "as_of").agg(
         count_of("published").alias("published"),
         count_of("confirmed").alias("confirmed"),
@@ -128,9 +133,10 @@ def _stays(events: DataFrame) -> DataFrame:
         # Only a node knows when a message was enqueued.
         F.count(F.when(delivered & F.col("enqueued_at").isNotNull(), 1)).alias("from_node"),
         F.min(F.coalesce("published_at", "ts")).alias("published_ts"),
-        F.max_by("event", order).alias("last_event"),
+        count_of("replayed").alias("replayed"),
+        F.max_by("event", within).alias("last_event"),
     )
-    summed = ("published", "confirmed", "dead_lettered", "published_ts")
+    summed = ("published", "confirmed", "dead_lettered", "replayed", "published_ts")
     own = [name for name in counts.columns if name not in ("message_id", "as_of", *summed)]
     return (
         counts.groupBy("message_id", "as_of")
@@ -138,6 +144,7 @@ def _stays(events: DataFrame) -> DataFrame:
             F.sum("published").alias("published"),
             F.sum("confirmed").alias("confirmed"),
             F.sum("dead_lettered").alias("dead_lettered"),
+            F.sum("replayed").alias("replayed"),
             F.min("published_ts").alias("published_ts"),
             F.sum("ends").alias("all_ends"),
             F.count("queue").alias("queues"),

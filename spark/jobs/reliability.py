@@ -7,7 +7,16 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spa
 
 from spark.jobs.common import count_of
 
-COUNTED = ("acked", "nacked", "requeued", "timed_out", "dead_lettered", "expired", "dropped")
+COUNTED = (
+    "acked",
+    "nacked",
+    "requeued",
+    "timed_out",
+    "dead_lettered",
+    "expired",
+    "dropped",
+    "replayed",
+)
 RATED = ("nacked", "timed_out", "dead_lettered")
 TROUBLE = (
     "returned",

@@ -7,11 +7,25 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
 
-MANIFEST_COLUMNS = ("message_id", "replay_id", "request", "publication", "replayed_at")
+from broker_client.delivery_event import ACKED, DEAD_LETTERED, REPLAYED
+
+PROPERTIES = (
+    "headers",
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "type",
+    "app_id",
+    "priority",
+    "published_at",
+)
+"""What a copy has of the message beside its body."""
+_LETTER = ("queue", "reason", "exchange", "routing_key", "size")
 
 
 def replay(
-    events: DataFrame,
+    events: DataFrame | None,
     *,
     request: str,
     manifest: DataFrame | None = None,
@@ -25,21 +39,25 @@ def replay(
 ) -> DataFrame:
     """Dead letters that were neither acked later in their queue nor replayed; batch only.
 
-    Each gets the id ``replay-<message id>-<request>``, the same in every run of one request, and
-    the headers ``x-replay-of`` and ``x-replay-request``.
+    The log names them, and so does an archive, which a broker without a log has only. Each gets
+    the id ``replay-<message id>-<request>``, the same in every run of one request.
 
     Args:
+        events: the log; None leaves it to the archive.
         request: name of this replay.
         manifest: what was replayed before; its messages are left out.
-        archive: bodies and headers; messages it does not have are left out.
+        archive: bodies and properties; messages it does not have are left out.
         reasons: of the dead-lettering; empty takes any.
         queues: in which they died; empty takes any.
         routing_key: a pattern of SQL's LIKE.
         since: first time, inclusive.
         until: last time, exclusive.
         limit: at most so many, the oldest first.
+
+    Raises:
+        ValueError: neither a log nor an archive was given.
     """
-    dead = events.filter((F.col("event") == "dead_lettered") & F.col("message_id").isNotNull())
+    dead = _deaths(events, archive)
     if reasons:
         dead = dead.filter(F.col("reason").isin(list(reasons)))
     if queues:
@@ -52,29 +70,55 @@ def replay(
         dead = dead.filter(F.col("ts") < F.lit(until).cast("timestamp"))
     letters = dead.groupBy("message_id").agg(
         F.max("ts").alias("died_at"),
-        *[
-            F.max_by(each, F.struct("ts", "seq")).alias(each)
-            for each in ("queue", "reason", "exchange", "routing_key", "size")
-        ],
+        *[F.max_by(each, F.struct("ts", "seq")).alias(each) for each in _LETTER],
     )
-    acked = events.filter(F.col("event") == "acked").select(
-        F.col("message_id").alias("acked_id"),
-        F.col("queue").alias("acked_in"),
-        F.col("ts").alias("acked_at"),
-    )
-    later = (
-        (F.col("message_id") == F.col("acked_id"))
-        & (F.col("queue") == F.col("acked_in"))
-        & (F.col("acked_at") > F.col("died_at"))
-    )
-    letters = letters.join(acked, later, "left_anti")
+    if events is not None:
+        letters = _without_later(letters, events)
     if manifest is not None:
         letters = letters.join(manifest.select("message_id"), "message_id", "left_anti")
     if archive is not None:
-        bodies = archive.select("message_id", "headers", "content_type", "body")
-        letters = letters.join(bodies.dropDuplicates(["message_id"]), "message_id")
+        newest = F.struct("archived_at", "died_at")
+        bodies = archive.groupBy("message_id").agg(
+            *[F.max_by(each, newest).alias(each) for each in ("body", *PROPERTIES)]
+        )
+        letters = letters.join(bodies, "message_id")
     letters = letters.withColumn(
         "replay_id", F.concat(F.lit("replay-"), "message_id", F.lit(f"-{request}"))
     ).withColumn("request", F.lit(request))
     letters = letters.orderBy("died_at", "message_id")
     return letters if limit is None else letters.limit(limit)
+
+
+def _deaths(events: DataFrame | None, archive: DataFrame | None) -> DataFrame:
+    """A row a death, with `_LETTER`, `message_id`, `ts` and `seq`."""
+    columns = ["message_id", "ts", "seq", *_LETTER]
+    sources = []
+    if events is not None:
+        sources.append(events.filter(F.col("event") == DEAD_LETTERED).select(*columns))
+    if archive is not None:
+        died = (
+            archive.filter(F.col("died_at").isNotNull())
+            .withColumn("ts", F.col("died_at"))
+            .withColumn("seq", F.lit(0).cast("bigint"))
+            .withColumn("size", F.octet_length(F.unbase64("body")))
+        )
+        sources.append(died.select(*columns))
+    if not sources:
+        raise ValueError("replay needs a log, an archive, or both")
+    both = sources[0] if len(sources) == 1 else sources[0].union(sources[1])
+    return both.filter(F.col("message_id").isNotNull())
+
+
+def _without_later(letters: DataFrame, events: DataFrame) -> DataFrame:
+    """`letters` less those that were acked in their queue, or replayed, after they died."""
+    ends = events.filter(F.col("event").isin(ACKED, REPLAYED)).select(
+        F.col("message_id").alias("ended_id"),
+        F.col("queue").alias("ended_in"),
+        F.col("ts").alias("ended_at"),
+    )
+    later = (
+        (F.col("message_id") == F.col("ended_id"))
+        & F.col("queue").eqNullSafe(F.col("ended_in"))
+        & (F.col("ended_at") > F.col("died_at"))
+    )
+    return letters.join(ends, later, "left_anti")

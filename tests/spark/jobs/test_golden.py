@@ -206,6 +206,7 @@ def test_audit_names_what_is_lost_and_what_was_acked_twice(
         "handled": 4,
         "dead_lettered": 1,
         "dropped": 0,
+        "replayed": 0,
         "events_without_id": 1,
         "lost": 2,
         "dead_letters_waiting": 1,
@@ -276,21 +277,3 @@ def test_replay_choices_narrow_it(spark: SparkSession, tmp_path: Path) -> None:
     assert ids(routing_key="k.2") == ["m2"]
     assert ids(limit=2) == ["m0", "m1"]
     assert ids(since="2026-01-01 00:00:01", until="2026-01-01 00:00:03") == ["m1", "m2"]
-
-
-def test_replay_with_an_archive_brings_the_bodies(spark: SparkSession, tmp_path: Path) -> None:
-    log = Lines()
-    for key in ("m1", "m2"):
-        log.add("dead_lettered", 1, key, queue="a")
-    archive = spark.createDataFrame(
-        pa.table(
-            {
-                "message_id": ["m1"],
-                "headers": ['{"a": "1"}'],
-                "content_type": ["text/plain"],
-                "body": ["aGk="],
-            }
-        )
-    )
-    found = rows(jobs.replay(frame(spark, tmp_path, log.lines), request="r", archive=archive))
-    assert [(row["message_id"], row["body"]) for row in found] == [("m1", "aGk=")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import subprocess
 import sys
@@ -15,13 +14,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from rich.console import Console
 
 from broker_client.spark import PublishReport
 from broker_client.spark.events import read_events
 from spark import drawing, flights, pipeline, plots
-from spark.arguments import parser
 from tests.spark.jobs.builders import Lines, write_log
+from tests.spark.pipeline.command import parquet, run
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -43,18 +41,6 @@ def log(tmp_path: Path) -> Path:
     with (folder / "dt=2026-01-01" / "node=n1" / "1-1.jsonl").open("a") as file:
         file.write("not an event\n")
     return folder
-
-
-def run(*arguments: str | Path) -> tuple[int, str]:
-    """Exit status and output of the command."""
-    console = Console(file=io.StringIO(), width=120)
-    status = pipeline.run(parser().parse_args([str(each) for each in arguments]), console)
-    assert isinstance(console.file, io.StringIO)
-    return status, console.file.getvalue()
-
-
-def parquet(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
-    return [row.asDict() for row in spark.read.parquet(str(folder)).collect()]
 
 
 def test_a_job_prints_tables_writes_parquet_and_draws(
@@ -225,8 +211,8 @@ LATENCY = [
     for n in range(3)
 ]
 NO_COUNTS = dict.fromkeys(
-    ("published", "confirmed", "delivered", "handled", "dead_lettered", "dropped", "returned",
-     "publish_failed", "lost", "dead_letters_waiting", "duplicates_unexplained",
+    ("published", "confirmed", "delivered", "handled", "dead_lettered", "replayed", "dropped",
+     "returned", "publish_failed", "lost", "dead_letters_waiting", "duplicates_unexplained",
      "duplicates_explained", "never_enqueued", "events_missing"), 0)  # fmt: skip
 PICTURES: list[tuple[str, dict[str, Any], str]] = [
     ("latency", {"latency": LATENCY}, "a: waiting"),

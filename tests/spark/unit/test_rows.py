@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 from broker_client.message import Delivery, Properties
@@ -33,6 +34,13 @@ def test_row_has_every_column_of_the_schema() -> None:
         "bytes": "b",
     }
     assert (row["queue"], row["body"], row["attempt"]) == ("q", b"body", 1)
+
+
+def test_headers_as_json_keep_their_types() -> None:
+    headers = {"text": "7", "number": 7, "flag": True, "none": None, "table": {"deep": [1]}}
+    batch = to_batch([Row(a_delivery(Properties(headers=headers)), 0)], "q", "json")
+    (row,) = batch.to_pylist()
+    assert {name: json.loads(value) for name, value in row["headers"]} == headers
 
 
 def test_absent_properties_are_null() -> None:
