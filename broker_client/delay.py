@@ -40,8 +40,10 @@ class DelayStep:
 
 def check_delay(delay: float) -> None:
     """Raise InvalidMessageError for a delay that no broker keeps; it is never taken as none."""
-    if not 0 <= delay < MAX_DELAY or math.isnan(delay):
-        raise InvalidMessageError("delay", f"is {delay:g} s; 0 to {MAX_DELAY:.0f} is allowed")
+    if not isinstance(delay, int | float) or not 0 <= delay < MAX_DELAY:
+        raise InvalidMessageError(
+            "delay", f"is {delay!r}; a number of seconds from 0 to {MAX_DELAY:.0f} is needed"
+        )
 
 
 def step_for(exchange: str, delay: float) -> DelayStep:

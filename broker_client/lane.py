@@ -37,6 +37,7 @@ from broker_client.transport.size_limits import SizeLimit, size_limit_in
 log = logging.getLogger("broker_client.lane")
 
 _RETRY_PAUSE = 0.05  # seconds before a lane whose channel failed, with the link up, goes on
+_REASON_GRACE = 1.0  # seconds between the end of a channel and the notice of it, at most
 _NOT_FOUND = 404
 _size = operator.attrgetter("size")
 
@@ -175,6 +176,7 @@ class Lane:
         try:
             while True:
                 if not channel.is_usable:
+                    await self._hear_why()
                     raise self._close_reason or ChannelClosedError(0, "lost")
                 if self._distrusted:
                     raise OperationTimeoutError("publisher confirm", 0.0)
@@ -197,6 +199,19 @@ class Lane:
         finally:
             channel.on_confirm = channel.on_return = channel.on_close = None
             self._close_reason = None
+
+    async def _hear_why(self) -> None:
+        """Wait for the reason of the channel's end: the confirms it still had come before it.
+
+        None comes when it ended before it was ours.
+        """
+        try:
+            async with asyncio.timeout(_REASON_GRACE):
+                while self._close_reason is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            log.debug("%r: its channel ended and gave no reason", self)
 
     async def _send_batch(self, channel: Channel, room: int) -> int:
         waiting, ledger = self.waiting, self.ledger

@@ -15,7 +15,7 @@ from broker_client.errors import PublishError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
 from broker_client.requests import Reply, Requests
-from broker_client.routes import ForwardOverrides, PublishOverrides, Route
+from broker_client.routes import ForwardOverrides, PublishOverrides, Route, check_overrides
 from broker_client.tasks import TaskGroup
 from broker_client.vhost import Vhost
 
@@ -57,6 +57,8 @@ class Publisher:
         """See `Broker.publish`."""
         started = asyncio.get_running_loop().time()
         route = self._route(name)
+        if overrides:
+            check_overrides(overrides)
         body, content_type = contents.encode(content)
         return await self._publish(route, body, content_type, routing_key, overrides, started)
 
@@ -70,6 +72,8 @@ class Publisher:
         """See `Broker.forward`."""
         started = asyncio.get_running_loop().time()
         route = self._route(name)
+        if overrides:
+            check_overrides(overrides, forward=True)
         key = routing_key or route.config.routing_key or message.routing_key
         return await self._publish(
             route,
@@ -161,6 +165,7 @@ class Publisher:
     ) -> Reply:
         """See `Broker.request`."""
         vhost = self._route(name).vhost
+        check_overrides(overrides)
         requests = self._requests.get(vhost.name)
         if requests is None:
             requests = self._requests[vhost.name] = Requests(vhost)

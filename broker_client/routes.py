@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from broker_client.amqp.encode import check_publish
 from broker_client.config import BrokerConfig, PublicationConfig
 from broker_client.encryption import encrypt
+from broker_client.errors import InvalidMessageError, nearest
 from broker_client.message import (
     PERSISTENT,
     RASCAL,
@@ -51,6 +52,31 @@ class ForwardOverrides(PublishOverrides, total=False):
     restore_routing_headers: bool
     """True shows handlers of the copy the exchange and routing key of the message it was made of,
     not its own."""
+
+
+_PUBLISH_OPTIONS = PublishOverrides.__required_keys__ | PublishOverrides.__optional_keys__
+_FORWARD_OPTIONS = ForwardOverrides.__required_keys__ | ForwardOverrides.__optional_keys__
+_LONGEST_EXPIRATION = 4_294_967.0  # seconds; RabbitMQ: 2**32 - 1 ms
+
+
+def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> None:
+    """Raise InvalidMessageError for what no publish, or `forward`, can be told.
+
+    The rest is seen as it is encoded.
+    """
+    known = _FORWARD_OPTIONS if forward else _PUBLISH_OPTIONS
+    for name, value in overrides.items():
+        if name not in known:
+            near = nearest(name, sorted(known))
+            hint = f"; did you mean {near}?" if near else ""
+            raise InvalidMessageError(f"{name!r}", f"is nothing that a publish can be told{hint}")
+        if name == "timeout" or (name == "expiration" and value is not None):
+            most = _LONGEST_EXPIRATION if name == "expiration" else float("inf")
+            if not isinstance(value, int | float) or not 0 <= value <= most:
+                allowed = f"seconds from 0 to {most:.0f}" if most < float("inf") else "seconds"
+                raise InvalidMessageError(name, f"is {value!r}; a number of {allowed} is needed")
+        if name == "headers" and not isinstance(value, Mapping):
+            raise InvalidMessageError(name, f"are {value!r}; a mapping is needed")
 
 
 _TEXT_PROPERTIES = ("content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id")

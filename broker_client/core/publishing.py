@@ -17,6 +17,7 @@ from broker_client.message import Delivery, Outgoing, Returned
 
 _OURS = frozenset(("CC", "BCC", "x-delay"))
 """Headers that mean something to a publish."""
+_LONGEST_EXPIRATION = 2**32 - 1  # milliseconds, as RabbitMQ's
 _REPLY_ADDRESS = f"{REPLY_TO}."
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 
@@ -228,6 +229,8 @@ class PublishCommands(ConsumeCommands):
 def _check_expiration(expiration: str) -> None:
     if not (expiration.isascii() and expiration.isdigit()):
         raise precondition_failed(f"invalid expiration '{expiration}': not a whole number of ms")
+    if int(expiration) > _LONGEST_EXPIRATION:
+        raise precondition_failed(f"invalid expiration '{expiration}': value too big")
 
 
 def _with_reply_address(state: ChannelState, message: Outgoing) -> Outgoing:

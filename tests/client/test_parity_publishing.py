@@ -19,6 +19,7 @@ from broker_client.errors import (
     MessageReturnedError,
     MessageTooLargeError,
     PublishNackedError,
+    PublishRefusedError,
     RequestLostError,
     RequestTimeoutError,
 )
@@ -521,6 +522,29 @@ async def test_body_above_a_limit_that_is_known_is_never_sent_a10(url: str) -> N
         queue = broker.stats().vhosts["/"].publish_queue
         assert (queue.succeeded, queue.failed, queue.resent) == (2, 1, 0)
         assert [len(each.body) for each in await taken(broker, "q", 2)] == [100_000, 1]
+
+
+async def test_message_that_the_broker_refuses_ends_at_once_and_holds_up_no_other(
+    start: StartBroker,
+) -> None:
+    broker = await start({"queues": ["q"]})
+    bad: dict[str, Any] = {"headers": {"CC": "no list"}}
+    good: dict[str, Any] = {}
+    alone = await broker.publish("/q", "alone", **bad)
+    async with asyncio.timeout(5.0):
+        with pytest.raises(PublishRefusedError, match="406 PRECONDITION_FAILED"):
+            await alone
+    publications = [
+        await broker.publish("/q", number, **(bad if number == 5 else good)) for number in range(10)
+    ]
+    async with asyncio.timeout(5.0):
+        ends = await asyncio.gather(*publications, return_exceptions=True)
+    assert [isinstance(end, PublishRefusedError) for end in ends] == [
+        number == 5 for number in range(10)
+    ]
+    assert {each.body for each in await all_of(broker, "q")} == {
+        b"%d" % number for number in range(10) if number != 5
+    }
 
 
 async def test_body_too_large_for_the_outbox_is_refused_and_the_outbox_goes_on_a10(

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import datetime
+import math
 import pickle
 from collections.abc import AsyncIterator
 from typing import Any
@@ -214,6 +215,17 @@ async def test_publication_without_confirms_succeeds_once_written(broker: Broker
         ({"priority": "high"}, "priority"),
         ({"timestamp": 1_700_000_000}, "timestamp"),
         ({"type": "half \ud800"}, "type"),
+        ({"expiration": -1}, "expiration"),
+        ({"expiration": math.nan}, "expiration"),
+        ({"expiration": "10s"}, "expiration"),
+        ({"expiration": 50 * 86_400}, "expiration"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": math.nan}, "timeout"),
+        ({"timeout": "5s"}, "timeout"),
+        ({"delay": "1s"}, "delay"),
+        ({"headers": [("x", 1)]}, "headers"),
+        ({"persist": False}, "'persist'"),
+        ({"restore_routing_headers": True}, "'restore_routing_headers'"),
     ],
 )
 async def test_message_that_amqp_cannot_carry_is_refused_and_the_place_named(
@@ -222,6 +234,17 @@ async def test_message_that_amqp_cannot_carry_is_refused_and_the_place_named(
     with pytest.raises(InvalidMessageError, match=f"cannot publish: {place} "):
         await broker.publish("orders", "x", **overrides)
     assert broker.stats().vhosts["/"].publish_queue.published == 0
+
+
+async def test_option_that_a_publish_does_not_know_gives_the_nearest(broker: Broker) -> None:
+    options: Any = {"correlationid": "x"}
+    for call in (
+        broker.publish("orders", "x", **options),
+        broker.request("orders", "x", **options),
+        broker.publish_many("orders", ["x"], **options),
+    ):
+        with pytest.raises(InvalidMessageError, match="did you mean correlation_id"):
+            await call
 
 
 async def test_content_that_json_cannot_express_is_refused(broker: Broker) -> None:
