@@ -3,7 +3,9 @@
 The strategies and the headers they write are rascal's (R-170 to R-182), with its flaws mended:
 `ack` acks (C-05), a copy is mandatory and confirmed before the original is acked (C-12), a
 strategy that fails passes on to the next and never acks, and the last resort is a nack without
-requeue (C-04), which a dead-letter exchange catches.
+requeue (C-04), which a dead-letter exchange catches. Only where a copy could not be had because the
+broker was away, full or silent does the message go back to its queue at the end of the chain:
+that is no verdict on the message, and without a dead-letter exchange it would be lost (R-227).
 
 A broker dead-letters with the routing key of the copy it has, which for a republished message is
 the name of its queue; a direct or topic exchange may not know that key and drop the message. Where
@@ -16,6 +18,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, Protocol
 
 from broker_client import copies
@@ -25,6 +28,8 @@ from broker_client.errors import (
     AlreadySettledError,
     BrokerClientError,
     ChannelClosedError,
+    MessageReturnedError,
+    PublishError,
     PublishRefusedError,
     RecoveryFailedError,
     StaleDeliveryError,
@@ -37,6 +42,17 @@ log = logging.getLogger("broker_client.ackornack")
 __all__ = ["AckOrNack", "Republisher", "SettleOwner", "recovery_headers"]
 
 _LAST_RESORT = Nack()
+_VERDICTS = (MessageReturnedError, PublishRefusedError)
+"""What says of a copy that it will fare no better another time."""
+
+
+class _End(Enum):
+    """How an attempt at one strategy ended."""
+
+    SETTLED = "settled"
+    NOT_DONE = "not done"
+    NO_WORD = "no word"
+    """The broker had no word on the copy."""
 
 
 class Republisher(Protocol):
@@ -86,6 +102,10 @@ class SettleOwner(Protocol):
         ...
 
     def default_recovery(self, message: Message) -> tuple[Strategy, ...]: ...
+    def another_try(self, message: Message) -> Nack:
+        """What brings `message` back, where that can be done, and does not spin."""
+        ...
+
     def settled(self, settle: AckOrNack, how: str) -> None: ...
     def settled_through(self, settle: AckOrNack, how: str) -> None: ...
     def settle_lost(self, settle: AckOrNack, error: BrokerClientError) -> None: ...
@@ -169,16 +189,14 @@ class AckOrNack:
         if error is None:
             self._ack(all)
             return
-        for strategy in (*chain, _LAST_RESORT):
-            try:
-                if await self._apply(strategy, error, all):
-                    return
-            except BrokerClientError as failure:
-                self._report_failure(strategy, str(failure))
-            except Exception as failure:
-                # A fault of ours must not keep the message, and a place in the prefetch, for good.
-                log.exception("recovery %r of message %s", strategy, self.message.message_id)
-                self._report_failure(strategy, f"{type(failure).__name__}: {failure}")
+        last_resort = _LAST_RESORT
+        for strategy in chain:
+            end = await self._try(strategy, error, all)
+            if end is _End.SETTLED:
+                return
+            if end is _End.NO_WORD:
+                last_resort = self._owner.another_try(self.message)
+        await self._try(last_resort, error, all)
 
     def give_back(self) -> None:
         """Return the message to its queue: its handler was not called."""
@@ -212,6 +230,19 @@ class AckOrNack:
         self._owner.recovery_failed(error)
 
     # ------------------------------------------------------------------ strategies
+
+    async def _try(self, strategy: Strategy, error: BaseException | str, all: bool) -> _End:
+        try:
+            return _End.SETTLED if await self._apply(strategy, error, all) else _End.NOT_DONE
+        except BrokerClientError as failure:
+            self._report_failure(strategy, str(failure))
+            has_word = not isinstance(failure, PublishError) or isinstance(failure, _VERDICTS)
+            return _End.NOT_DONE if has_word else _End.NO_WORD
+        except Exception as failure:
+            # A fault of ours must not keep the message, and a place in the prefetch, for good.
+            log.exception("recovery %r of message %s", strategy, self.message.message_id)
+            self._report_failure(strategy, f"{type(failure).__name__}: {failure}")
+            return _End.NOT_DONE
 
     async def _apply(self, strategy: Strategy, error: BaseException | str, all: bool) -> bool:
         """Carry `strategy` out; False when it declines: no attempt, or no hop, is left."""

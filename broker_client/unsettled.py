@@ -151,14 +151,18 @@ class Unsettled:
         """
         if self._config.recovery is not None:
             return self._config.recovery
+        return (self.another_try(message),)
+
+    def another_try(self, message: Message) -> Nack:
+        """Requeue, later each time that `message` comes to this; a stream takes nothing back."""
         if self._setup.is_stream:
-            return (Nack(),)
+            return Nack()
         key = message.message_id or f"{message.vhost}/{message.queue}/{hash(message.body)}"
         failures = self._failures.pop(key, 0)
         self._failures[key] = failures + 1
         while len(self._failures) > _FAILURES_REMEMBERED:
             self._failures.popitem(last=False)
-        return (Nack(requeue=True, defer=growing(self._config.requeue_defer, failures)),)
+        return Nack(requeue=True, defer=growing(self._config.requeue_defer, failures))
 
     # ------------------------------------------------------------------ reports of AckOrNack
 

@@ -306,6 +306,40 @@ async def test_recovery_that_fails_passes_on_and_never_acks(where: Where) -> Non
         await link.close()
 
 
+async def test_message_whose_copy_finds_no_room_comes_back_although_nothing_takes_dead_letters(
+    where: Where,
+) -> None:
+    """R-227: the queue is full, so that it refuses the copy, and has no dead-letter exchange."""
+    full = {"max_length": 1, "arguments": {"x-overflow": "reject-publish"}}
+    config = where.config(
+        {"prefetch": 1, "recovery": {"strategy": "republish"}, "requeue_defer": QUICK},
+        queues={"work": {"options": full}},
+        bindings=["orders[#] -> work"],
+    )
+    async with Broker.create(config) as broker:
+        handled: list[str] = []
+        is_full = asyncio.Event()
+
+        async def handle(message: Message, content: bytes, ack_or_nack: AckOrNack) -> None:
+            await is_full.wait()
+            handled.append(message.message_id or "")
+            if len(handled) == 1:
+                await ack_or_nack("once")
+            else:
+                await ack_or_nack()
+
+        subscription = await broker.subscribe("work", handle)
+        heard = Heard(subscription, "recovery_failed")
+        await publish(broker, 1, message_id="m1")
+        await eventually(lambda: len(subscription._in_hand) == 1)
+        await publish(broker, 1, message_id="m2")
+        is_full.set()
+        await eventually(lambda: len(handled) == 3)
+        assert sorted(handled) == ["m1", "m1", "m2"]
+        assert heard.names == ["recovery_failed"]
+        await eventually(lambda: subscription.stats().acked == 2)
+
+
 async def test_forward_round_a_retry_queue_comes_back_until_its_attempts_are_used_up(
     where: Where,
 ) -> None:

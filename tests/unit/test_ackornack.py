@@ -11,6 +11,11 @@ from broker_client.errors import (
     BrokerClientError,
     ConfigError,
     MessageReturnedError,
+    PublishError,
+    PublishNackedError,
+    PublishQueueFullError,
+    PublishTimeoutError,
+    PublishUnconfirmedError,
     RecoveryFailedError,
     StaleDeliveryError,
 )
@@ -75,6 +80,9 @@ class Owner:
 
     def default_recovery(self, message: Message) -> tuple[Strategy, ...]:
         return self.default
+
+    def another_try(self, message: Message) -> Nack:
+        return Nack(requeue=True)
 
     def settled(self, settle: AckOrNack, how: str) -> None:
         self.settled_as.append(how)
@@ -294,6 +302,34 @@ async def test_every_strategy_failing_ends_in_a_nack_without_requeue() -> None:
     await desk.settle("failed", [Republish(), Forward(publication="errors")])
     assert desk.sent == [DEAD]
     assert [failure.strategy for failure in desk.owner.failures] == ["republish", "forward"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        PublishTimeoutError("republish to fulfil", "m1", 10.0, "the link is blocked"),
+        PublishUnconfirmedError("republish to fulfil", "m1", 10.0, "the link is up"),
+        PublishNackedError("republish to fulfil", "m1", "", "fulfil"),
+        PublishQueueFullError("republish to fulfil", "m1", 9, "max_queued 9"),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+async def test_copy_that_the_broker_had_no_word_on_gives_the_message_back(
+    failure: PublishError,
+) -> None:
+    """R-227: without a dead-letter exchange, a nack for the sake of a blocked link loses it."""
+    desk = Desk()
+    desk.owner.publish_failure = failure
+    await desk.settle("failed", [Republish(), Forward(publication="errors")])
+    assert desk.sent == [("nack", 7, True, False)]
+    assert len(desk.owner.failures) == 2
+
+
+async def test_nack_at_the_end_of_a_chain_is_what_was_asked_for_whatever_failed_before() -> None:
+    desk = Desk()
+    desk.owner.publish_failure = PublishTimeoutError("republish to fulfil", "m1", 10.0, "blocked")
+    await desk.settle("failed", [Republish(), Nack()])
+    assert desk.sent == [DEAD]
 
 
 async def test_fault_of_ours_in_a_strategy_passes_on_too() -> None:

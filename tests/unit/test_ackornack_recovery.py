@@ -59,6 +59,9 @@ class Owner:
     def default_recovery(self, message: Message) -> tuple[Nack]:
         return (Nack(),)
 
+    def another_try(self, message: Message) -> Nack:
+        return Nack(requeue=True)
+
     def settled(self, settle: AckOrNack, how: str) -> None:
         self.settled_as.append(how)
 
