@@ -27,31 +27,15 @@ from broker_client.errors import (
 )
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.tasks import TaskGroup
-from broker_client.transport.base import (
-    Arguments,
-    ConsumerCallbacks,
-    QueueState,
-)
+from broker_client.transport.base import Arguments, ConsumerCallbacks
 from broker_client.transport.network_errors import (
     FOREIGN_ERRORS,
     cancelled_from_outside,
     is_bare,
     translate,
 )
-from broker_client.transport.network_frames import (
-    BasicConsume,
-    ExchangeBind,
-    ExchangeDeclare,
-    ExchangeDelete,
-    ExchangeUnbind,
-    QueueBind,
-    QueueDeclare,
-    QueueDelete,
-    QueuePurge,
-    QueueUnbind,
-    check_names,
-    field_table,
-)
+from broker_client.transport.network_frames import BasicConsume, check_names, field_table
+from broker_client.transport.network_topology import TopologyCommands
 from broker_client.transport.size_limits import SizeLimit, size_limit_in
 
 log = logging.getLogger("broker_client.transport")
@@ -79,7 +63,7 @@ class Owner(Protocol):
     def forget(self, channel: NetworkChannel) -> None: ...
 
 
-class NetworkChannel:
+class NetworkChannel(TopologyCommands):
     """`transport.base.Channel` on a RabbitMQ."""
 
     def __init__(self, owner: Owner, channel: aiormq.channel.Channel, *, confirm: bool) -> None:
@@ -167,136 +151,10 @@ class NetworkChannel:
         if self.on_return is not None:
             self.on_return(message)
 
-    # ------------------------------------------------------------------ topology
-
-    async def declare_exchange(
-        self,
-        name: str,
-        type: str = "topic",
-        *,
-        durable: bool = True,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: Arguments | None = None,
-    ) -> None:
-        check_names(exchange=name, exchange_type=type)
-        await self._ask(
-            ExchangeDeclare(
-                exchange=name,
-                exchange_type=type,
-                durable=durable,
-                auto_delete=auto_delete,
-                internal=internal,
-                arguments=field_table(arguments),
-            )
-        )
-
-    async def check_exchange(self, name: str) -> None:
-        check_names(exchange=name)
-        await self._ask(ExchangeDeclare(exchange=name, passive=True))
-
-    async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        check_names(exchange=name)
-        await self._ask(ExchangeDelete(exchange=name, if_unused=if_unused))
-
-    async def declare_queue(
-        self,
-        name: str,
-        *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        arguments: Arguments | None = None,
-    ) -> QueueState:
-        check_names(queue=name)
-        return await self._ask_queue(
-            QueueDeclare(
-                queue=name,
-                durable=durable,
-                exclusive=exclusive,
-                auto_delete=auto_delete,
-                arguments=field_table(arguments),
-            )
-        )
-
-    async def check_queue(self, name: str) -> QueueState:
-        check_names(queue=name)
-        return await self._ask_queue(QueueDeclare(queue=name, passive=True))
-
-    async def delete_queue(
-        self, name: str, *, if_unused: bool = False, if_empty: bool = False
-    ) -> int:
-        check_names(queue=name)
-        ok = await self._ask(QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty))
-        return int(getattr(ok, "message_count", 0) or 0)
-
-    async def purge_queue(self, name: str) -> int:
-        check_names(queue=name)
-        ok = await self._ask(QueuePurge(queue=name))
-        return int(getattr(ok, "message_count", 0) or 0)
-
-    async def bind_queue(
-        self, queue: str, exchange: str, binding_key: str, arguments: Arguments | None = None
-    ) -> None:
-        check_names(queue=queue, exchange=exchange, binding_key=binding_key)
-        await self._ask(
-            QueueBind(
-                queue=queue,
-                exchange=exchange,
-                routing_key=binding_key,
-                arguments=field_table(arguments),
-            )
-        )
-
-    async def unbind_queue(
-        self, queue: str, exchange: str, binding_key: str, arguments: Arguments | None = None
-    ) -> None:
-        check_names(queue=queue, exchange=exchange, binding_key=binding_key)
-        await self._ask(
-            QueueUnbind(
-                queue=queue,
-                exchange=exchange,
-                routing_key=binding_key,
-                arguments=field_table(arguments),
-            )
-        )
-
-    async def bind_exchange(
-        self, destination: str, source: str, binding_key: str, arguments: Arguments | None = None
-    ) -> None:
-        check_names(exchange=destination, source=source, binding_key=binding_key)
-        await self._ask(
-            ExchangeBind(
-                destination=destination,
-                source=source,
-                routing_key=binding_key,
-                arguments=field_table(arguments),
-            )
-        )
-
-    async def unbind_exchange(
-        self, destination: str, source: str, binding_key: str, arguments: Arguments | None = None
-    ) -> None:
-        check_names(exchange=destination, source=source, binding_key=binding_key)
-        await self._ask(
-            ExchangeUnbind(
-                destination=destination,
-                source=source,
-                routing_key=binding_key,
-                arguments=field_table(arguments),
-            )
-        )
-
     async def _ask(self, frame: Frame) -> object:
         """Send `frame` and give back the broker's answer."""
         async with self._asking():
             return await self._channel.rpc(frame)
-
-    async def _ask_queue(self, frame: Frame) -> QueueState:
-        ok = await self._ask(frame)
-        if not isinstance(ok, commands.Queue.DeclareOk):
-            raise ChannelClosedError(0, f"unexpected answer {ok!r}")
-        return QueueState(str(ok.queue or ""), ok.message_count or 0, ok.consumer_count or 0)
 
     # ------------------------------------------------------------------ consuming
 
