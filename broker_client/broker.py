@@ -9,12 +9,11 @@ import socket
 import warnings
 import weakref
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar, Unpack
 
-from broker_client.client_events import LoggedPublishQueue, LoggedSubscription
+from broker_client.client_events import DeliveryLog, PublishLog
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config_loader import Source, load_config
 from broker_client.connectors import connectors_of
@@ -31,7 +30,6 @@ from broker_client.handlers import Handler
 from broker_client.health import Health
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
-from broker_client.publish_queue import PublishQueue
 from broker_client.publisher import Publisher, PublishReport
 from broker_client.redeliveries import CounterFactory
 from broker_client.requests import Reply
@@ -180,7 +178,9 @@ class Broker(Emitter):
         brokers = self.config.connections_of(config.name)
         config = config.model_copy(update={"connections": brokers})
         main, consuming = connectors_of(config, self._nodes.connector)
-        return Vhost(config, main, self.emit, self._senders, self._queue_kind, consuming)
+        events = self._event_log
+        observer = None if events is None else PublishLog(events, config.name)
+        return Vhost(config, main, self.emit, self._senders, consuming, observer)
 
     def _shovel_failed(self, error: BrokerClientError, vhost: str) -> None:
         self.emit("error", error, vhost)
@@ -189,18 +189,6 @@ class Broker(Emitter):
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
         if event != "error" and self.has_listener("error"):
             self.emit("error", error, "")
-
-    @property
-    def _queue_kind(self) -> Callable[..., PublishQueue]:
-        if self._event_log is None:
-            return PublishQueue
-        return partial(LoggedPublishQueue, event_log=self._event_log)
-
-    @property
-    def _subscription_kind(self) -> Callable[..., Subscription]:
-        if self._event_log is None:
-            return Subscription
-        return partial(LoggedSubscription, event_log=self._event_log)
 
     # ------------------------------------------------------------------ publishing
 
@@ -390,10 +378,14 @@ class Broker(Emitter):
         return config
 
     def _subscribe(self, config: SubscriptionConfig) -> Subscription:
-        setup = self._consuming.setup(config)
-        vhost = self._vhosts[config.vhost]
-        subscription = self._subscription_kind(
-            config, vhost, self._publisher, self._tasks, setup=setup
+        events = self._event_log
+        subscription = Subscription(
+            config,
+            self._vhosts[config.vhost],
+            self._publisher,
+            self._tasks,
+            setup=self._consuming.setup(config),
+            observer=None if events is None else DeliveryLog(events, config),
         )
         self._subscriptions = [each for each in self._subscriptions if not each.is_cancelled]
         self._subscriptions.append(subscription)

@@ -1,7 +1,6 @@
 """The delivery-event log as a client can write it, of a broker that writes none: what it sees.
 
-These stand in for the publish queue and the subscriptions of a Broker that has a log; one that has
-none pays nothing. A client does not see what goes into a queue, nor what becomes of a message it
+A client does not see what goes into a queue, nor what becomes of a message it
 refused: there is no `enqueued`, `dead_lettered`, `expired` or `dropped` in its log.
 """
 
@@ -9,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 from broker_client.ackornack import AckOrNack
+from broker_client.config import SubscriptionConfig
 from broker_client.delivery_event import (
     ACKED,
     CONFIRMED,
@@ -32,10 +31,8 @@ from broker_client.delivery_event import (
 )
 from broker_client.errors import PublishError
 from broker_client.eventlog import EventLog
-from broker_client.message import Message, Returned
+from broker_client.message import Message
 from broker_client.publication import Publication
-from broker_client.publish_queue import PublishQueue
-from broker_client.subscription import Subscription
 
 REASON_FORWARDED = "forwarded"
 REASON_DUPLICATE = "duplicate"
@@ -43,41 +40,37 @@ REASON_CANCELLED = "consumer_cancelled"
 """Given back unhandled: the subscription ended, or was paused."""
 
 
-class LoggedPublishQueue(PublishQueue):
-    """A publish queue that writes down what becomes of each publish.
+class PublishLog:
+    """Writes down what becomes of the publishes of one vhost (`PublishObserver`).
 
     Args:
-        event_log: where to; the rest as `PublishQueue`.
+        event_log: where to.
+        vhost: its name.
     """
 
-    def __init__(self, name: str, *args: Any, event_log: EventLog, **more: Any) -> None:
-        super().__init__(name, *args, **more)
-        self._vhost = name
+    def __init__(self, event_log: EventLog, vhost: str) -> None:
         self._event_log = event_log
+        self._vhost = vhost
         self._offset = time.time() - asyncio.get_running_loop().time()
         self._unconfirmable: set[Publication] = set()  # sent on channels without confirms
 
-    def _accept(self, publication: Publication, confirm: bool) -> None:
+    def accepted(self, publication: Publication, confirm: bool) -> None:
         self._note(PUBLISHED, publication)
         if not confirm:
             self._unconfirmable.add(publication)
-        super()._accept(publication, confirm)
 
-    def succeeded(self, publication: Publication, now: float) -> None:
+    def succeeded(self, publication: Publication) -> None:
         if publication not in self._unconfirmable:
             self._note(CONFIRMED, publication)
         self._unconfirmable.discard(publication)
-        super().succeeded(publication, now)
 
     def failed(self, publication: Publication, error: PublishError) -> None:
         self._note(PUBLISH_FAILED, publication, error=error)
         self._unconfirmable.discard(publication)
-        super().failed(publication, error)
 
-    def returned(self, publication: Publication, message: Returned) -> None:
+    def returned(self, publication: Publication) -> None:
         self._note(RETURNED, publication, REASON_UNROUTABLE)
         self._unconfirmable.discard(publication)
-        super().returned(publication, message)
 
     def _note(
         self,
@@ -107,29 +100,28 @@ class LoggedPublishQueue(PublishQueue):
         )
 
 
-class LoggedSubscription(Subscription):
-    """A subscription that writes down what becomes of each delivery.
+class DeliveryLog:
+    """Writes down what becomes of the deliveries of one subscription (`DeliveryObserver`).
 
     Args:
-        event_log: where to; the rest as `Subscription`.
+        event_log: where to.
+        config: the subscription's.
     """
 
-    def __init__(self, *args: Any, event_log: EventLog, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, event_log: EventLog, config: SubscriptionConfig) -> None:
         self._event_log = event_log
+        self._config = config
         self._since: dict[int, float] = {}  # delivery tag of the present channel -> time
-        self._in_hand.on_add = self._delivered
-        self._in_hand.on_end.append(self._ended)
 
-    def _delivered(self, settle: AckOrNack) -> None:
+    def delivered(self, settle: AckOrNack) -> None:
         message, now = settle.message, time.time()
         self._note(DELIVERED, message, now)
-        if self.config.options.no_ack:
+        if self._config.options.no_ack:
             self._note(ACKED, message, now)
         else:
             self._since[message.delivery.delivery_tag] = now
 
-    def _ended(self, settle: AckOrNack, how: str) -> None:
+    def ended(self, settle: AckOrNack, how: str) -> None:
         message, error = settle.message, settle.error
         reason = REASON_HANDLER_ERROR if isinstance(error, BaseException) else REASON_REJECTED
         match how:
@@ -173,7 +165,7 @@ class LoggedSubscription(Subscription):
                 message.attempts,
                 message.redelivered,
                 reason,
-                subscription=self.config.name,
+                subscription=self._config.name,
                 message_id=message.message_id,
                 ts=time.time() if now is None else now,
                 size=len(delivery.body),

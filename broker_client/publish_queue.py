@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from typing import Protocol
 
 from broker_client.config import PublishQueueConfig
 from broker_client.deadlines import Deadlines
@@ -33,6 +34,15 @@ from broker_client.tasks import TaskGroup
 log = logging.getLogger("broker_client.publish_queue")
 
 
+class PublishObserver(Protocol):
+    """Told of every publish of a queue: as it is accepted, and of its one end."""
+
+    def accepted(self, publication: Publication, confirm: bool) -> None: ...
+    def succeeded(self, publication: Publication) -> None: ...
+    def failed(self, publication: Publication, error: PublishError) -> None: ...
+    def returned(self, publication: Publication) -> None: ...
+
+
 class PublishQueue:
     """Where a vhost's publishes wait, are sent from, and get their outcome.
 
@@ -41,6 +51,8 @@ class PublishQueue:
         config: limits and batch sizes.
         regular: channels without confirms.
         confirm: channels with confirms.
+        tasks: owner of the tasks that send.
+        observer: told of every publish.
     """
 
     def __init__(
@@ -52,8 +64,10 @@ class PublishQueue:
         regular: ChannelPool,
         confirm: ChannelPool,
         tasks: TaskGroup,
+        observer: PublishObserver | None = None,
     ) -> None:
         self._name = name
+        self._observer = observer
         self.config = config
         self.owner = owner
         self._pools = {False: regular, True: confirm}
@@ -127,6 +141,8 @@ class PublishQueue:
         return True
 
     def _accept(self, publication: Publication, confirm: bool) -> None:
+        if self._observer is not None:
+            self._observer.accepted(publication, confirm)
         self._published += 1
         self._held += 1
         self._held_bytes += publication.size
@@ -196,18 +212,24 @@ class PublishQueue:
 
     def succeeded(self, publication: Publication, now: float) -> None:
         """It is with the broker."""
+        if self._observer is not None:
+            self._observer.succeeded(publication)
         self._succeeded += 1
         publication.succeed(now)
         self._released(publication)
 
     def failed(self, publication: Publication, error: PublishError) -> None:
         """It ended without success."""
+        if self._observer is not None:
+            self._observer.failed(publication, error)
         self._failed += 1
         publication.fail(error)
         self._released(publication)
 
     def returned(self, publication: Publication, message: Returned) -> None:
         """The broker handed it back."""
+        if self._observer is not None:
+            self._observer.returned(publication)
         self._returned += 1
         error = MessageReturnedError(
             publication.name,

@@ -18,7 +18,7 @@ from broker_client.pulling import Deliveries
 from broker_client.session import Session, SubscriptionVhost
 from broker_client.stats import SubscriptionStats
 from broker_client.tasks import TaskGroup
-from broker_client.unsettled import Unsettled
+from broker_client.unsettled import DeliveryObserver, Unsettled
 
 H = TypeVar("H", bound=Handler)
 
@@ -81,6 +81,7 @@ class Subscription(Emitter):
         tasks: TaskGroup,
         *,
         setup: ConsumingSetup | None = None,
+        observer: DeliveryObserver | None = None,
     ) -> None:
         """
         Args:
@@ -89,13 +90,14 @@ class Subscription(Emitter):
             republisher: publishes the copies of recovery, and answers.
             tasks: owner of the tasks that keep it alive and call its listeners.
             setup: what the whole configuration says of it; by default it stands alone.
+            observer: told of every delivery, and how it ended.
         """
         super().__init__(tasks)
         self.config = config
         self._setup = setup or ConsumingSetup.plain(config)
         self._republisher = republisher
         self._handlers = TaskGroup(f"subscription {config.name}")
-        self._in_hand = Unsettled(self._setup, republisher, self.emit)
+        self._in_hand = Unsettled(self._setup, republisher, self.emit, observer)
         self._intake = Intake(
             self._setup, self._in_hand, self._handlers, self.emit, self._listeners_of
         )

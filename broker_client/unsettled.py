@@ -32,10 +32,23 @@ class Emit(Protocol):
     def __call__(self, event: str, *args: object) -> bool: ...
 
 
+class DeliveryObserver(Protocol):
+    """Told of every delivery of a subscription: as it comes, and how it ended (`Unsettled`)."""
+
+    def delivered(self, settle: AckOrNack) -> None: ...
+    def ended(self, settle: AckOrNack, how: str) -> None: ...
+
+
 class Unsettled:
     """Keeps the unsettled deliveries of a subscription (`SettleOwner`)."""
 
-    def __init__(self, setup: ConsumingSetup, republisher: Republisher, emit: Emit) -> None:
+    def __init__(
+        self,
+        setup: ConsumingSetup,
+        republisher: Republisher,
+        emit: Emit,
+        observer: DeliveryObserver | None = None,
+    ) -> None:
         self._setup = setup
         self._config = setup.config
         self._no_ack = setup.config.options.no_ack
@@ -45,11 +58,12 @@ class Unsettled:
         """True while the broker itself gives a message back later."""
         self.closing = asyncio.Event()
         """Set once the subscription ends: waits of recovery end with it."""
-        self.on_add: Callable[[AckOrNack], None] | None = None
-        """Told of each delivery."""
+        self._observer = observer
         self.on_end: list[Callable[[AckOrNack, str], None]] = []
         """Told of each delivery that is in hand no more, and how it ended: a name of `counts`, or
         ``timed_out``. Not called without acks."""
+        if observer is not None:
+            self.on_end.append(observer.ended)
         self.counts = dict.fromkeys(
             (
                 "delivered",
@@ -94,8 +108,8 @@ class Unsettled:
             self._by_tag[settle.message.delivery.delivery_tag] = settle
             if self._watch is not None:
                 self._watch.begin(settle)
-        if self.on_add is not None:
-            self.on_add(settle)
+        if self._observer is not None:
+            self._observer.delivered(settle)
 
     def lose_all(self) -> None:
         """The channel is gone."""

@@ -15,7 +15,7 @@ from broker_client.health import ConnectionHealth, VhostHealth
 from broker_client.management import delete_vhost
 from broker_client.outbox import Outbox
 from broker_client.pool import ChannelPool
-from broker_client.publish_queue import PublishQueue
+from broker_client.publish_queue import PublishObserver, PublishQueue
 from broker_client.retry import Backoff
 from broker_client.stats import ConnectionStats, PoolStats, VhostStats
 from broker_client.tasks import TaskGroup
@@ -49,8 +49,8 @@ class Vhost:
         connectors: its addresses.
         emit: where its events go (rascal R-222).
         tasks: owner of the tasks that send.
-        queue: what to make the publish queue with.
         consuming: the same addresses, for the connection of the consumers.
+        observer: told of every publish.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Vhost:
         connectors: Sequence[Connector],
         emit: VhostEvents,
         tasks: TaskGroup,
-        queue: Callable[..., PublishQueue] = PublishQueue,
         consuming: Sequence[Connector] = (),
+        observer: PublishObserver | None = None,
     ) -> None:
         self.config = config
         self._connectors = connectors
@@ -93,13 +93,14 @@ class Vhost:
             )
             for mode, pool in (("regular", pools.regular), ("confirm", pools.confirm))
         )
-        self.publish_queue = queue(
+        self.publish_queue = PublishQueue(
             config.name,
             config.publish_queue,
             self,
             regular=self._regular,
             confirm=self._confirm,
             tasks=tasks,
+            observer=observer,
         )
         self.outbox: Outbox | None = None
         self._pause()
