@@ -16,11 +16,11 @@ from broker_client.core.records import (
     MessageSource,
     Moved,
     Settled,
-    message_number,
 )
 from broker_client.core.settings import EngineSettings
 from broker_client.message import PERSISTENT, Outgoing
 
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
 _READ_AHEAD = 256  # messages read back at a time, at most
 
 
@@ -49,28 +49,27 @@ class Keeper:
             record_id = self.last_record_id + 1  # another copy of the same message
         else:
             self._last_message = message
-            record_id = (message_number(self.last_record_id) + 1) << COPY_BITS
+            record_id = ((self.last_record_id >> COPY_BITS) + 1) << COPY_BITS
         self.last_record_id = entry.record_id = record_id
         self.resident_bytes += len(message.body)
-        self._effects.append(
-            Append(
-                queue.vhost,
-                queue.name,
-                record_id,
-                message,
-                entry.position,
-                entry.priority,
-                entry.expires_at,
-                due_at,
-            )
+        fields = (
+            queue.vhost,
+            queue.name,
+            record_id,
+            message,
+            entry.position,
+            entry.priority,
+            entry.expires_at,
+            due_at,
         )
+        self._effects.append(_new(Append, fields))
         if self.source is not None:
             self._fresh.append(entry)
 
     def delivered(self, entry: Entry) -> None:
         """It is in flight: after a crash it will be a redelivery."""
         if entry.record_id:
-            self._effects.append(Delivered(entry.record_id, entry.attempts))
+            self._effects.append(_new(Delivered, (entry.record_id, entry.attempts)))
 
     def moved(self, entry: Entry, due_at: float | None = None) -> None:
         """It has another position, or waits until `due_at`."""
@@ -84,7 +83,7 @@ class Keeper:
             if entry.message is not ON_DISK:
                 self.resident_bytes -= len(entry.message.body)
             if not queue.deleted:  # else its records go with it
-                self._effects.append(Settled(queue.vhost, queue.name, entry.record_id))
+                self._effects.append(_new(Settled, (queue.vhost, queue.name, entry.record_id)))
         entry.message = ON_DISK  # a ledger may still know the entry, but needs no message
 
     # ---------------------------------------------------------------- memory

@@ -8,6 +8,7 @@ from typing import Any
 from broker_client.core.consuming import REPLY_TO, ConsumeCommands
 from broker_client.core.effects import Confirm, Deliver, Return
 from broker_client.core.queue import ChannelState, Queue
+from broker_client.core.records import Append
 from broker_client.core.replies import precondition_failed
 from broker_client.core.settings import EngineSettings
 from broker_client.core.topology import NOTHING
@@ -216,14 +217,19 @@ class PublishCommands(ConsumeCommands):
         state.confirms = True
 
     def _confirm(self, state: ChannelState, acked: bool) -> None:
-        state.publish_seq = seq = state.publish_seq + 1
+        state.publish_seq = first = last = state.publish_seq + 1
         effects = self._effects
+        # Joined to the confirm before it: the last effect, or the last but the record of this
+        # message, behind which it then waits. A thousand confirms are carried out as one.
+        between = effects.pop() if effects and type(effects[-1]) is Append else None
         if effects:
-            last = effects[-1]
-            if type(last) is Confirm and last.channel == state.id and last.acked is acked:
-                effects[-1] = _new(Confirm, (state.id, last.first, seq, acked))
-                return
-        effects.append(_new(Confirm, (state.id, seq, seq, acked)))
+            before = effects[-1]
+            if type(before) is Confirm and before.channel == state.id and before.acked is acked:
+                first = before.first
+                del effects[-1]
+        if between is not None:
+            effects.append(between)
+        effects.append(_new(Confirm, (state.id, first, last, acked)))
 
 
 def _check_expiration(expiration: str) -> None:

@@ -8,9 +8,10 @@ interpreter's lock it may wait milliseconds for a busy loop.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
+from zlib import crc32
 
 from broker_client.core.records import (
     COPY_BITS,
@@ -36,31 +37,23 @@ from broker_client.store.encoding import decode_properties, encode_arguments, en
 Row = tuple[Any, ...]
 
 
-class QueueIds:
-    """The number of each kept queue; one that is declared anew gets another."""
+class QueueIds(dict[tuple[str, str], int]):
+    """The number of each kept queue, by vhost and name; one declared anew gets another."""
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[str, str], int] = {}
+        super().__init__()
         self._last = 0
 
     def know(self, vhost: str, queue: str, id: int) -> None:
         """A queue that was there before."""
-        self._ids[vhost, queue] = id
+        self[vhost, queue] = id
         self._last = max(self._last, id)
 
     def add(self, vhost: str, queue: str) -> int:
         """A new queue."""
         self._last += 1
-        self._ids[vhost, queue] = self._last
+        self[vhost, queue] = self._last
         return self._last
-
-    def of(self, vhost: str, queue: str) -> int:
-        """The number of a queue that is there."""
-        return self._ids[vhost, queue]
-
-    def drop(self, vhost: str, queue: str) -> int:
-        """The number of a queue that is gone now."""
-        return self._ids.pop((vhost, queue))
 
 
 class Batch:
@@ -70,8 +63,11 @@ class Batch:
         self._queue_ids = queue_ids
         self.topology: list[tuple[str, Row]] = []
         """Statements and their parameters, in order; to be done first."""
-        self._appended: dict[int, list[Any]] = {}
-        self._new: dict[int, Row] = {}
+        self._appended: dict[int, Row] = {}
+        """By record id; tuples, for of lists without end the collector would go through all."""
+        self._last: tuple[int, Row] = (0, ())
+        """The number of the message appended last, and its part of a row."""
+        self._has_copies = False
         self.rows: list[Row] = []
         """For the view `intake`, once it is sealed."""
         self.body_bytes = 0
@@ -80,6 +76,9 @@ class Batch:
         self.moved: dict[int, tuple[int, float | None]] = {}
         self.settled: list[int] = []
         self.removed_queues: list[int] = []
+        self.begun = threading.Lock()
+        """Released by the thread that writes it, once, when it begins."""
+        self.begun.acquire()
 
     @property
     def is_plain(self) -> bool:
@@ -89,28 +88,22 @@ class Batch:
     def __bool__(self) -> bool:
         return bool(self._appended or self.moved or not self.is_plain)
 
-    def message(self, number: int) -> Outgoing | None:
-        """A message that came with this batch."""
-        row = self._new.get(number)
+    def message(self, record_id: int) -> Outgoing | None:
+        """The message of an entry that came with this batch."""
+        row = self._appended.get(record_id)
         if row is None:
             return None
-        exchange, routing_key, properties, body, _ = row
+        exchange, routing_key, properties, body, _ = row[_MESSAGE]
         return Outgoing(exchange, routing_key, body, decode_properties(properties))
 
     def seal(self) -> None:
         """Make the rows for the view `intake`; nothing may be added any more."""
-        kept: set[int] = set()
-        rows = self.rows
-        for entry in self._appended.values():
-            number = entry[0] >> COPY_BITS
-            if number in kept:
-                rows.append((schema.APPEND, *entry, *_NO_MESSAGE))
-            else:
-                kept.add(number)
-                rows.append((schema.APPEND_WITH_MESSAGE, *entry, *self._new[number]))
+        self.rows = list(self._appended.values())
+        if self._has_copies:
+            self.rows = list(_each_message_once(self.rows))
         for record_id, (position, due_at) in self.moved.items():
             place = (position, None, None, None, None, due_at)
-            rows.append((schema.MOVE, record_id, None, *place, *_NO_MESSAGE))
+            self.rows.append((schema.MOVE, record_id, None, *place, *_NO_MESSAGE))
 
     def add(self, records: Iterable[Record]) -> None:
         """Take in what happened next.
@@ -129,41 +122,38 @@ class Batch:
                     self.delivered.pop(record_id, None)
                     self.moved.pop(record_id, None)
             elif isinstance(record, Delivered):
-                row = appended.get(record.record_id)
+                record_id, attempts = record
+                row = appended.get(record_id)
                 if row is None:
-                    self.delivered[record.record_id] = record.attempts
+                    self.delivered[record_id] = attempts
                 else:
-                    row[3] = record.attempts
+                    appended[record_id] = (*row[:4], attempts, *row[5:])
             elif isinstance(record, Moved):
-                row = appended.get(record.record_id)
+                record_id, position, due_at = record
+                row = appended.get(record_id)
                 if row is None:
-                    self.moved[record.record_id] = record.position, record.due_at
+                    self.moved[record_id] = position, due_at
                 else:
-                    row[2], row[7] = record.position, record.due_at
+                    appended[record_id] = (*row[:3], position, *row[4:8], due_at, *row[9:])
             else:
                 self._change_topology(record)
 
     def _append(self, record: Append) -> None:
         vhost, queue, record_id, message, position, priority, expires_at, due_at = record
-        number = record_id >> COPY_BITS
         exchange, routing_key, body, properties, _ = message
-        size_bytes = len(body)
-        if number not in self._new:
+        size = len(body)
+        number = record_id >> COPY_BITS
+        last, kept = self._last
+        if number == last:
+            self._has_copies = True
+        else:
             encoded = encode_properties(properties)
-            crc = zlib.crc32(body, zlib.crc32(encoded))
-            self._new[number] = (exchange, routing_key, encoded, body, crc)
-            self.body_bytes += size_bytes
-        queue_id = self._queue_ids.of(vhost, queue)
-        self._appended[record_id] = [
-            record_id,
-            queue_id,
-            position,
-            0,
-            priority,
-            size_bytes,
-            expires_at,
-            due_at,
-        ]
+            kept = exchange, routing_key, encoded, body, crc32(body, crc32(encoded))
+            self._last = number, kept
+            self.body_bytes += size
+        queue_id = self._queue_ids[vhost, queue]
+        place = (record_id, queue_id, position, 0, priority, size, expires_at, due_at)
+        self._appended[record_id] = (schema.APPEND_WITH_MESSAGE, *place, *kept)
 
     def _change_topology(self, record: TopologyRecord) -> None:
         do = self.topology.append
@@ -182,13 +172,13 @@ class Batch:
                 row = (id, vhost, name, auto_delete, encode_arguments(arguments))
                 do(("INSERT INTO queues VALUES (?, ?, ?, ?, ?)", row))
             case QueueRemoved(vhost, name):
-                id = self._queue_ids.drop(vhost, name)
+                id = self._queue_ids.pop((vhost, name))
                 do(("DELETE FROM queues WHERE id = ?", (id,)))
                 do(("DELETE FROM paused WHERE queue_id = ?", (id,)))
                 do((_UNBIND_DESTINATION, (vhost, "queue", name)))
                 self.removed_queues.append(id)
             case QueuePaused(vhost, name, paused):
-                id = self._queue_ids.of(vhost, name)
+                id = self._queue_ids[vhost, name]
                 if paused:
                     do(("INSERT OR IGNORE INTO paused VALUES (?)", (id,)))
                 else:
@@ -201,6 +191,16 @@ class Batch:
                 do((_UNBIND, row))
 
 
+def _each_message_once(rows: Iterable[Row]) -> Iterator[Row]:
+    """`rows`, of which only the first copy of a message brings the message along."""
+    kept: set[int] = set()
+    for row in rows:
+        number = row[1] >> COPY_BITS
+        yield (schema.APPEND, *row[1:9], *_NO_MESSAGE) if number in kept else row
+        kept.add(number)
+
+
+_MESSAGE = slice(9, schema.INTAKE_WIDTH)
 _NO_MESSAGE: Row = (None,) * 5
 _UNBIND = (
     "DELETE FROM bindings WHERE vhost = ? AND source = ? AND kind = ? AND destination = ? "

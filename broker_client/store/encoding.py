@@ -43,11 +43,12 @@ _SPECIAL: dict[str, Any] = {
     "timestamp": _timestamp,
 }
 _ENCODERS = tuple(_SPECIAL.get(name, short_string) for name in Properties._fields)
-_OFTEN_THE_SAME = frozenset(
+_VARYING = frozenset(
     index
     for index, name in enumerate(Properties._fields)
-    if name in ("content_type", "content_encoding", "delivery_mode", "type", "app_id")
+    if name in ("headers", "correlation_id", "message_id", "timestamp")
 )
+"""Places of what is another in each message. The rest is the same in thousands of them."""
 
 
 def encode_properties(properties: Properties) -> bytes:
@@ -56,23 +57,43 @@ def encode_properties(properties: Properties) -> bytes:
     Raises:
         InvalidMessageError: a value that AMQP cannot carry.
     """
-    flags = 0
-    parts = [b""]
-    for index, value in enumerate(properties):
-        if value is not None:
-            flags |= 0x8000 >> index
-            if index in _OFTEN_THE_SAME:
-                parts.append(_remembered(value, index))
-            else:
-                parts.append(_ENCODERS[index](value, Properties._fields[index]))
-    parts[0] = _CONTENT.pack(_BASIC, 0, 0, flags)
-    return b"".join(parts)
+    # By name it would take twice as long, and this is done once a kept message.
+    a, b, headers, d, e, correlation_id, g, h, message_id, timestamp, k, m, n, o = properties
+    key = a, b, headers is None, d, e, correlation_id is None, g, h, message_id is None
+    first, second, third, fourth, fifth = _around(*key, timestamp is None, k, m, n, o)
+    return b"".join(
+        (
+            first,
+            b"" if headers is None else table(headers, "headers"),
+            second,
+            b"" if correlation_id is None else short_string(correlation_id, "correlation_id"),
+            third,
+            b"" if message_id is None else short_string(message_id, "message_id"),
+            fourth,
+            b"" if timestamp is None else _timestamp(timestamp, "timestamp"),
+            fifth,
+        )
+    )
 
 
 @lru_cache(maxsize=256)
-def _remembered(value: Any, index: int) -> bytes:
-    encoded: bytes = _ENCODERS[index](value, Properties._fields[index])
-    return encoded
+def _around(*values: Any) -> tuple[bytes, ...]:
+    """What stands before, between and behind the varying properties.
+
+    Args:
+        values: as in `Properties`; of a varying one, whether it is absent.
+    """
+    flags = 0
+    pieces: list[list[bytes]] = [[]]
+    for index, value in enumerate(values):
+        if index in _VARYING:
+            flags |= 0 if value else 0x8000 >> index
+            pieces.append([])
+        elif value is not None:
+            flags |= 0x8000 >> index
+            pieces[-1].append(_ENCODERS[index](value, Properties._fields[index]))
+    pieces[0].insert(0, _CONTENT.pack(_BASIC, 0, 0, flags))
+    return tuple(map(b"".join, pieces))
 
 
 def decode_properties(data: bytes) -> Properties:

@@ -11,6 +11,7 @@ import gc
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
@@ -47,7 +48,6 @@ _CHECKPOINT = 4_000  # pages in the log before it is worked into the file
 _WITHOUT_QUEUE: Callable[[Any], StoredEntry] = itemgetter(slice(1, None))
 """A row of `entries` in the shape of a `StoredEntry`; to make one of each would take too long."""
 _ROW = f"({', '.join('?' * schema.INTAKE_WIDTH)})"
-_INTAKE = "INSERT INTO intake VALUES {}"
 _SET_ATTEMPTS = (
     "UPDATE entries SET attempts = ? WHERE record_id IN (SELECT value FROM json_each(?))"
 )
@@ -226,7 +226,7 @@ class SqliteFile:
             count = 1 << (len(rows) - 1).bit_length()
             values = list(chain.from_iterable(rows))
             values += [None] * (schema.INTAKE_WIDTH * (count - len(rows)))
-            self.connection.execute(_INTAKE.format(", ".join([_ROW] * count)), values)
+            self.connection.execute(_intake(count), values)
 
     def _count_deliveries(self, delivered: Mapping[int, int]) -> None:
         by_attempts: dict[int, list[int]] = {}
@@ -243,6 +243,12 @@ class SqliteFile:
     def _for_ids(self, statement: str, ids: Sequence[int], *parameters: int) -> None:
         for at in range(0, len(ids), _IDS):
             self.connection.execute(statement, (*parameters, str(ids[at : at + _IDS])))
+
+
+@lru_cache(maxsize=None)
+def _intake(count: int) -> str:
+    """The statement for so many rows: always the same text, so its hash is known."""
+    return f"INSERT INTO intake VALUES {', '.join([_ROW] * count)}"
 
 
 @contextlib.contextmanager

@@ -23,6 +23,8 @@ from broker_client.store.sqlite import SqliteFile
 
 _READ_BYTES = 4 * 1024 * 1024  # bodies read at a time
 _MUCH = 8 * 1024 * 1024  # bodies that may wait for the commit before theirs
+_MANY = 50  # rows of a batch whose writing should begin at once
+_START = 0.005  # seconds the event loop waits for that, at most
 
 
 class SqliteStore:
@@ -118,12 +120,13 @@ class SqliteStore:
         """
         messages: list[Outgoing] = []
         size_bytes = 0
-        for number in map(message_number, record_ids):
+        for record_id in record_ids:
+            number = message_number(record_id)
             message = self._file.load(number)
             if message is None and self._writing is not None:
-                message = self._writing.message(number)
+                message = self._writing.message(record_id)
             if message is None:
-                message = self._batch.message(number)
+                message = self._batch.message(record_id)
             if message is None:
                 raise StoreCorruptError(self.path, f"message {number} is missing")
             messages.append(message)
@@ -140,6 +143,10 @@ class SqliteStore:
             batch.seal()
             self._writing = batch
             self._work.put(batch)
+            if len(batch.rows) > _MANY:
+                # To begin, the thread needs the interpreter's lock. A loop that goes on at once
+                # keeps it for a whole switch interval, as long as writing and syncing takes.
+                batch.begun.acquire(timeout=_START)
             return
         if self._asked:
             assert self._loop is not None, "start() comes first"
@@ -170,6 +177,7 @@ class SqliteStore:
         else:
             self._tell(_finish, ready)
             while (batch := self._work.get()) is not None:
+                batch.begun.release()
                 failure = None
                 try:
                     self._file.apply(batch)
