@@ -9,7 +9,7 @@ interpreter's lock it may wait milliseconds for a busy loop.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
@@ -64,12 +64,13 @@ class Batch:
         self.topology: list[tuple[str, Row]] = []
         """Statements and their parameters, in order; to be done first."""
         self._appended: dict[int, Row] = {}
-        """By record id; tuples, for of lists without end the collector would go through all."""
+        """By record id: rows for `fresh` where that will do, else for `intake`."""
         self._last: tuple[int, Row] = (0, ())
         """The number of the message appended last, and its part of a row."""
-        self._has_copies = False
+        self._all_fresh = True
+        self.fresh: list[Row] = []
         self.rows: list[Row] = []
-        """For the view `intake`, once it is sealed."""
+        """For the views `fresh` and `intake`, once it is sealed."""
         self.body_bytes = 0
         """Of all messages that came with it."""
         self.delivered: dict[int, int] = {}
@@ -82,28 +83,47 @@ class Batch:
 
     @property
     def is_plain(self) -> bool:
-        """True when it has nothing to do but what is in `rows`."""
-        return not (self.settled or self.delivered or self.topology or self.removed_queues)
+        """True when it has nothing to do but what is in `fresh`, once it is sealed."""
+        return not (
+            self.settled
+            or self.delivered
+            or self.moved
+            or self.topology
+            or self.removed_queues
+            or self.rows
+        )
 
     def __bool__(self) -> bool:
-        return bool(self._appended or self.moved or not self.is_plain)
+        return bool(self._appended or not self.is_plain)
 
     def message(self, record_id: int) -> Outgoing | None:
         """The message of an entry that came with this batch."""
         row = self._appended.get(record_id)
         if row is None:
             return None
-        exchange, routing_key, properties, body, _ = row[_MESSAGE]
+        exchange, routing_key, properties, body, _ = row[-_MESSAGE:]
         return Outgoing(exchange, routing_key, body, decode_properties(properties))
 
     def seal(self) -> None:
-        """Make the rows for the view `intake`; nothing may be added any more."""
-        self.rows = list(self._appended.values())
-        if self._has_copies:
-            self.rows = list(_each_message_once(self.rows))
+        """Make the rows for the views; nothing may be added any more."""
+        if self._all_fresh:
+            self.fresh = list(self._appended.values())
+        else:
+            self._sort_out()
         for record_id, (position, due_at) in self.moved.items():
             place = (position, None, None, None, None, due_at)
             self.rows.append((schema.MOVE, record_id, None, *place, *_NO_MESSAGE))
+
+    def _sort_out(self) -> None:
+        """Have only the first copy of a message bring it along."""
+        kept: set[int] = set()
+        for record_id, row in self._appended.items():
+            number = record_id >> COPY_BITS
+            if number in kept:
+                self.rows.append((schema.APPEND, *_wide(row)[1:-_MESSAGE], *_NO_MESSAGE))
+            else:
+                (self.fresh if len(row) == schema.FRESH_WIDTH else self.rows).append(row)
+            kept.add(number)
 
     def add(self, records: Iterable[Record]) -> None:
         """Take in what happened next.
@@ -127,33 +147,38 @@ class Batch:
                 if row is None:
                     self.delivered[record_id] = attempts
                 else:
+                    row = _wide(row)
                     appended[record_id] = (*row[:4], attempts, *row[5:])
+                    self._all_fresh = False
             elif isinstance(record, Moved):
                 record_id, position, due_at = record
                 row = appended.get(record_id)
                 if row is None:
                     self.moved[record_id] = position, due_at
                 else:
+                    row = _wide(row)
                     appended[record_id] = (*row[:3], position, *row[4:8], due_at, *row[9:])
+                    self._all_fresh = False
             else:
                 self._change_topology(record)
 
     def _append(self, record: Append) -> None:
         vhost, queue, record_id, message, position, priority, expires_at, due_at = record
         exchange, routing_key, body, properties, _ = message
-        size = len(body)
         number = record_id >> COPY_BITS
         last, kept = self._last
         if number == last:
-            self._has_copies = True
+            self._all_fresh = False
         else:
             encoded = encode_properties(properties)
             kept = exchange, routing_key, encoded, body, crc32(body, crc32(encoded))
             self._last = number, kept
-            self.body_bytes += size
-        queue_id = self._queue_ids[vhost, queue]
-        place = (record_id, queue_id, position, 0, priority, size, expires_at, due_at)
-        self._appended[record_id] = (schema.APPEND_WITH_MESSAGE, *place, *kept)
+            self.body_bytes += len(body)
+        row: Row = (record_id, self._queue_ids[vhost, queue], position, *kept)
+        if priority or expires_at is not None or due_at is not None:
+            row = (*_wide(row)[:5], priority, len(body), expires_at, due_at, *kept)
+            self._all_fresh = False
+        self._appended[record_id] = row
 
     def _change_topology(self, record: TopologyRecord) -> None:
         do = self.topology.append
@@ -191,17 +216,17 @@ class Batch:
                 do((_UNBIND, row))
 
 
-def _each_message_once(rows: Iterable[Row]) -> Iterator[Row]:
-    """`rows`, of which only the first copy of a message brings the message along."""
-    kept: set[int] = set()
-    for row in rows:
-        number = row[1] >> COPY_BITS
-        yield (schema.APPEND, *row[1:9], *_NO_MESSAGE) if number in kept else row
-        kept.add(number)
+def _wide(row: Row) -> Row:
+    """A row for `intake`; one for `fresh` is filled up."""
+    if len(row) == schema.INTAKE_WIDTH:
+        return row
+    record_id, queue_id, position, *kept = row
+    place = (record_id, queue_id, position, 0, 0, len(row[-2]), None, None)
+    return (schema.APPEND_WITH_MESSAGE, *place, *kept)
 
 
-_MESSAGE = slice(9, schema.INTAKE_WIDTH)
-_NO_MESSAGE: Row = (None,) * 5
+_MESSAGE = 5  # values at the end of a row
+_NO_MESSAGE: Row = (None,) * _MESSAGE
 _UNBIND = (
     "DELETE FROM bindings WHERE vhost = ? AND source = ? AND kind = ? AND destination = ? "
     "AND binding_key = ? AND arguments = ?"

@@ -54,7 +54,18 @@ assert COPY_BITS == 16, "schema: a record id is taken apart in SQL"
 APPEND_WITH_MESSAGE, APPEND, MOVE = range(1, 4)
 """What a row put into `intake` does."""
 INTAKE_WIDTH = 14
-INTAKE = (
+FRESH_WIDTH = 8
+VIEWS = (
+    """
+CREATE TEMP VIEW fresh AS SELECT 0 AS record_id, 0 AS queue_id, 0 AS position,
+    0 AS exchange, 0 AS routing_key, 0 AS properties, 0 AS body, 0 AS crc WHERE 0""",
+    """
+CREATE TEMP TRIGGER append_fresh INSTEAD OF INSERT ON fresh WHEN new.body IS NOT NULL BEGIN
+    INSERT INTO messages VALUES (new.record_id >> 16, new.exchange, new.routing_key,
+        new.properties, new.body, new.crc);
+    INSERT INTO entries VALUES (new.record_id, new.queue_id, new.position, 0, 0,
+        length(new.body), NULL, NULL);
+END""",
     """
 CREATE TEMP VIEW intake AS SELECT
     0 AS op, 0 AS record_id, 0 AS queue_id, 0 AS position, 0 AS attempts, 0 AS priority,
@@ -78,7 +89,8 @@ CREATE TEMP TRIGGER move INSTEAD OF INSERT ON intake WHEN new.op = 3 BEGIN
         WHERE record_id = new.record_id;
 END""",
 )
-"""New messages and new places, as rows of one view.
+"""New messages and new places, as rows of a view; `fresh` is for a message's first copy in a
+queue, not deferred, without priority and expiration: nearly all, and each value less counts.
 
 So one statement, and with it one wait for the interpreter's lock, does a whole commit of a
 publisher that waits for it: behind a busy event loop each such wait takes milliseconds. For

@@ -47,7 +47,6 @@ _PATIENCE = 30.0  # seconds to wait for another program that writes into the fil
 _CHECKPOINT = 4_000  # pages in the log before it is worked into the file
 _WITHOUT_QUEUE: Callable[[Any], StoredEntry] = itemgetter(slice(1, None))
 """A row of `entries` in the shape of a `StoredEntry`; to make one of each would take too long."""
-_ROW = f"({', '.join('?' * schema.INTAKE_WIDTH)})"
 _SET_ATTEMPTS = (
     "UPDATE entries SET attempts = ? WHERE record_id IN (SELECT value FROM json_each(?))"
 )
@@ -90,7 +89,7 @@ class SqliteFile:
                 connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
                 schema.prepare(connection, self.path)
                 connection.execute("PRAGMA temp_store = MEMORY")
-                for statement in schema.INTAKE:
+                for statement in schema.VIEWS:
                     connection.execute(statement)
         except BaseException:
             self.close()
@@ -193,17 +192,17 @@ class SqliteFile:
             StoreError: nothing of it was written.
         """
         execute = self.connection.execute
-        rows = batch.rows
         with translated(self.path):
-            if len(rows) <= _CHUNK and batch.is_plain:
-                self._take_in(rows)  # a statement by itself is a transaction by itself
+            if len(batch.fresh) <= _CHUNK and batch.is_plain:
+                self._take_in("fresh", batch.fresh)  # a statement is a transaction by itself
                 return
             try:
                 execute("BEGIN IMMEDIATE")
                 for statement, parameters in batch.topology:
                     execute(statement, parameters)
-                for at in range(0, len(rows), _CHUNK):
-                    self._take_in(rows[at : at + _CHUNK])
+                for view, rows in (("fresh", batch.fresh), ("intake", batch.rows)):
+                    for at in range(0, len(rows), _CHUNK):
+                        self._take_in(view, rows[at : at + _CHUNK])
                 self._count_deliveries(batch.delivered)
                 self._drop(batch.settled)
                 for queue_id in batch.removed_queues:
@@ -216,17 +215,18 @@ class SqliteFile:
                         execute("ROLLBACK")
                 raise
 
-    def _take_in(self, rows: Sequence[Row]) -> None:
-        """Put `rows` into the view `intake`.
+    def _take_in(self, view: str, rows: Sequence[Row]) -> None:
+        """Put `rows` into `view`.
 
         They are filled up to a power of two with rows that do nothing: so there are few
         statements, and they stay prepared.
         """
         if rows:
+            width = len(rows[0])
             count = 1 << (len(rows) - 1).bit_length()
             values = list(chain.from_iterable(rows))
-            values += [None] * (schema.INTAKE_WIDTH * (count - len(rows)))
-            self.connection.execute(_intake(count), values)
+            values += [None] * (width * (count - len(rows)))
+            self.connection.execute(_insert(view, width, count), values)
 
     def _count_deliveries(self, delivered: Mapping[int, int]) -> None:
         by_attempts: dict[int, list[int]] = {}
@@ -245,10 +245,11 @@ class SqliteFile:
             self.connection.execute(statement, (*parameters, str(ids[at : at + _IDS])))
 
 
-@lru_cache(maxsize=None)
-def _intake(count: int) -> str:
+@lru_cache(maxsize=64)
+def _insert(view: str, width: int, count: int) -> str:
     """The statement for so many rows: always the same text, so its hash is known."""
-    return f"INSERT INTO intake VALUES {', '.join([_ROW] * count)}"
+    row = f"({', '.join('?' * width)})"
+    return f"INSERT INTO {view} VALUES {', '.join([row] * count)}"
 
 
 @contextlib.contextmanager

@@ -143,7 +143,7 @@ class SqliteStore:
             batch.seal()
             self._writing = batch
             self._work.put(batch)
-            if len(batch.rows) > _MANY:
+            if len(batch.fresh) > _MANY:
                 # To begin, the thread needs the interpreter's lock. A loop that goes on at once
                 # keeps it for a whole switch interval, as long as writing and syncing takes.
                 batch.begun.acquire(timeout=_START)
