@@ -55,7 +55,10 @@ class NodeConfig(Settings):
     max_message_size: ByteSize = 128 * 1024 * 1024
     """Largest body that may be published; 0 is no limit."""
     memory_limit: ByteSize = 64 * 1024 * 1024
-    """Bytes of bodies kept in memory; a node with a file keeps the rest only there."""
+    """Bytes of bodies that a node with a file keeps in memory; the rest is in the file only."""
+    memory_high_watermark: ByteSize = 1024 * 1024 * 1024
+    """Publishers are blocked while a node, with a file or without, has more bytes of bodies than
+    this in memory; 0 is no limit."""
     scan: ScanConfig = ScanConfig()
     """The loop that looks for what is due."""
     event_log: EventLogConfig = EventLogConfig()

@@ -73,9 +73,9 @@ class Engine(Administration):
 
     def take_effects(self) -> list[Effect]:
         """What must be done now, in this order; the caller owns the list."""
+        self._dispatch.keeper.page_out()
         taken = self._effects[:]
         self._effects.clear()
-        self._dispatch.keeper.page_out()
         return taken
 
     @property
@@ -158,6 +158,17 @@ class Engine(Administration):
     @property
     def channel_count(self) -> int:
         return len(self._channels)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bodies held in memory; a copy in each queue counts."""
+        return self._dispatch.keeper.resident_bytes
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """True above the watermark: who publishes had better stop until it is below again."""
+        high = self.settings.memory_high_watermark
+        return high > 0 and self._dispatch.keeper.resident_bytes > high
 
     @property
     def late_settles(self) -> int:

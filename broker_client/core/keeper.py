@@ -1,8 +1,9 @@
 """What a durable node needs of the core: records of its messages, and room in memory.
 
-An entry with a `record_id` stands in the store as well. Where memory is short its message is left
-to the store alone, `ON_DISK` stands in its place, and `fetch` reads it back with those that come
-next. So code that looks into a message goes through `fetch`, unless it has just been delivered.
+An entry with a `record_id` stands in the store as well: for good, or, where the id is below 0,
+only while the node runs. Where memory is short its message is left to the store alone, `ON_DISK`
+stands in its place, and `fetch` reads it back with those that come next. So code that looks into
+a message goes through `fetch`, unless it has just been delivered.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from broker_client.core.records import (
     MessageSource,
     Moved,
     Settled,
+    Spilled,
 )
 from broker_client.core.settings import EngineSettings
 from broker_client.message import PERSISTENT, Outgoing
@@ -30,12 +32,12 @@ class Keeper:
     def __init__(self, settings: EngineSettings, effects: list[Effect]) -> None:
         self._effects = effects
         self._limit = settings.memory_limit
-        self._keeps = settings.keep_records
         self.source: MessageSource | None = None
         """Where messages are read back; without one, all stay in memory."""
         self.last_record_id = 0
+        self._last_spilled = 0
         self.resident_bytes = 0
-        """Bodies of recorded entries that are in memory; a copy in each queue counts."""
+        """Bodies that are in memory; a copy in each queue counts."""
         self._last_message: Outgoing | None = None
         self._fresh: list[Entry] = []
 
@@ -43,7 +45,10 @@ class Keeper:
         """A new entry; recorded if its message is persistent and its queue is kept."""
         message = entry.message
         queue = entry.queue
-        if not self._keeps or not queue.kept or message.properties.delivery_mode != PERSISTENT:
+        self.resident_bytes += len(message.body)
+        if self.source is not None:
+            self._fresh.append(entry)
+        if not queue.kept or message.properties.delivery_mode != PERSISTENT:
             return
         if message is self._last_message:
             record_id = self.last_record_id + 1  # another copy of the same message
@@ -51,7 +56,6 @@ class Keeper:
             self._last_message = message
             record_id = ((self.last_record_id >> COPY_BITS) + 1) << COPY_BITS
         self.last_record_id = entry.record_id = record_id
-        self.resident_bytes += len(message.body)
         fields = (
             queue.vhost,
             queue.name,
@@ -63,35 +67,35 @@ class Keeper:
             due_at,
         )
         self._effects.append(_new(Append, fields))
-        if self.source is not None:
-            self._fresh.append(entry)
 
     def delivered(self, entry: Entry) -> None:
         """It is in flight: after a crash it will be a redelivery."""
-        if entry.record_id:
+        if entry.record_id > 0:
             self._effects.append(_new(Delivered, (entry.record_id, entry.attempts)))
 
     def moved(self, entry: Entry, due_at: float | None = None) -> None:
         """It has another position, or waits until `due_at`."""
-        if entry.record_id:
+        if entry.record_id > 0:
             self._effects.append(Moved(entry.record_id, entry.position, due_at))
 
     def settled(self, entry: Entry) -> None:
         """It has left its queue for good."""
-        if entry.record_id:
+        if entry.message is not ON_DISK:
+            self.resident_bytes -= len(entry.message.body)
+            entry.message = ON_DISK  # a ledger may still know the entry, but needs no message
+        record_id = entry.record_id
+        if record_id:
             queue = entry.queue
-            if entry.message is not ON_DISK:
-                self.resident_bytes -= len(entry.message.body)
-            if not queue.deleted:  # else its records go with it
-                self._effects.append(_new(Settled, (queue.vhost, queue.name, entry.record_id)))
-        entry.message = ON_DISK  # a ledger may still know the entry, but needs no message
+            if record_id < 0 or not queue.deleted:  # else its records go with it
+                self._effects.append(_new(Settled, (queue.vhost, queue.name, record_id)))
 
     # ---------------------------------------------------------------- memory
 
     def page_out(self) -> None:
         """Leave new messages to the store where memory is short, the last first.
 
-        Called as the effects are taken, so that the store has each before it may be asked for it.
+        Called as the effects are taken, and before: nobody asks for a message before the store
+        has it.
         """
         fresh = self._fresh
         if not fresh:
@@ -100,8 +104,13 @@ class Keeper:
             for entry in reversed(fresh):
                 if self.resident_bytes <= self._limit:
                     break
-                if not entry.attempts and entry.message is not ON_DISK:
-                    self.resident_bytes -= len(entry.message.body)
+                message = entry.message
+                if not entry.attempts and message is not ON_DISK:
+                    if not entry.record_id:
+                        self._last_spilled -= 1
+                        entry.record_id = self._last_spilled << COPY_BITS
+                        self._effects.append(Spilled(entry.record_id, message))
+                    self.resident_bytes -= len(message.body)
                     entry.message = ON_DISK
         fresh.clear()
 

@@ -39,7 +39,7 @@ class Outward(Deaths):
         if not queue.plain or properties.expiration is not None:
             return self._put_checked(queue, message, now)
         queue.puts += 1
-        queue.put_bytes += len(message.body)
+        queue.put_bytes += (size_bytes := len(message.body))
         queue.position += 1
         entry = Entry(queue, message, queue.position)
         entry.enqueued_at = now
@@ -47,6 +47,8 @@ class Outward(Deaths):
             self.observer.enqueued(entry, now)
         if self.settings.keep_records:
             self.keeper.appended(entry)
+        else:
+            self.keeper.resident_bytes += size_bytes
         if queue.able and not queue.ready:
             self._deliver(entry, queue.next_consumer(), now)
         else:
@@ -59,8 +61,7 @@ class Outward(Deaths):
         No limit refuses it: lengths count what is ready, and once it is, the oldest give way.
         """
         entry = self._new_entry(queue, message, due, now)
-        if self.settings.keep_records:
-            self.keeper.appended(entry, due)
+        self._admit(entry, due)
         queue.deferred.set(entry, due)
         self.schedule.note(queue, due)
 
@@ -79,16 +80,23 @@ class Outward(Deaths):
             entry.priority = min(priority, queue.settings.max_priority)
         return entry
 
+    def _admit(self, entry: Entry, due: float | None = None) -> None:
+        if self.settings.keep_records:
+            self.keeper.appended(entry, due)
+        else:
+            self.keeper.resident_bytes += entry.size_bytes
+
     def _put_checked(self, queue: Queue, message: Outgoing, now: float) -> bool:
         settings = queue.settings
         if settings.rejects_publish and queue.limited and queue.would_overflow(message):
             if settings.overflow == REJECT_PUBLISH_DLX:
-                self._die(self._new_entry(queue, message, now, now), deadletter.MAXLEN, now)
+                refused = self._new_entry(queue, message, now, now)
+                self.keeper.resident_bytes += refused.size_bytes  # until it is settled, soon
+                self._die(refused, deadletter.MAXLEN, now)
                 self.route_dead(now)
             return False
         entry = self._new_entry(queue, message, now, now)
-        if self.settings.keep_records:
-            self.keeper.appended(entry)
+        self._admit(entry)
         if queue.able and not queue.ready:
             # No look at the TTL: one of 0 means now or never (S-09-01).
             self._deliver(entry, queue.next_consumer(), now)

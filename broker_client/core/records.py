@@ -38,6 +38,16 @@ class Append(NamedTuple):
     """When it becomes ready, where it is deferred."""
 
 
+class Spilled(NamedTuple):
+    """Keep a message that memory is too short for, while the node runs; not over a restart.
+
+    The number of its message is below 0. Nothing but `Settled` follows.
+    """
+
+    record_id: int
+    message: Outgoing
+
+
 class Delivered(NamedTuple):
     """The message was handed out for the `attempts`-th time. Need not be safe before it is."""
 
@@ -150,11 +160,12 @@ TopologyRecord = (
     | BindingAdded
     | BindingRemoved
 )
-Record = Append | Delivered | Moved | Settled | TopologyRecord
+Record = Append | Spilled | Delivered | Moved | Settled | TopologyRecord
 
 RECORDS: frozenset[type[Any]] = frozenset(
     (
         Append,
+        Spilled,
         Delivered,
         Moved,
         Settled,

@@ -25,5 +25,7 @@ class EngineSettings:
     keep_records: bool = False
     """Make records among the effects; only a store that keeps something needs them."""
     memory_limit: int = 64 * 1024 * 1024
-    """Bytes of bodies of recorded messages held in memory; beyond it, what waits behind others
-    is left to the store and read back ahead of its delivery."""
+    """Bytes of bodies held in memory where there is a store to leave the rest to: beyond it, what
+    waits behind others is read back ahead of its delivery."""
+    memory_high_watermark: int = 1024 * 1024 * 1024
+    """Bytes of bodies in memory above which publishers should wait; 0 is no limit."""

@@ -128,6 +128,7 @@ class Node(NodeControl):
         self._held: list[Confirm | Callable[[], None]] = []
         self._runs: dict[int, int] = {}  # channel -> place in _held of its latest confirm
         self._commits = 0
+        self._waiting_for_room: list[Callable[[], None]] = []
         self._scheduled = False
         self._scanner = Scanner(self.engine, self._clock, scan or ScanSettings(), self.wake)
         self._closing = self._closed = False
@@ -252,6 +253,10 @@ class Node(NodeControl):
         self._backlog.append(then)
         self.wake()
 
+    def call_when_room(self, then: Callable[[], None]) -> None:
+        """Call `then`, from the event loop, once the engine is not short of memory."""
+        self._waiting_for_room.append(then)
+
     async def settled(self) -> None:
         """Wait until what is due now has been carried out, confirms included."""
         if self._closed:
@@ -306,6 +311,10 @@ class Node(NodeControl):
             self._carry_out(backlog.popleft())
         self._release()
         self._log_events()
+        if self._waiting_for_room and not self.engine.is_short_of_memory:
+            waiting, self._waiting_for_room = self._waiting_for_room, []
+            for then in waiting:
+                self._loop.call_soon(then)
         if len(backlog) < _BATCH and self.engine.is_unfinished:
             self.engine.proceed(self.now())
         if backlog or self.engine.has_effects:

@@ -27,6 +27,7 @@ from broker_client.core.records import (
     QueueRemoved,
     Record,
     Settled,
+    Spilled,
     TopologyRecord,
     VHostAdded,
 )
@@ -141,6 +142,8 @@ class Batch:
                     self.settled.append(record_id)
                     self.delivered.pop(record_id, None)
                     self.moved.pop(record_id, None)
+            elif isinstance(record, Spilled):
+                self._spill(record)
             elif isinstance(record, Delivered):
                 record_id, attempts = record
                 row = appended.get(record_id)
@@ -164,21 +167,30 @@ class Batch:
 
     def _append(self, record: Append) -> None:
         vhost, queue, record_id, message, position, priority, expires_at, due_at = record
-        exchange, routing_key, body, properties, _ = message
         number = record_id >> COPY_BITS
         last, kept = self._last
         if number == last:
             self._all_fresh = False
         else:
-            encoded = encode_properties(properties)
-            kept = exchange, routing_key, encoded, body, crc32(body, crc32(encoded))
+            kept = self._keep(message)
             self._last = number, kept
-            self.body_bytes += len(body)
         row: Row = (record_id, self._queue_ids[vhost, queue], position, *kept)
         if priority or expires_at is not None or due_at is not None:
-            row = (*_wide(row)[:5], priority, len(body), expires_at, due_at, *kept)
+            row = (*_wide(row)[:5], priority, len(message.body), expires_at, due_at, *kept)
             self._all_fresh = False
         self._appended[record_id] = row
+
+    def _spill(self, record: Spilled) -> None:
+        record_id, message = record
+        place = (None,) * (schema.INTAKE_WIDTH - _MESSAGE - 2)
+        self._appended[record_id] = (schema.SPILL, record_id, *place, *self._keep(message))
+        self._all_fresh = False
+
+    def _keep(self, message: Outgoing) -> Row:
+        exchange, routing_key, body, properties, _ = message
+        self.body_bytes += len(body)
+        encoded = encode_properties(properties)
+        return exchange, routing_key, encoded, body, crc32(body, crc32(encoded))
 
     def _change_topology(self, record: TopologyRecord) -> None:
         do = self.topology.append

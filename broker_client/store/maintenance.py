@@ -77,7 +77,7 @@ def check(path: str) -> CheckReport:
             rows = connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
             problems += [line for (line,) in rows if line != "ok"]
             queues = _contents(connection)
-            messages = connection.execute("SELECT count(*) FROM messages").fetchone()[0]
+            messages = connection.execute(schema.COUNT_MESSAGES).fetchone()[0]
             problems += _ends(connection)
             problems += _bodies(connection, version)
         except sqlite3.DatabaseError as error:
@@ -108,7 +108,7 @@ def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
         try:
             with translated(path):
                 file.connection.execute(schema.DROP_ALL_ORPHANS)
-                messages = file.connection.execute("SELECT count(*) FROM messages").fetchone()[0]
+                messages = file.connection.execute(schema.COUNT_MESSAGES).fetchone()[0]
                 file.connection.execute("VACUUM")
                 file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
@@ -235,7 +235,8 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
             lost += 1
     new.execute("COMMIT")
     # What is left over stood in queues that can no more be told.
-    return lost + sum(row[0] not in messages for row in _rows(old, "messages", "id"))
+    left_over = (id for (id,) in _rows(old, "messages", "id") if id > 0 and id not in messages)
+    return lost + sum(1 for _ in left_over)
 
 
 def _rows(old: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[tuple[Any, ...]]:

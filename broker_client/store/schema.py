@@ -1,7 +1,8 @@
 """Tables of the file, their version, and the way up from older ones.
 
 A record id holds the number of its message (`core.records.COPY_BITS`), so `entries` need no
-column for it, and no index: the copies of one message stand side by side.
+column for it, and no index: the copies of one message stand side by side. Messages with a number
+below 0 have no entry: they were put there for want of memory, and are gone at the next start.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?)) AND NOT EXISTS
     SELECT 1 FROM entries WHERE record_id BETWEEN messages.id << 16 AND messages.id << 16 | 65535)
 """
 """Of the messages given, drops those that no queue holds any more."""
+COUNT_MESSAGES = "SELECT count(*) FROM messages WHERE id > 0"
+"""Those that are kept."""
+DROP_SPILLED = "DELETE FROM messages WHERE id < 0"
 DROP_ALL_ORPHANS = """
 DELETE FROM messages WHERE NOT EXISTS (
     SELECT 1 FROM entries WHERE record_id BETWEEN messages.id << 16 AND messages.id << 16 | 65535)
@@ -51,7 +55,7 @@ DELETE FROM messages WHERE NOT EXISTS (
 assert COPY_BITS == 16, "schema: a record id is taken apart in SQL"
 
 
-APPEND_WITH_MESSAGE, APPEND, MOVE = range(1, 4)
+APPEND_WITH_MESSAGE, APPEND, MOVE, SPILL = range(1, 5)
 """What a row put into `intake` does."""
 INTAKE_WIDTH = 14
 FRESH_WIDTH = 8
@@ -87,6 +91,11 @@ END""",
 CREATE TEMP TRIGGER move INSTEAD OF INSERT ON intake WHEN new.op = 3 BEGIN
     UPDATE entries SET position = new.position, due_at = new.due_at
         WHERE record_id = new.record_id;
+END""",
+    """
+CREATE TEMP TRIGGER spill INSTEAD OF INSERT ON intake WHEN new.op = 4 BEGIN
+    INSERT INTO messages VALUES (new.record_id >> 16, new.exchange, new.routing_key,
+        new.properties, new.body, new.crc);
 END""",
 )
 """New messages and new places, as rows of a view; `fresh` is for a message's first copy in a

@@ -127,6 +127,7 @@ class SqliteFile:
             StoreError: it cannot be read.
         """
         with translated(self.path), _no_collections():
+            self.connection.execute(schema.DROP_SPILLED)
             try:
                 target.restore_topology(self._topology())
             except (ReplyError, LookupError) as error:
@@ -249,7 +250,7 @@ class SqliteFile:
 def _insert(view: str, width: int, count: int) -> str:
     """The statement for so many rows: always the same text, so its hash is known."""
     row = f"({', '.join('?' * width)})"
-    return f"INSERT INTO {view} VALUES {', '.join([row] * count)}"
+    return f"INSERT INTO {view} VALUES {', '.join([row] * count)}"  # noqa: S608 - our own words
 
 
 @contextlib.contextmanager

@@ -65,7 +65,7 @@ def read_stats(path: str) -> KeptStats:
             connection.execute("BEGIN")  # one moment for both questions
             schema.check_ours(connection, path)
             queues = tuple(KeptQueue(*row) for row in connection.execute(_QUEUES))
-            (messages,) = connection.execute("SELECT COUNT(*) FROM messages").fetchone()
+            (messages,) = connection.execute(schema.COUNT_MESSAGES).fetchone()
         finally:
             connection.close()
     size = sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))

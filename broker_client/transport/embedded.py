@@ -50,6 +50,7 @@ class EmbeddedLink:
         self._channels: dict[EmbeddedChannel, None] = {}
         self._connection = node.open_connection(vhost, self)
         self._is_open = True
+        self._is_blocked = False
 
     def __repr__(self) -> str:
         state = "open" if self._is_open else "closed"
@@ -96,6 +97,20 @@ class EmbeddedLink:
     def closed(self, reply_code: int, reply_text: str) -> None:
         """The node has closed the connection."""
         self.fail(f"{reply_code} {reply_text}")
+
+    def block(self) -> None:
+        """It publishes while the node is short of memory: say so, once, until there is room."""
+        if self._is_blocked:
+            return
+        self._is_blocked = True
+        self._node.call_when_room(self._unblock)
+        if self.on_blocked is not None:
+            asyncio.get_running_loop().call_soon(self.on_blocked, "low on memory")
+
+    def _unblock(self) -> None:
+        self._is_blocked = False
+        if self._is_open and self.on_unblocked is not None:
+            self.on_unblocked()
 
     def forget(self, channel: EmbeddedChannel) -> None:
         """The channel has ended by itself."""
@@ -286,6 +301,7 @@ def engine_settings(config: NodeConfig) -> EngineSettings:
         max_publish_delay=config.max_publish_delay,
         max_message_size=config.max_message_size,
         memory_limit=config.memory_limit,
+        memory_high_watermark=config.memory_high_watermark,
     )
 
 

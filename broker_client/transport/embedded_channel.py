@@ -28,6 +28,10 @@ class Owner(Protocol):
         """End the link, and with it every channel."""
         ...
 
+    def block(self) -> None:
+        """Tell its owner to stop publishing until there is room in memory."""
+        ...
+
     def forget(self, channel: EmbeddedChannel) -> None:
         """The channel has ended by itself."""
         ...
@@ -99,6 +103,8 @@ class EmbeddedChannel:
             self._refused(refusal)
         self._node.wake()
         self._published += len(batch)
+        if self._engine.is_short_of_memory:
+            self._link.block()
         if self._node.is_behind:
             await self._node.settled()
         elif self._published >= _YIELD_EVERY:
@@ -117,7 +123,7 @@ class EmbeddedChannel:
         internal: bool = False,
         arguments: Arguments | None = None,
     ) -> None:
-        self._do(
+        await self._change(
             self._engine.declare_exchange,
             name,
             type,
@@ -131,7 +137,7 @@ class EmbeddedChannel:
         self._do(self._engine.check_exchange, name)
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        self._do(self._engine.delete_exchange, name, if_unused=if_unused)
+        await self._change(self._engine.delete_exchange, name, if_unused=if_unused)
 
     async def declare_queue(
         self,
@@ -142,7 +148,7 @@ class EmbeddedChannel:
         auto_delete: bool = False,
         arguments: Arguments | None = None,
     ) -> QueueState:
-        declared = self._do(
+        declared = await self._change(
             self._engine.declare_queue,
             name,
             self._node.now(),
@@ -160,32 +166,34 @@ class EmbeddedChannel:
     async def delete_queue(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False
     ) -> int:
-        return self._do(self._engine.delete_queue, name, if_unused=if_unused, if_empty=if_empty)
+        return await self._change(
+            self._engine.delete_queue, name, if_unused=if_unused, if_empty=if_empty
+        )
 
     async def purge_queue(self, name: str) -> int:
-        return self._do(self._engine.purge_queue, name)
+        return await self._change(self._engine.purge_queue, name)
 
     async def bind_queue(
         self, queue: str, exchange: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        self._bind(self._engine.bind_queue, queue, exchange, binding_key, arguments)
+        await self._bind(self._engine.bind_queue, queue, exchange, binding_key, arguments)
 
     async def unbind_queue(
         self, queue: str, exchange: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        self._bind(self._engine.unbind_queue, queue, exchange, binding_key, arguments)
+        await self._bind(self._engine.unbind_queue, queue, exchange, binding_key, arguments)
 
     async def bind_exchange(
         self, destination: str, source: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        self._bind(self._engine.bind_exchange, destination, source, binding_key, arguments)
+        await self._bind(self._engine.bind_exchange, destination, source, binding_key, arguments)
 
     async def unbind_exchange(
         self, destination: str, source: str, binding_key: str, arguments: Arguments | None = None
     ) -> None:
-        self._bind(self._engine.unbind_exchange, destination, source, binding_key, arguments)
+        await self._bind(self._engine.unbind_exchange, destination, source, binding_key, arguments)
 
-    def _bind(
+    async def _bind(
         self,
         command: Callable[[int, str, str, str, Arguments], None],
         destination: str,
@@ -193,7 +201,17 @@ class EmbeddedChannel:
         binding_key: str,
         arguments: Arguments | None,
     ) -> None:
-        self._do(command, destination, source, binding_key, arguments or _NO_ARGUMENTS)
+        await self._change(command, destination, source, binding_key, arguments or _NO_ARGUMENTS)
+
+    async def _change(
+        self, command: Callable[Concatenate[int, P], T], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Carry a command out; where there is a file, return once it is on the disk."""
+        result = self._do(command, *args, **options)
+        if self._node.keeps:
+            await self._node.settled()
+            self._check_store()
+        return result
 
     # ---------------------------------------------------------------- consuming
 
@@ -232,8 +250,7 @@ class EmbeddedChannel:
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
         got = self._do(self._engine.get, queue, self._node.now(), no_ack=no_ack)
-        if self._node.failure is not None:
-            raise ChannelClosedError(541, f"INTERNAL_ERROR - {self._node.failure}")
+        self._check_store()
         return None if got is None else got[0]
 
     def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
@@ -320,6 +337,10 @@ class EmbeddedChannel:
     def _check(self) -> None:
         if self._reason is not None:
             raise ChannelClosedError(self._reason.reply_code, self._reason.reply_text)
+
+    def _check_store(self) -> None:
+        if self._node.failure is not None:
+            raise ChannelClosedError(541, f"INTERNAL_ERROR - {self._node.failure}")
 
     def _refused(self, refusal: ReplyError) -> ChannelClosedError:
         """Close what the refused command costs, the channel or the whole connection."""

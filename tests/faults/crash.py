@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,7 @@ class Verdict:
     published: int
     confirmed: int
     settled: int
+    declared: int
     left: int
     redelivered: int
     wrong: list[str] = field(default_factory=list)
@@ -40,7 +41,8 @@ class Verdict:
     def __str__(self) -> str:
         return (
             f"{self.kills} kills: {self.published:,} published, {self.confirmed:,} confirmed, "
-            f"{self.settled:,} settled, {self.left:,} left, {self.redelivered:,} redelivered: "
+            f"{self.settled:,} settled, {self.declared:,} declared, {self.left:,} left, "
+            f"{self.redelivered:,} redelivered: "
             + (f"{len(self.wrong)} WRONG" if self.wrong else "nothing lost, nothing came back")
         )
 
@@ -81,7 +83,7 @@ class Victim:
             self._command("drain"), cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-        return compare(self.kills, self.log.read_text(), json.loads(done.stdout))
+        return compare(self.kills, self.log.read_text(), **json.loads(done.stdout))
 
     def _start(self, life: str) -> subprocess.Popen[str]:
         return subprocess.Popen(self._command(life), cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -102,16 +104,18 @@ def _errors(child: subprocess.Popen[str]) -> str:
     return child.stderr.read()
 
 
-def compare(kills: int, log: str, left: dict[str, list[str]]) -> Verdict:
-    """What was promised in `log` against what is `left` in each queue."""
-    told: dict[str, set[str]] = {kind: set() for kind in "pcsSnNr"}
+def compare(
+    kills: int, log: str, left: dict[str, list[str]], declared: Collection[str] = ()
+) -> Verdict:
+    """What was promised in `log` against what is `left` in each queue, and `declared` and bound."""
+    told: dict[str, set[str]] = {kind: set() for kind in "pcsSnNrd"}
     # The last line may be cut by the kill; then its promise was not heard.
     for line in log.splitlines() if log.endswith("\n") else log.splitlines()[:-1]:
         kind, _, what = line.partition(" ")
         told[kind].add(what)
     found = {queue: set(names) for queue, names in left.items()}
     safely_gone = told["S"] | told["N"]
-    wrong = []
+    wrong = [f"declared and not there: {queue}" for queue in told["d"].difference(declared)]
     for queue, names in left.items():
         wrong += [f"twice in {queue}: {n}" for n, count in Counter(names).items() if count > 1]
         wrong += [f"never published, in {queue}: {n}" for n in found[queue] - told["p"]]
@@ -129,6 +133,7 @@ def compare(kills: int, log: str, left: dict[str, list[str]]) -> Verdict:
         published=len(told["p"]),
         confirmed=len(told["c"]),
         settled=len(told["S"]) + len(told["N"]),
+        declared=len(told["d"]),
         left=sum(map(len, left.values())),
         redelivered=len(told["r"]),
         wrong=wrong,

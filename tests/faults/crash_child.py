@@ -8,7 +8,9 @@ The log survives ``kill -9``, since what was written is the kernel's. Its lines:
     p ID          publish begun                c ID          publish confirmed
     s QUEUE ID    ack begun                    S QUEUE ID    that ack is safe
     n QUEUE ID    reject begun                 N QUEUE ID    that reject is safe
-    r QUEUE ID    redelivered
+    r QUEUE ID    redelivered                  d QUEUE       declared, and bound by its name
+
+Of transient messages nothing is written: none may be there after a kill.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import sys
 from functools import partial
 
 from broker_client.core.settings import EngineSettings
-from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
+from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Outgoing, Properties
 from broker_client.transport.base import ConsumerCallbacks
 from broker_client.transport.embedded import EmbeddedNodes
 from broker_client.transport.embedded_channel import EmbeddedChannel
@@ -40,6 +42,7 @@ class Worker:
         self._channel, self._log, self._life = channel, log, life
         self._random = random.Random(f"{life} {os.getpid()}")
         self._ids: dict[int, str] = {}
+        """Of persistent messages without a confirm, by their number."""
         self._published = self._confirmed = 0
         self._room = asyncio.Event()
         channel.on_confirm = self._on_confirm
@@ -49,25 +52,36 @@ class Worker:
 
     def _on_confirm(self, first: int, last: int, acked: bool) -> None:
         assert acked, "nothing here refuses a publish"
-        self.note(*(f"c {self._ids.pop(seq)}" for seq in range(first, last + 1)))
+        known = (seq for seq in range(first, last + 1) if seq in self._ids)
+        self.note(*(f"c {self._ids.pop(seq)}" for seq in known))
         self._confirmed = last
         self._room.set()
 
     async def publish(self) -> None:
         while True:
-            batch = []
+            batch, begun = [], []
             for _ in range(self._random.randrange(1, 60)):
                 self._published += 1
                 name = f"{self._life}-{self._published}"
-                self._ids[self._published] = name
+                mode = TRANSIENT if self._random.random() < 0.2 else PERSISTENT
+                if mode == PERSISTENT:
+                    self._ids[self._published] = name
+                    begun.append(f"p {name}")
                 body = name.encode().ljust(self._random.choice([40, 256, 2000]))
-                batch.append(Outgoing("amq.fanout", "", body, Properties(delivery_mode=PERSISTENT)))
-            self.note(*(f"p {self._ids[seq]}" for seq in list(self._ids)[-len(batch) :]))
+                batch.append(Outgoing("amq.fanout", "", body, Properties(delivery_mode=mode)))
+            self.note(*begun)
             await self._channel.publish(batch)
             await asyncio.sleep(0)
+            if self._random.random() < 0.03:
+                await self._declare(f"declared-{self._life}-{self._published}")
             while self._published - self._confirmed > _WINDOW:
                 self._room.clear()
                 await self._room.wait()
+
+    async def _declare(self, queue: str) -> None:
+        await self._channel.declare_queue(queue)
+        await self._channel.bind_queue(queue, "amq.direct", queue)
+        self.note(f"d {queue}")
 
     def on_delivery(self, queue: str, delivery: Delivery) -> None:
         name = delivery.body.decode().strip()
@@ -110,7 +124,7 @@ async def work(path: str, log: int, life: str) -> None:
     await worker.publish()
 
 
-async def drain(path: str) -> dict[str, list[str]]:
+async def drain(path: str) -> dict[str, dict[str, list[str]] | list[str]]:
     nodes = EmbeddedNodes(settings=settings())
     link = await nodes.connector(f"embedded://{path}", "/").connect(timeout=30)
     channel = await link.open_channel()
@@ -122,9 +136,11 @@ async def drain(path: str) -> dict[str, list[str]]:
         node.run_deferred(queue)
         while (delivery := await channel.get(queue)) is not None:
             found.append(delivery.body.decode().strip())
+    vhost = channel._node.engine.vhosts["/"]
+    declared = [name for name in vhost.queues if vhost.route("amq.direct", (name,), {})]
     await link.close()
     await nodes.close()
-    return left
+    return {"left": left, "declared": declared}
 
 
 def settings() -> EngineSettings:

@@ -23,6 +23,7 @@ def test_killed_at_random_moments_it_loses_nothing_and_brings_nothing_back(tmp_p
     assert not verdict.wrong, told
     assert verdict.confirmed, told
     assert verdict.settled, told
+    assert verdict.declared, told
 
 
 def test_the_judge_sees_what_is_lost_doubled_or_back() -> None:
@@ -39,3 +40,5 @@ def test_the_judge_sees_what_is_lost_doubled_or_back() -> None:
     assert compare(1, log, good | {"left": ["a", "d", "e", "x"]}).wrong == [
         "never published, in left: x"
     ]
+    assert compare(1, f"{log}d new\n", good, ["new"]).wrong == []
+    assert compare(1, f"{log}d new\n", good, []).wrong == ["declared and not there: new"]

@@ -20,6 +20,7 @@ from typing import Any
 
 from broker_client.clock import ManualClock
 from broker_client.core.queue import ON_DISK
+from broker_client.core.records import message_number
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import ReplyError, StaleDeliveryError, StoreError
 from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Outgoing, Properties, Returned
@@ -448,8 +449,11 @@ class World:
 
     def _check_disk_is_memory(self) -> None:
         in_memory = {}
+        spilled = set()
         for entry in self._entries():
-            if entry.record_id and not entry.queue.deleted:
+            if entry.record_id < 0:
+                spilled.add(message_number(entry.record_id))
+            elif entry.record_id and not entry.queue.deleted:
                 due_at = entry.queue.deferred.get(entry)
                 in_memory[entry.record_id] = entry.position, entry.attempts, due_at
         on_disk = {
@@ -457,14 +461,13 @@ class World:
             for id, held in self.disk.held.items()
         }
         promise(in_memory == on_disk, "memory and disk differ", in_memory, on_disk)
+        promise(spilled == set(self.disk.spilled), "what was spilled stays", self.disk.spilled)
 
     def check_memory(self) -> None:
         """No more stays in memory than the limit, but for what was just read or is in flight."""
         keeper = self.engine._dispatch.keeper
         resident = sum(
-            len(entry.message.body)
-            for entry in self._entries()
-            if entry.record_id and entry.message is not ON_DISK
+            len(entry.message.body) for entry in self._entries() if entry.message is not ON_DISK
         )
         assert keeper.resident_bytes == resident
 

@@ -24,6 +24,7 @@ from broker_client.core.records import (
     Record,
     Recovered,
     Settled,
+    Spilled,
     StoredEntry,
     TopologyRecord,
     VHostAdded,
@@ -50,9 +51,11 @@ class DiskState:
 
     topology: dict[Any, TopologyRecord] = field(default_factory=dict)
     held: dict[int, Held] = field(default_factory=dict)
+    spilled: dict[int, Outgoing] = field(default_factory=dict)
+    """Messages that no restart brings back, by number."""
 
     def copy(self) -> DiskState:
-        return DiskState(dict(self.topology), dict(self.held))
+        return DiskState(dict(self.topology), dict(self.held), dict(self.spilled))
 
     def apply(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -67,6 +70,11 @@ class DiskState:
                 )
                 assert id not in self.held, f"{id} is used twice"
                 self.held[id] = Held(vhost, queue, message, entry)
+            case Spilled(id, message):
+                assert message_number(id) not in self.spilled, f"{id} is used twice"
+                self.spilled[message_number(id)] = message
+            case Settled(_, _, id) if id < 0:
+                del self.spilled[message_number(id)]
             case Delivered(id, attempts):
                 self._change(id, attempts=attempts)
             case Moved(id, position, due_at):
@@ -103,6 +111,7 @@ class DiskState:
                     del self.topology[key]
 
     def recover(self, target: Recovered) -> None:
+        self.spilled.clear()
         ordered = sorted(self.topology.values(), key=lambda record: _RANK[type(record)])
         target.restore_topology(ordered)
         queues: dict[tuple[str, str], list[StoredEntry]] = {}
@@ -184,9 +193,10 @@ class FaultyStore:
     def load(self, record_ids: Sequence[int]) -> list[Outgoing]:
         self._point("load")
         known = {message_number(id): held.message for id, held in self.disk.held.items()}
+        known |= self.disk.spilled
         for records in [*(each for each, _ in self._sealed), self._open]:
             for record in records:
-                if isinstance(record, Append):
+                if isinstance(record, Append | Spilled):
                     known[message_number(record.record_id)] = record.message
         return [known[message_number(id)] for id in record_ids][:3]
 

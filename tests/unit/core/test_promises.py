@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker_client.core.effects import Deliver
+from broker_client.core.effects import Confirm, Deliver, Return
+from broker_client.core.engine import Engine
+from broker_client.core.records import Append
+from broker_client.core.settings import EngineSettings
 from broker_client.errors import ReplyError
+from broker_client.message import PERSISTENT, TRANSIENT
 from tests.support.builders import Desk, a_message
 
 
@@ -175,3 +179,24 @@ def test_x_death_that_a_publisher_sends_is_counted_on(desk: Desk) -> None:
     assert letter.properties.headers is not None
     (death,) = letter.properties.headers["x-death"]
     assert death["count"] == 5
+
+
+def test_confirms_of_kept_messages_become_one_behind_the_last_record_and_overtake_nothing() -> None:
+    engine = Engine(EngineSettings(keep_records=True))
+    connection = engine.open_connection("/")
+    one, two = (engine.open_channel(connection, confirm=True) for _ in "12")
+    engine.declare_queue(one, "q", 0.0)
+    engine.take_effects()
+    kept, passing = (a_message(delivery_mode=mode) for mode in (PERSISTENT, TRANSIENT))
+    for channel, message in ((one, kept), (one, kept), (one, passing), (two, kept), (one, kept)):
+        engine.publish(channel, message, 0.0)
+    lost = a_message("nowhere", mandatory=True)
+    engine.publish(one, lost, 0.0)
+    told = [
+        (effect.channel, effect.first, effect.last) if isinstance(effect, Confirm) else type(effect)
+        for effect in engine.take_effects()
+    ]
+    assert told == [
+        *(Append, Append, (one, 1, 3), Append, (two, 1, 1), Append, (one, 4, 4)),
+        *(Return, (one, 5, 5)),
+    ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -18,8 +20,10 @@ from broker_client.clock import ManualClock
 from broker_client.core.outcomes import Done, NodeClosed
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
-from broker_client.message import PERSISTENT, Delivery, Returned
+from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Returned
 from broker_client.node.node import Node
+from broker_client.store.maintenance import check, compact
+from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
@@ -273,6 +277,8 @@ async def test_what_was_delivered_and_not_finished_is_redelivered_after_a_death(
     program = """
 import asyncio, os, sys
 from broker_client.node.node import Node
+from broker_client.store.maintenance import check, compact
+from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
 from tests.unit.node.test_node_file import Desk
 
@@ -339,6 +345,80 @@ async def test_past_the_memory_limit_messages_are_on_disk_only_and_come_in_order
         assert keeper.resident_bytes == 0
 
 
+@pytest.mark.parametrize("durable", [True, False])
+async def test_past_the_memory_limit_transient_messages_too_are_on_disk_until_the_restart(
+    path: Path, opened: Open, durable: bool
+) -> None:
+    bodies = [b"%04d" % number * 100 for number in range(500)]
+    async with opened(memory_limit=20_000) as desk:
+        desk.node.engine.declare_queue(desk.channel, "q", desk.node.now(), durable=durable)
+        desk.publish(*bodies, delivery_mode=TRANSIENT)
+        await desk.node.settled()
+        keeper = desk.node.engine._dispatch.keeper
+        assert keeper.resident_bytes <= 20_000
+        assert rows(path, "SELECT count(*) FROM messages WHERE id < 0") == [(450,)]
+        assert [body for body, _ in desk.drain()] == bodies
+        desk.node.engine.close_channel(desk.channel, desk.node.now())  # all back, and lost
+    async with opened() as desk:
+        desk.queue()
+        assert desk.drain() == []
+        await desk.node.settled()
+        assert rows(path, "SELECT count(*) FROM messages") == [(0,)]
+
+
+async def test_what_is_spilled_goes_from_the_disk_copy_by_copy_as_it_is_settled(
+    path: Path, opened: Open
+) -> None:
+    async with opened(memory_limit=0) as desk:
+        for name in ("a", "b", "gone"):
+            desk.queue(name)
+            desk.node.engine.bind_queue(desk.channel, name, "amq.fanout", "", {})
+        message = a_message("", b"body", exchange="amq.fanout", delivery_mode=TRANSIENT)
+        desk.node.engine.publish(desk.channel, message, desk.node.now())
+        desk.node.wake()
+        await desk.node.settled()
+        assert rows(path, "SELECT count(*) FROM messages") == [(3,)]
+        desk.node.engine.delete_queue(desk.channel, "gone")
+        delivery = desk.take("a")
+        assert delivery is not None
+        desk.node.finish(desk.channel, delivery.delivery_tag)
+        await desk.node.settled()
+        assert rows(path, "SELECT count(*) FROM messages") == [(1,)]
+        assert desk.drain("b") == [(b"body", False)]
+
+
+async def test_a_spilled_message_that_expires_is_a_dead_letter_with_its_body(
+    opened: Open, clock: ManualClock
+) -> None:
+    async with opened(memory_limit=0) as desk:
+        desk.queue("dead")
+        desk.queue(message_ttl=1000, dead_letter_exchange="", dead_letter_routing_key="dead")
+        desk.publish(b"1", b"2", delivery_mode=TRANSIENT, message_id="m")
+        await desk.node.settled()
+        clock.advance(2.0)
+        desk.node.tick()
+        await desk.node.settled()
+        assert desk.drain("dead") == [(b"1", False), (b"2", False)]
+
+
+async def test_check_and_statistics_count_what_is_kept_and_not_what_is_spilled(
+    path: Path, opened: Open, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.db"
+    async with opened(memory_limit=0) as desk:
+        desk.queue()
+        desk.publish(b"kept")
+        desk.publish(b"spilled", delivery_mode=TRANSIENT)
+        await desk.node.settled()
+        assert read_stats(str(path)).messages == 1
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))  # as a crash would leave it
+    report = check(str(copy))
+    assert (report.problems, report.messages) == ((), 1)
+    saved = compact(str(copy), drop_damaged=True)
+    assert (saved.messages, saved.lost) == (1, 0)
+
+
 async def test_a_message_left_to_the_store_is_there_before_its_commit(opened: Open) -> None:
     async with opened(memory_limit=0) as desk:
         desk.queue()
@@ -358,6 +438,8 @@ async def test_a_full_disk_stops_the_node_and_what_was_confirmed_is_there(
     program = """
 import asyncio, json, resource, sys
 from broker_client.node.node import Node
+from broker_client.store.maintenance import check, compact
+from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
 from tests.unit.node.test_node_file import Desk
 

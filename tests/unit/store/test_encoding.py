@@ -108,3 +108,20 @@ def test_bytes_that_are_cut_off_or_wrong_are_malformed_and_nothing_else(
     cut = data.draw(st.integers(0, len(encoded)))
     with contextlib.suppress(MalformedFrameError):
         decode_properties(bytes(encoded[:cut]))
+
+
+def test_properties_alike_but_for_what_varies_are_told_apart() -> None:
+    alike = Properties(content_type="text/plain", delivery_mode=2, type="t")
+    then = datetime(2020, 1, 1, tzinfo=UTC)
+    varied = [
+        alike,
+        alike._replace(message_id="1"),
+        alike._replace(message_id="2"),
+        alike._replace(correlation_id="1"),
+        alike._replace(headers={}),
+        alike._replace(headers={"a": 1}, message_id="1"),
+        alike._replace(timestamp=then),
+        alike._replace(timestamp=then, correlation_id="1"),
+    ]
+    for properties in varied * 2:  # the second time from what is remembered
+        assert decode_properties(encode_properties(properties)) == properties

@@ -61,6 +61,22 @@ def read(path: Path) -> Read:
     return found
 
 
+def test_a_copy_keeps_the_message_when_the_first_is_settled_in_the_same_batch(path: Path) -> None:
+    a_file(path)
+    message = a_message(body=b"x" * 100, delivery_mode=PERSISTENT)
+    first = 7 << COPY_BITS
+    with opened(path) as file:
+        written(file, QueueAdded("/", "r", False, {}))
+        written(
+            file,
+            appended(7, message, record_id=first),
+            appended(7, message, record_id=first + 1, queue="r"),
+            Settled("/", "q", first),
+        )
+        assert file.load(7) == message
+    assert [queue for queue, held in read(path).entries.items() if held] == ["r"]
+
+
 def test_a_message_is_stored_once_however_many_queues_hold_it(path: Path) -> None:
     a_file(path)
     message = a_message(body=b"x" * 100, delivery_mode=PERSISTENT)

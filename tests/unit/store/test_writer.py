@@ -206,3 +206,16 @@ async def test_it_is_behind_while_much_waits_for_the_commit_before(store: Sqlite
     gate.open.set()
     await eventually(lambda: len(answers.heard) == 2)
     assert not store.is_behind
+
+
+async def test_a_large_batch_is_begun_before_the_event_loop_goes_on(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_client.store.writer._START", 5.0)
+    answers = Answers()
+    ask(store, answers, "topology")
+    await eventually(lambda: answers.heard)
+    store.write([appended(number) for number in range(1, 101)])
+    ask(store, answers, "messages")
+    assert store._work.empty()
+    await eventually(lambda: len(answers.heard) == 2)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker_client.clock import ManualClock
+from broker_client.core.settings import EngineSettings
 from broker_client.errors import (
     ChannelClosedError,
     ConnectFailedError,
@@ -299,3 +300,54 @@ async def test_no_delivery_comes_after_cancel_has_returned(nodes: EmbeddedNodes)
     await channel.publish([a_message()])
     await nodes.node().settled()
     assert len(heard.deliveries) == 1
+
+
+async def test_above_the_watermark_who_publishes_is_blocked_until_there_is_room() -> None:
+    nodes = EmbeddedNodes(settings=EngineSettings(memory_high_watermark=100))
+    publisher, consumer = await linked(nodes), await linked(nodes)
+    told: list[str] = []
+    for name, link in (("publisher", publisher), ("consumer", consumer)):
+        link.on_blocked = lambda reason, name=name: told.append(f"{name} blocked: {reason}")
+        link.on_unblocked = lambda name=name: told.append(f"{name} unblocked")
+    channel, taker = await publisher.open_channel(), await consumer.open_channel()
+    await channel.declare_queue("q")
+    await channel.publish([a_message(body=b"x" * 50) for _ in range(2)])
+    await channel.publish([])
+    await asyncio.sleep(0)
+    assert told == []
+    await channel.publish([a_message(body=b"x")])
+    await channel.publish([a_message(body=b"x")])
+    await eventually(lambda: told)
+    first = await taker.get("q")
+    assert first is not None
+    await taker.close()  # given back: as much in memory as before
+    await asyncio.sleep(0)
+    assert told == ["publisher blocked: low on memory"]
+    await (await consumer.open_channel()).get("q", no_ack=True)
+    await eventually(lambda: len(told) == 2)
+    assert told[1] == "publisher unblocked"
+    await channel.publish([a_message(body=b"x" * 50)])
+    await eventually(lambda: len(told) == 3)
+    assert told[2] == "publisher blocked: low on memory"
+    for link in (publisher, consumer):
+        await link.close()
+    await nodes.close()
+
+
+async def test_a_publisher_that_is_closed_while_blocked_hears_no_more() -> None:
+    nodes = EmbeddedNodes(settings=EngineSettings(memory_high_watermark=100))
+    publisher, other = await linked(nodes), await linked(nodes)
+    told: list[str] = []
+    publisher.on_blocked = told.append
+    publisher.on_unblocked = lambda: told.append("unblocked")
+    channel = await publisher.open_channel()
+    await channel.declare_queue("q")
+    await channel.publish([a_message(body=b"x" * 101)])
+    await eventually(lambda: told)
+    await publisher.close()
+    await (await other.open_channel()).purge_queue("q")
+    await nodes.node().settled()
+    await asyncio.sleep(0)
+    assert told == ["low on memory"]
+    await other.close()
+    await nodes.close()

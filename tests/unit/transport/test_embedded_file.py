@@ -6,17 +6,27 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from broker_client.errors import ConnectFailedError, InvalidMessageError, StoreLockedError
+from broker_client.errors import (
+    ChannelClosedError,
+    ConnectFailedError,
+    InvalidMessageError,
+    StoreError,
+    StoreLockedError,
+)
 from broker_client.message import PERSISTENT
+from broker_client.store.batch import Batch
 from broker_client.store.writer import SqliteStore
 from broker_client.transport.base import Channel
 from broker_client.transport.embedded import EmbeddedLink, EmbeddedNodes
 from tests.support.builders import a_message
+from tests.support.eventually import eventually
+from tests.support.files import rows
 
 
 @pytest.fixture
@@ -217,3 +227,91 @@ async def test_a_file_has_one_lock_by_whatever_name_it_is_opened(
             asyncio.run(linked(EmbeddedNodes(), tmp_path / "alias.db"))
 
     await asyncio.to_thread(elsewhere)
+
+
+class Held:
+    """Keeps a store's commits from the disk until it is opened, or has them fail."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.open = threading.Event()
+        self.waiting = threading.Event()
+        self.error: StoreError | None = None
+        self._apply = store._file.apply
+        store._file.apply = self.apply  # type: ignore[method-assign]
+
+    def apply(self, batch: Batch) -> None:
+        self.waiting.set()
+        assert self.open.wait(10)
+        if self.error is not None:
+            raise self.error
+        self._apply(batch)
+
+
+CHANGES: dict[str, Callable[[Channel], Awaitable[object]]] = {
+    "declare a queue": lambda channel: channel.declare_queue("new"),
+    "declare an exchange": lambda channel: channel.declare_exchange("new"),
+    "bind a queue": lambda channel: channel.bind_queue("q", "amq.direct", "k"),
+    "unbind a queue": lambda channel: channel.unbind_queue("q", "amq.direct", "old"),
+    "bind an exchange": lambda channel: channel.bind_exchange("x", "amq.topic", "k"),
+    "unbind an exchange": lambda channel: channel.unbind_exchange("x", "amq.topic", "old"),
+    "purge a queue": lambda channel: channel.purge_queue("q"),
+    "delete a queue": lambda channel: channel.delete_queue("q"),
+    "delete an exchange": lambda channel: channel.delete_exchange("x"),
+}
+
+
+async def prepared(channel: Channel) -> None:
+    """What `CHANGES` change."""
+    await channel.declare_queue("q")
+    await channel.declare_exchange("x")
+    await channel.bind_queue("q", "amq.direct", "old")
+    await channel.bind_exchange("x", "amq.topic", "old")
+    await channel.publish([a_message(body=b"1", delivery_mode=PERSISTENT)])
+
+
+def everything(path: Path) -> list[list[tuple[object, ...]]]:
+    tables = ("queues", "exchanges", "bindings", "entries")
+    return [rows(path, f"SELECT * FROM {table}") for table in tables]
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+async def test_a_change_of_topology_is_answered_only_once_it_is_on_the_disk(
+    path: Path, nodes: EmbeddedNodes, change: Callable[[Channel], Awaitable[object]]
+) -> None:
+    link = await linked(nodes, path)
+    channel = await link.open_channel(confirm=True)
+    await prepared(channel)
+    await link._node.settled()
+    store = link._node.store
+    assert isinstance(store, SqliteStore)
+    before, held = everything(path), Held(store)
+    asking = asyncio.ensure_future(change(channel))
+    await eventually(held.waiting.is_set)
+    other = await link.open_channel()
+    again = asyncio.ensure_future(change(other))  # changes nothing more, and yet may not go first
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not asking.done()
+    assert not again.done()
+    assert everything(path) == before
+    held.open.set()
+    await asking
+    assert everything(path) != before
+    await asyncio.wait([again])
+    if again.exception() is not None:  # there is nothing left to purge or delete
+        assert isinstance(again.exception(), ChannelClosedError)
+
+
+async def test_a_change_that_cannot_be_kept_raises_and_is_not_there_afterwards(
+    path: Path, nodes: EmbeddedNodes
+) -> None:
+    link = await linked(nodes, path)
+    channel = await link.open_channel(confirm=True)
+    store = link._node.store
+    assert isinstance(store, SqliteStore)
+    held = Held(store)
+    held.error = StoreError(str(path), "out of luck")
+    held.open.set()
+    with pytest.raises(ChannelClosedError, match=r"541.*out of luck"):
+        await channel.declare_queue("q")
+    assert rows(path, "SELECT name FROM queues") == []
