@@ -217,7 +217,8 @@ async def test_consumers_own_message_timeout_gives_a_delivery_back(
 ) -> None:
     """N-055, N-117, X-02"""
     consumer = await Consumer.start(watch.channel, arguments={"x-message-timeout": 30})
-    await watch.publish(a_message())
-    await eventually(lambda: consumer.timeouts == [1], timeout=2.0)
-    await eventually(lambda: len(consumer.deliveries) >= 2)
-    assert consumer.deliveries[1].redelivered
+    await watch.publish(a_message(b"slow", message_id="m"), a_message(b"next", message_id="n"))
+    await eventually(lambda: consumer.timeouts[:2] == [1, 2], timeout=2.0)
+    await eventually(lambda: len(consumer.deliveries) >= 4)
+    told = [(each.properties.message_id, each.redelivered) for each in consumer.deliveries[:4]]
+    assert told == [("m", False), ("n", False), ("m", True), ("n", True)]

@@ -185,6 +185,27 @@ async def test_unrouted_message_goes_to_the_alternate_exchange(watch: Watch) -> 
     assert watch.returns == []  # RabbitMQ: the alternate exchange counts as routing
 
 
+async def test_alternate_exchanges_follow_each_other_and_end_in_a_circle_or_at_a_missing_one(
+    watch: Watch,
+) -> None:
+    channel = watch.channel
+    for name, alternate in (
+        *(("first", "second"), ("second", "third"), ("third", "first")),
+        *(("one", "other"), ("other", "one"), ("leads", "nowhere")),
+    ):
+        await channel.declare_exchange(name, "direct", arguments={"alternate-exchange": alternate})
+    queues = await make_queues(channel, "q")
+    await channel.bind_queue("q", "third", "k")
+    await watch.publish(
+        a_message(b"by way of two", exchange="first", to="k", mandatory=True),
+        a_message(b"round", exchange="one", to="k", mandatory=True),
+        a_message(b"off", exchange="leads", to="k", mandatory=True),
+    )
+    assert bodies(await watch.drain("q")) == [b"by way of two"]
+    assert [returned.body for returned in watch.returns] == [b"round", b"off"]
+    assert await reached(watch, queues) == set()
+
+
 async def test_mandatory_message_is_returned_when_the_alternate_exchange_has_no_queue(
     watch: Watch,
 ) -> None:

@@ -332,6 +332,8 @@ def test_a_consumer_timeout_closes_the_channel_as_rabbitmq_does(desk: Desk) -> N
     (closed,) = desk.take()
     assert isinstance(closed, CloseChannel)
     assert (closed.channel, closed.reply_code) == (desk.channel, 406)
+    told = f"delivery acknowledgement on channel {desk.channel} timed out. Timeout value used: 1000"
+    assert told in closed.reply_text
     assert (desk.stats().ready, desk.stats().in_flight, desk.stats().consumers) == (2, 0, 0)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker_client.core.effects import Deliver, MessageTimedOut
 from broker_client.core.outcomes import Done, NotInFlight, NotOwner
 from broker_client.errors import ReplyError
 from tests.support.builders import Desk, a_message
@@ -184,8 +185,9 @@ def test_a_consumers_own_timeout_gives_back_where_its_queue_would_close(desk: De
     desk.take()
     desk.advance(0.5)
     notice, again = desk.take()
-    assert type(notice).__name__ == "MessageTimedOut"
-    assert type(again).__name__ == "Deliver"
+    assert isinstance(notice, MessageTimedOut)
+    assert isinstance(again, Deliver)
+    assert (again.delivery.attempts, again.delivery.redelivered) == (2, True)
     assert desk.engine.channel_count == 1
 
 

@@ -119,6 +119,11 @@ def test_exchanges_bound_in_a_circle_deliver_once(desk: Desk) -> None:
     bound(desk, "y", "")
     desk.publish(a_message("k", exchange="x"))
     assert desk.drain() == [b"hello"]
+    for _ in range(2):  # again is harmless
+        desk.engine.unbind_exchange(desk.channel, "y", "x", "", {})
+    desk.engine.unbind_queue(desk.channel, "q", "x", "", {})
+    desk.publish(a_message("k", b"1", exchange="x"), a_message("k", b"2", exchange="y"))
+    assert desk.drain() == [b"2"]
 
 
 def test_the_alternate_exchange_gets_what_no_binding_takes(desk: Desk) -> None:
@@ -161,6 +166,19 @@ def test_an_unroutable_mandatory_message_is_returned_before_its_confirm(desk: De
     returned = Returned(312, "NO_ROUTE", "", "nowhere", b"hello", message.properties)
     effects = desk.take()
     assert effects == [Return(desk.channel, returned), Confirm(desk.channel, 1, 1, True)]
+
+
+def test_confirms_count_from_the_first_publish_after_they_were_asked_for(desk: Desk) -> None:
+    """S-07-01: and to ask again begins nothing anew."""
+    channel = desk.another_channel()
+    desk.queue()
+    desk.publish(a_message(), a_message(), channel=channel)
+    assert desk.confirms() == []
+    desk.engine.confirm_select(channel)
+    desk.publish(a_message(), channel=channel)
+    desk.engine.confirm_select(channel)
+    desk.publish(a_message(), channel=channel)
+    assert desk.confirms() == [(1, 2, True)]
 
 
 def test_confirms_of_several_publishes_come_as_one_range(desk: Desk) -> None:

@@ -130,7 +130,8 @@ def test_one_queue_with_very_much_due_is_handled_in_parts(desk: Desk) -> None:
 def test_timeouts_of_many_channels_are_all_found(desk: Desk) -> None:
     """N-055: nsq's TestInFlightWorker, 250 messages."""
     desk.queue()
-    desk.publish(*(a_message() for _ in range(250)))
+    ids = [b"%d" % number for number in range(250)]
+    desk.publish(*(a_message(body=id) for id in ids))
     for _ in range(25):
         channel = desk.another_channel()
         for _ in range(10):
@@ -140,6 +141,10 @@ def test_timeouts_of_many_channels_are_all_found(desk: Desk) -> None:
         pass
     stats = desk.stats()
     assert (stats.timeout_count, stats.requeue_count, stats.ready) == (250, 0, 250)
+    again = [desk.get() for _ in ids]
+    assert sorted((each.body, each.attempts) for each in again if each is not None) == sorted(
+        (id, 2) for id in ids
+    )
 
 
 def test_a_deleted_queue_is_not_dirty(desk: Desk) -> None:

@@ -49,8 +49,10 @@ def test_declaring_with_another_argument_is_refused_in_rabbitmqs_words(
 
 
 def test_arguments_the_broker_does_not_know_make_no_difference(desk: Desk) -> None:
-    desk.queue(mine=1)
-    assert desk.queue(mine=2) == "q"
+    desk.queue(mine=1, queue_mode="lazy")
+    assert desk.queue(mine=2, queue_mode="lazy") == "q"
+    desk.publish(a_message())
+    assert desk.drain() == [b"hello"]
 
 
 @pytest.mark.parametrize(
@@ -190,13 +192,22 @@ def test_an_exclusive_queue_is_locked_for_other_connections_and_goes_with_its_ow
     assert desk.queue(channel=other) == "q"
 
 
-def test_an_auto_delete_queue_goes_with_its_last_consumer(desk: Desk) -> None:
+@pytest.mark.parametrize("how", ["cancel", "close channel", "close connection"])
+def test_an_auto_delete_queue_goes_with_its_last_consumer(desk: Desk, how: str) -> None:
     desk.queue(auto_delete=True)
-    first, second = desk.consume(), desk.consume()
+    desk.queue("stays")
+    connection = desk.engine.open_connection("/")
+    channel = desk.engine.open_channel(connection)
+    first, second = desk.consume(), desk.consume(channel=channel)
     desk.engine.cancel(desk.channel, first, desk.now)
     assert desk.stats().consumers == 1
-    desk.engine.cancel(desk.channel, second, desk.now)
-    assert desk.engine.stats() == ()
+    if how == "cancel":
+        desk.engine.cancel(channel, second, desk.now)
+    elif how == "close channel":
+        desk.engine.close_channel(channel, desk.now)
+    else:
+        desk.engine.close_connection(connection, desk.now)
+    assert [queue.name for queue in desk.engine.stats()] == ["stays"]
 
 
 def test_an_auto_delete_queue_without_consumers_stays(desk: Desk) -> None:

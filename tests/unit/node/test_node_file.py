@@ -366,6 +366,22 @@ async def test_past_the_memory_limit_transient_messages_too_are_on_disk_until_th
         assert rows(path, "SELECT count(*) FROM messages") == [(0,)]
 
 
+@pytest.mark.parametrize("mode", [TRANSIENT, PERSISTENT])
+async def test_a_length_limit_counts_what_is_on_disk_only_and_its_dead_letters_have_their_bodies(
+    opened: Open, mode: int
+) -> None:
+    """X-09: first spilled, then too many."""
+    async with opened(memory_limit=0) as desk:
+        desk.queue("dead")
+        desk.queue(max_length=2, dead_letter_exchange="", dead_letter_routing_key="dead")
+        for body in (b"1", b"2", b"3", b"4"):
+            desk.publish(body, delivery_mode=mode)
+            await desk.node.settled()
+        assert desk.node.engine.resident_bytes == 0
+        assert desk.drain() == [(b"3", False), (b"4", False)]
+        assert desk.drain("dead") == [(b"1", False), (b"2", False)]
+
+
 async def test_what_is_spilled_goes_from_the_disk_copy_by_copy_as_it_is_settled(
     path: Path, opened: Open
 ) -> None:
