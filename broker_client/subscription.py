@@ -260,10 +260,18 @@ class Subscription(Emitter):
         self._stopping.set()
         self._intake.hold()
         try:
-            try:
-                await self._session.drain(self._handlers, caller)
-            finally:
-                await self._end(caller)
+            await self._session.drain(self._handlers, caller)
+        finally:
+            await self.end(caller)
+
+    async def end(self, caller: asyncio.Task[Any] | None) -> None:
+        """Stop at once: what is unsettled goes back, handlers that run are cancelled.
+
+        Not `caller`. Harmless after `cancel`.
+        """
+        self._stopping.set()
+        try:
+            await self._stop(caller)
         finally:
             self._session.state = "cancelled"
             self._deliveries.end()
@@ -273,7 +281,7 @@ class Subscription(Emitter):
         """True when `task` is one of our running handlers."""
         return task in self._handlers
 
-    async def _end(self, caller: asyncio.Task[Any] | None) -> None:
+    async def _stop(self, caller: asyncio.Task[Any] | None) -> None:
         self._session.end()
         runner = self._runner
         if runner is not None and runner is not caller:
