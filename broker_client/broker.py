@@ -255,7 +255,8 @@ class Broker(Emitter):
         """`publish` from another thread, and wait there for the outcome.
 
         Raises:
-            WrongLoopError: called from the event loop's own thread, which it would stop.
+            WrongLoopError: called from the event loop's own thread, which it would stop, or while
+                the loop does not run.
             PublishError: it did not end as `success`; and what `publish` raises.
         """
         loop = self._loop
@@ -267,6 +268,8 @@ class Broker(Emitter):
             running = None
         if running is loop:
             raise WrongLoopError("publish_sync would stop the event loop it waits for")
+        if not loop.is_running():
+            raise WrongLoopError("publish_sync waits for an event loop that does not run")
 
         async def publish_and_wait() -> Outcome:
             return await (await self.publish(name, content, routing_key, **overrides))

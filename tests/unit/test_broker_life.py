@@ -117,6 +117,21 @@ async def test_shutdown_that_is_cancelled_at_any_time_is_completed_all_the_same(
         assert not broker.health().live
 
 
+def test_publish_sync_while_the_loop_does_not_run_is_refused() -> None:
+    loop = asyncio.new_event_loop()
+
+    async def create() -> Broker:
+        return await Broker.create(CONFIG)
+
+    broker = loop.run_until_complete(create())
+    try:
+        with pytest.raises(WrongLoopError, match="does not run"):
+            broker.publish_sync("/q", "x")
+    finally:
+        loop.run_until_complete(broker.shutdown())
+        loop.close()
+
+
 async def test_listener_of_an_event_may_shut_down() -> None:
     broker = await Broker.create(CONFIG)
     over = asyncio.Event()
