@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psutil
 
 import broker_client.spark
-from bench.spark.ratios import Ratio
+from bench.spark.ratios import Ratio, in_turns, middle
 from broker_client import Broker, Publication
 from broker_client.config_url import parse_url
 from broker_client.message import Delivery
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 WINDOW = 1024
 BODY = "x" * 100
 ROUNDS = 3
+FEED_ROUNDS = 7
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -92,27 +94,34 @@ class Bench:
 
     def feeds(self) -> list[Ratio]:
         """What Spark hands to the driver, without publishing."""
-        frame = self.frame(self.rows * 5, partitions=8)
-        plain = best(lambda: sum(1 for _ in frame.toLocalIterator()))
-        ahead = best(lambda: sum(1 for _ in frame.toLocalIterator(prefetchPartitions=True)))
+        rows = self.rows * 5
+        frame = self.frame(rows, partitions=8)
 
         def arrow() -> int:
             batches = frame.toArrow().to_batches(2000)
             return sum(1 for b in batches for _ in zip(*(c.to_pylist() for c in b), strict=True))
 
-        columns = best(arrow)
+        taken = in_turns(
+            {
+                "plain": lambda: sum(1 for _ in frame.toLocalIterator()),
+                "ahead": lambda: sum(1 for _ in frame.toLocalIterator(prefetchPartitions=True)),
+                "arrow": arrow,
+            },
+            rounds=FEED_ROUNDS,
+        )
+        plain, ahead, columns = taken.values()
         return [
             Ratio(
                 "driver feed, prefetch on / off",
-                plain / ahead,
+                middle(plain, ahead),
                 1.15,
-                figures=rates(self.rows * 5, on=ahead, off=plain),
+                figures=rates(rows, on=median(ahead), off=median(plain)),
             ),
             Ratio(
                 "driver feed, arrow / iterator",
-                ahead / columns,
+                middle(ahead, columns),
                 2.5,
-                figures=rates(self.rows * 5, arrow=columns, iterator=ahead),
+                figures=rates(rows, arrow=median(columns), iterator=median(ahead)),
             ),
         ]
 
@@ -182,17 +191,14 @@ class Bench:
 
         register(self.spark)
         frame = self.frame(self.rows * 20, partitions=2)
-        taken: dict[str, list[float]] = {"bench_arrow": [], "bench_rows": []}
-        for _ in range(ROUNDS + 1):
-            for source, seconds in taken.items():
-                writer = frame.write.format(source).mode("append")
-                seconds.append(timed(writer.save))
-        arrow, rows = (min(seconds[1:]) for seconds in taken.values())
+        sources = ("bench_arrow", "bench_rows")
+        saves = {each: frame.write.format(each).mode("append").save for each in sources}
+        arrow, rows = in_turns(saves, rounds=FEED_ROUNDS).values()
         return Ratio(
             "sink without a broker, arrow / rows",
-            rows / arrow,
+            middle(rows, arrow),
             1.5,
-            figures=rates(self.rows * 20, arrow=arrow, rows=rows),
+            figures=rates(self.rows * 20, arrow=median(arrow), rows=median(rows)),
         )
 
     # ------------------------------------------------------------------ source

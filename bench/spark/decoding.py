@@ -29,7 +29,8 @@ class _ArrowWriter(DataSourceArrowWriter):
         options = SinkOptions(url="amqp://nowhere")
         maker = MessageMaker(options, Target("", "q", None), ContentIds("s", 0))
         for batch in iterator:
-            maker.messages(batch)
+            for _ in maker.messages(batch):
+                pass
         return WriterCommitMessage()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -24,6 +26,30 @@ class Ratio:
     @property
     def is_met(self) -> bool:
         return self.value <= self.target if self.at_most else self.value >= self.target
+
+
+def in_turns(
+    works: Mapping[str, Callable[[], Any]], *, rounds: int, warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of each of `works`, round by round, the first rounds left out.
+
+    In each round all of them run, so that a busy machine and a JVM that is still getting faster
+    are the same for all.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(warm_up + rounds):
+        names = list(works)
+        for name in names if number % 2 else reversed(names):
+            started = time.perf_counter()
+            works[name]()
+            if number >= warm_up:
+                taken[name].append(time.perf_counter() - started)
+    return taken
+
+
+def middle(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the ratios of two figures each of one round."""
+    return median(a / b for a, b in zip(above, below, strict=True))
 
 
 def table(ratios: Sequence[Ratio]) -> Table:

@@ -47,13 +47,19 @@ class ContentIds:
             digest_size=_DIGEST_BYTES,
         )
         self._seen: dict[str, int] = {}
+        self._way: tuple[str, str] | None = None
+        self._on_the_way = self._start  # hashed as far as the exchange and key of the last row
 
     def next(
         self, exchange: str, routing_key: str, headers: Mapping[str, Any] | None, body: bytes
     ) -> str:
         """The id of the next message."""
-        hasher = self._start.copy()
-        hasher.update(_fields(exchange.encode(), routing_key.encode(), _canonical(headers), body))
+        if self._way != (exchange, routing_key):
+            self._way = exchange, routing_key
+            self._on_the_way = self._start.copy()
+            self._on_the_way.update(_fields(exchange.encode(), routing_key.encode()))
+        hasher = self._on_the_way.copy()
+        hasher.update(_fields(_canonical(headers), body) if headers else _no_headers(body))
         digest = hasher.hexdigest()
         occurrence = self._seen.get(digest, 0)
         self._seen[digest] = occurrence + 1
@@ -80,9 +86,12 @@ def _fields(*fields: bytes) -> bytes:
     return b"".join([struct.pack(">I", len(field)) + field for field in fields])
 
 
-def _canonical(headers: Mapping[str, Any] | None) -> bytes:
-    if not headers:
-        return b""
+def _no_headers(body: bytes) -> bytes:
+    """What `_fields` makes of no headers and `body`."""
+    return b"\0\0\0\0" + len(body).to_bytes(4, "big") + body
+
+
+def _canonical(headers: Mapping[str, Any]) -> bytes:
     return repr(sorted((key, _plain(value)) for key, value in headers.items())).encode()
 
 

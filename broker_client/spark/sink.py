@@ -79,7 +79,8 @@ class _Writer:
 
         job = thread.call(begin())
         for batch in batches:
-            thread.call(job.send(maker.messages(batch)))
+            for messages in maker.messages(batch):
+                thread.call(job.send(messages))
         thread.call(job.finish())
         return TaskReport(scope, partition, job.counts)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ _TEXT_PROPERTIES = (
     "app_id",
 )
 _ID = Properties._fields.index("message_id")
+_HEADERS = Properties._fields.index("headers")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
@@ -63,8 +66,18 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
             raise OptionError(name, f"is of type {kind}; it must be {' or '.join(allowed)}")
 
 
+_PIECE = 1_000  # rows made into messages at a time: few enough for the processor's caches
+
+# Called from C, a row at a time: no line of Python runs for each.
+_properties = partial(tuple.__new__, Properties)
+_outgoing = partial(tuple.__new__, Outgoing)
+
+
 class MessageMaker:
     """Makes messages of the rows of one task, in their order.
+
+    Column by column: what a message needs is lined up in lists, or repeated where all rows have
+    the same, and zipped.
 
     Args:
         options: of the sink.
@@ -94,62 +107,75 @@ class MessageMaker:
             )
         self._template = template
 
-    def messages(self, batch: pa.RecordBatch) -> list[Outgoing]:
-        """The messages of `batch`."""
-        names = batch.schema.names
-        columns = {name: batch.column(name).to_pylist() for name in COLUMNS if name in names}
-        if self._use_column and self._id_column in names:
-            columns["message_id"] = batch.column(self._id_column).to_pylist()
-        rows = batch.num_rows
-        bodies = columns.pop("body")
-        exchanges = columns.pop("exchange", None) or [None] * rows
-        keys = columns.pop("routing_key", None) or [None] * rows
-        given_ids = columns.pop("message_id", None) or [None] * rows
-        if not self._use_column:
-            given_ids = [None] * rows
-        properties = self._properties(columns, rows)
-        mandatory, dedupes = self._options.mandatory, self._options.dedupe_header
-        made = []
-        for body, exchange, key, given, property_ in zip(
-            bodies, exchanges, keys, given_ids, properties, strict=True
-        ):
-            if body is None:
-                raise OptionError(
-                    "body", "is null in a row; a message needs a body, if an empty one"
-                )
-            content = body.encode() if isinstance(body, str) else body
-            to = self._target.exchange if exchange is None else exchange
-            by = self._target.routing_key if key is None else key
-            name = given if given is not None else self._new_id(to, by, property_.headers, content)
-            # As `_replace(message_id=name)` does, in half the time.
-            complete = Properties._make((*property_[:_ID], name, *property_[_ID + 1 :]))
-            if dedupes:
-                headers = {**(property_.headers or {}), DEDUPE_HEADER: name}
-                complete = complete._replace(headers=headers)
-            made.append(Outgoing(to, by, content, complete, mandatory))
-        return made
+    def messages(self, batch: pa.RecordBatch) -> Iterator[list[Outgoing]]:
+        """The messages of `batch`, some at a time."""
+        for first in range(0, batch.num_rows, _PIECE):
+            yield self._made(batch.slice(first, _PIECE))
 
-    def _new_id(
-        self, exchange: str, key: str, headers: Mapping[str, Any] | None, body: bytes
-    ) -> str:
+    def _made(self, batch: pa.RecordBatch) -> list[Outgoing]:
+        bodies = self._bodies(batch)
+        exchanges = self._column(batch, "exchange", self._target.exchange)
+        keys = self._column(batch, "routing_key", self._target.routing_key)
+        fields: list[Iterable[Any]] = [
+            self._column(batch, name, value)
+            for name, value in zip(Properties._fields, self._template, strict=True)
+        ]
+        fields[_ID] = ids = self._message_ids(batch, exchanges, keys, fields[_HEADERS], bodies)
+        if self._options.dedupe_header:
+            fields[_HEADERS] = [
+                {**(headers or {}), DEDUPE_HEADER: name}
+                for headers, name in zip(fields[_HEADERS], ids, strict=False)
+            ]
+        properties = map(_properties, zip(*fields, strict=False))
+        mandatory = repeat(self._options.mandatory)
+        parts = zip(exchanges, keys, bodies, properties, mandatory, strict=False)
+        return list(map(_outgoing, parts))
+
+    @staticmethod
+    def _bodies(batch: pa.RecordBatch) -> list[bytes]:
+        column = batch.column("body")
+        if column.null_count:
+            raise OptionError("body", "is null in a row; a message needs a body, if an empty one")
+        bodies: list[bytes] = column.cast(pa.binary()).to_pylist()  # text is UTF-8 there already
+        return bodies
+
+    def _column(self, batch: pa.RecordBatch, name: str, otherwise: Any) -> Iterable[Any]:
+        """Values of a column, or `otherwise` where it has none: of any length where it is none."""
+        if name not in COLUMNS or name not in batch.schema.names:
+            return repeat(otherwise)
+        column = batch.column(name)
+        values: list[Any] = column.to_pylist()
+        if name == "headers":
+            given = otherwise or {}
+            return [otherwise if each is None else {**given, **dict(each)} for each in values]
+        if name == "expiration":
+            values = [None if each is None else str(each) for each in values]
+        if column.null_count and otherwise is not None:
+            return [otherwise if each is None else each for each in values]
+        return values
+
+    def _message_ids(
+        self,
+        batch: pa.RecordBatch,
+        exchanges: Iterable[str],
+        keys: Iterable[str],
+        headers: Iterable[Mapping[str, Any] | None],
+        bodies: list[bytes],
+    ) -> list[str]:
+        given: Iterable[str | None] = repeat(None)
+        if self._use_column and self._id_column in batch.schema.names:
+            column = batch.column(self._id_column)
+            ids: list[str] = column.to_pylist()
+            if not column.null_count:
+                return ids
+            given = ids
         if self._options.ids == "column":
             raise OptionError(
                 self._id_column, "is null in a row; with ids=column every row needs an id"
             )
-        return self._ids.next(exchange, key, headers, body)
-
-    def _properties(self, columns: Mapping[str, Sequence[Any]], rows: int) -> list[Properties]:
-        if not columns:
-            return [self._template] * rows
-        made = []
-        names = list(columns)
-        for values in zip(*columns.values(), strict=True):
-            given = {
-                name: value for name, value in zip(names, values, strict=True) if value is not None
-            }
-            if "headers" in given:
-                given["headers"] = {**(self._template.headers or {}), **dict(given["headers"])}
-            if "expiration" in given:
-                given["expiration"] = str(given["expiration"])
-            made.append(self._template._replace(**given))
-        return made
+        return [
+            self._ids.next(exchange, key, header, body) if name is None else name
+            for name, exchange, key, header, body in zip(
+                given, exchanges, keys, headers, bodies, strict=False
+            )
+        ]

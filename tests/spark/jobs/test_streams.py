@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -92,6 +93,9 @@ def test_reliability_of_a_stream_is_that_of_the_batch(spark: SparkSession, tmp_p
     assert as_set(streamed(jobs.reliability(stream), tmp_path, mode="complete")) == wanted
 
 
+TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+
+
 def test_compacting_files_that_came_twice_gives_each_event_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -112,6 +116,13 @@ def test_compacting_files_that_came_twice_gives_each_event_once(
     for got, wanted in zip(sorted(compacted, key=key), sorted(once, key=key), strict=True):
         got.pop("_corrupt_record")
         assert got == wanted
+
+    # Integers have statistics to skip by. What the session of the caller writes is its own affair.
+    some = next((tmp_path / "parquet").rglob("*.parquet"))
+    column = parquet.ParquetFile(some).metadata.row_group(0).column(3)
+    assert (column.path_in_schema, column.physical_type) == ("ts", "INT64")
+    assert column.is_stats_set
+    assert spark.conf.get(TIMESTAMPS) == "INT96"
 
     # A second run has nothing to do, and one after new files takes only those.
     more = Lines("n2")

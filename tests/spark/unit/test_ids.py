@@ -53,6 +53,18 @@ def test_content_id_follows_its_row(rows: list[Message]) -> None:
     assert before == after
 
 
+def test_content_ids_are_those_of_every_version() -> None:
+    """A retry under the next version must give the ids of the first attempt."""
+    rows: list[Message] = [("ex", "k", None, b"body"), ("ex", "k", {"a": "1"}, b"body")]
+    rows += [("ex", "other", None, b"body"), ("ex", "k", None, b"body")]
+    assert content(rows, "q/1", 3) == [
+        "5b7f60e7c6011e4f8ade470f5e0fdd04-0",
+        "809c0393427abf65b0636f2e7dc6f821-0",
+        "1a79319df9e50fe7bd2556b53dfb680a-0",
+        "5b7f60e7c6011e4f8ade470f5e0fdd04-1",
+    ]
+
+
 def test_content_ids_differ_by_scope_and_by_partition() -> None:
     row: list[Message] = [("", "k", None, b"x")]
     assert len({*content(row), *content(row, "q/2"), *content(row, partition=1)}) == 3

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from broker_client.config_publishing import PublicationConfig, PublicationOptions
 from broker_client.message import PERSISTENT, TRANSIENT
 from broker_client.spark.endpoints import Target
 from broker_client.spark.errors import OptionError
@@ -23,7 +24,7 @@ def options(**given: Any) -> SinkOptions:
 
 def made(columns: dict[str, pa.Array], **given: Any) -> list[Any]:
     maker = MessageMaker(options(**given), TARGET, ContentIds("scope", 0))
-    return maker.messages(pa.record_batch(columns))
+    return [each for some in maker.messages(pa.record_batch(columns)) for each in some]
 
 
 def test_body_alone_goes_where_the_options_say() -> None:
@@ -50,6 +51,30 @@ def test_row_says_otherwise_where_it_says_anything() -> None:
     assert (first.properties.priority, first.properties.expiration) == (3, "1500")
     assert first.properties.headers == {"h": "1"}
     assert second.properties.headers is None
+
+
+def test_more_rows_than_are_made_at_a_time_keep_their_order_and_their_own_ids() -> None:
+    numbers = list(range(2_500))
+    messages = made({"body": pa.array([str(each % 10) for each in numbers]), "priority": numbers})
+    assert [each.properties.priority for each in messages] == numbers
+    assert [each.body for each in messages] == [str(each % 10).encode() for each in numbers]
+    assert len({each.properties.message_id for each in messages}) == len(numbers)
+
+
+def test_null_leaves_what_the_publication_says_and_headers_are_merged() -> None:
+    options_ = PublicationOptions(headers={"a": "1"}, priority=5, content_type="text/x")
+    publication = PublicationConfig(name="p", vhost="/", exchange="ex", options=options_)
+    maker = MessageMaker(options(), Target("ex", "key", publication), ContentIds("scope", 0))
+    columns = {
+        "body": pa.array(["x", "y"]),
+        "priority": pa.array([None, 3]),
+        "content_type": pa.array([None, "text/y"]),
+        "headers": pa.array([None, [("b", "2")]], pa.map_(pa.string(), pa.string())),
+    }
+    ((first, second),) = maker.messages(pa.record_batch(columns))
+    assert first.properties[:3] == ("text/x", None, {"a": "1"})
+    assert second.properties[:3] == ("text/y", None, {"a": "1", "b": "2"})
+    assert [first.properties.priority, second.properties.priority] == [5, 3]
 
 
 def test_message_id_column_is_used_and_null_gets_a_content_id() -> None:
