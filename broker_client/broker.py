@@ -108,6 +108,7 @@ class Broker(Emitter):
         self._closed = False
         self._half_made = False  # `create` failed; there may be something to nuke
         self._ended = asyncio.Event()
+        self._closer: asyncio.Task[None] | None = None
         self._forgotten: weakref.finalize[[str, int], Broker] | None = None
 
     @classmethod
@@ -167,9 +168,8 @@ class Broker(Emitter):
                 self._shovels.append(Shovel(shovel, self._publisher, self._shovel_failed))
                 self._shovels[-1].start(await self.subscribe(shovel.subscription))
         except BaseException as error:
-            await self._close_vhosts()
             self._closing = self._closed = True
-            self._end()
+            await self._close()
             if isinstance(error, BrokerClientError):
                 self._half_made, error.broker = True, self
             raise
@@ -255,7 +255,8 @@ class Broker(Emitter):
         """`publish` from another thread, and wait there for the outcome.
 
         Raises:
-            WrongLoopError: called from the event loop's own thread, which it would stop.
+            WrongLoopError: called from the event loop's own thread, which it would stop, or while
+                the loop does not run.
             PublishError: it did not end as `success`; and what `publish` raises.
         """
         loop = self._loop
@@ -267,6 +268,8 @@ class Broker(Emitter):
             running = None
         if running is loop:
             raise WrongLoopError("publish_sync would stop the event loop it waits for")
+        if not loop.is_running():
+            raise WrongLoopError("publish_sync waits for an event loop that does not run")
 
         async def publish_and_wait() -> Outcome:
             return await (await self.publish(name, content, routing_key, **overrides))
@@ -493,15 +496,30 @@ class Broker(Emitter):
             raise
         finally:
             self._closed = True
-            await self._close_vhosts()
-            self._end()
+            await self._close()
 
-    def _end(self) -> None:
-        self._ended.set()
-        if self._forgotten is not None:
-            self._forgotten.detach()
+    async def _close(self) -> None:
+        """Let go of everything, also when whoever waits for that is cancelled."""
+        if self._closer is None:
+            caller = asyncio.current_task()
+            self._closer = asyncio.create_task(self._let_go(caller), name="broker: close")
+        try:
+            await asyncio.shield(self._closer)
+        except asyncio.CancelledError:
+            await asyncio.wait([self._closer])
+            raise
 
-    async def _close_vhosts(self) -> None:
+    async def _let_go(self, caller: asyncio.Task[Any] | None) -> None:
+        try:
+            await self._close_all(caller)
+        finally:
+            self._ended.set()
+            if self._forgotten is not None:
+                self._forgotten.detach()
+
+    async def _close_all(self, caller: asyncio.Task[Any] | None) -> None:
+        for subscription in (*self._ending, *self._subscriptions):
+            await subscription.end(caller)  # where `shutdown` was cancelled before it came to that
         await self._publisher.close()
         for vhost in self._vhosts.values():
             try:
@@ -509,8 +527,9 @@ class Broker(Emitter):
             except BrokerClientError as error:
                 log.warning("%r: while closing: %s", vhost, error)
         await self._senders.cancel()
-        await self._tasks.wait(timeout=_DRAIN_TIMEOUT)  # async listeners of the last events
-        await self._tasks.cancel()
+        # Async listeners of the last events; one of them may be who waits for us.
+        await self._tasks.wait(timeout=_DRAIN_TIMEOUT, spare=caller)
+        await self._tasks.cancel(spare=caller)
         await self._consuming.close()
         await self._nodes.close()
         if self._event_log is not None:

@@ -56,7 +56,7 @@ class ForwardOverrides(PublishOverrides, total=False):
 
 _PUBLISH_OPTIONS = PublishOverrides.__required_keys__ | PublishOverrides.__optional_keys__
 _FORWARD_OPTIONS = ForwardOverrides.__required_keys__ | ForwardOverrides.__optional_keys__
-_LONGEST_EXPIRATION = 4_294_967.0  # seconds; RabbitMQ: 2**32 - 1 ms
+_LONGEST_EXPIRATION = 315_360_000.0  # seconds; RabbitMQ: ten years of 365 days
 
 
 def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> None:

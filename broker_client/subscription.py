@@ -241,9 +241,15 @@ class Subscription(Emitter):
 
         Waits `close_timeout` at most; what is unsettled then goes back to its queue, and handlers
         that still run are cancelled. Recovery that waits for a `defer` gives back at once.
-        A handler may call it: it is not waited for, nor cancelled. Harmless twice.
+        A handler may call it, and settle its own message before or after: then it returns at once,
+        and the rest happens beside the handler, which is not cancelled. Harmless twice.
         """
-        await self.cancel_for(asyncio.current_task())
+        caller = asyncio.current_task()
+        if self.is_handled_by(caller) and not self.is_cancelled:
+            self._tasks.spawn(self.cancel_for(caller), f"cancel {self.config.name}")
+            await asyncio.sleep(0)  # it has begun: nothing more is handed over
+            return
+        await self.cancel_for(caller)
 
     async def cancel_for(self, caller: asyncio.Task[Any] | None) -> None:
         """`cancel`, on behalf of the task `caller`, which may be one of our handlers."""
@@ -254,10 +260,18 @@ class Subscription(Emitter):
         self._stopping.set()
         self._intake.hold()
         try:
-            try:
-                await self._session.drain(self._handlers, caller)
-            finally:
-                await self._end(caller)
+            await self._session.drain(self._handlers, caller)
+        finally:
+            await self.end(caller)
+
+    async def end(self, caller: asyncio.Task[Any] | None) -> None:
+        """Stop at once: what is unsettled goes back, handlers that run are cancelled.
+
+        Not `caller`. Harmless after `cancel`.
+        """
+        self._stopping.set()
+        try:
+            await self._stop(caller)
         finally:
             self._session.state = "cancelled"
             self._deliveries.end()
@@ -267,7 +281,7 @@ class Subscription(Emitter):
         """True when `task` is one of our running handlers."""
         return task in self._handlers
 
-    async def _end(self, caller: asyncio.Task[Any] | None) -> None:
+    async def _stop(self, caller: asyncio.Task[Any] | None) -> None:
         self._session.end()
         runner = self._runner
         if runner is not None and runner is not caller:

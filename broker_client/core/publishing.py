@@ -18,7 +18,7 @@ from broker_client.message import Delivery, Outgoing, Returned
 
 _OURS = frozenset(("CC", "BCC", "x-delay"))
 """Headers that mean something to a publish."""
-_LONGEST_EXPIRATION = 2**32 - 1  # milliseconds, as RabbitMQ's
+_LONGEST_EXPIRATION = 315_360_000_000  # milliseconds; RabbitMQ: ten years of 365 days
 _REPLY_ADDRESS = f"{REPLY_TO}."
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 

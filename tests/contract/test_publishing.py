@@ -243,3 +243,15 @@ async def test_messages_of_one_channel_keep_their_order(watch: Watch) -> None:
     await watch.publish(a_message(b"last"))
     taken = [delivery.body for delivery in await watch.drain("q")]
     assert taken == [*(b"%d" % number for number in range(20)), b"last"]
+
+
+@pytest.mark.parametrize("expiration", ["-1", "1.5", "soon", "315360000001"])
+async def test_expiration_that_is_none_closes_the_channel(watch: Watch, expiration: str) -> None:
+    await watch.channel.publish([a_message(b"x", expiration=expiration)])
+    assert await watch.closed_with() == 406
+
+
+async def test_longest_expiration_is_taken(watch: Watch) -> None:
+    await watch.publish(a_message(b"x", expiration="315360000000"))
+    [delivery] = await watch.drain("q")
+    assert delivery.properties.expiration == "315360000000"

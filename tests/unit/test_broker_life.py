@@ -101,6 +101,52 @@ def test_broker_that_is_collected_open_is_warned_of_and_no_other_e6(
     ]
 
 
+async def test_shutdown_that_is_cancelled_at_any_time_is_completed_all_the_same() -> None:
+    for turns in range(40):
+        broker = await Broker.create(CONFIG)
+        subscription = await broker.subscribe("q", lambda *args: None)
+        await eventually(lambda subscription=subscription: subscription.is_subscribed)
+        ending = asyncio.create_task(broker.shutdown())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.wait([ending])
+        async with asyncio.timeout(2.0):
+            await broker.shutdown()
+        assert broker.connections() == [("/", "embedded://")]
+        assert not broker.health().live
+
+
+def test_publish_sync_while_the_loop_does_not_run_is_refused() -> None:
+    loop = asyncio.new_event_loop()
+
+    async def create() -> Broker:
+        return await Broker.create(CONFIG)
+
+    broker = loop.run_until_complete(create())
+    try:
+        with pytest.raises(WrongLoopError, match="does not run"):
+            broker.publish_sync("/q", "x")
+    finally:
+        loop.run_until_complete(broker.shutdown())
+        loop.close()
+
+
+async def test_listener_of_an_event_may_shut_down() -> None:
+    broker = await Broker.create(CONFIG)
+    over = asyncio.Event()
+
+    async def stop(error: Exception, vhost: str) -> None:
+        await broker.shutdown()
+        over.set()
+
+    broker.on("error", stop)
+    broker.emit("error", ValueError("the application gives up"), "/")
+    async with asyncio.timeout(5.0):
+        await over.wait()
+    assert repr(broker).startswith("<Broker closed")
+
+
 async def test_health_of_a_broker_that_is_up_and_of_one_that_is_closed() -> None:
     async with Broker.create(CONFIG) as broker:
         health = broker.health()
@@ -130,7 +176,10 @@ async def test_nuke_ends_what_is_still_queued_r215() -> None:
 
 
 async def test_exclusive_queue_works_on_the_built_in_broker() -> None:
-    config = {"vhosts": {"/": {"queues": {"q": {"options": {"exclusive": True}}}}}}
+    config = {
+        "vhosts": {"/": {"queues": {"q": {"options": {"exclusive": True}}}}},
+        "defaults": {"subscriptions": {"close_timeout": "100ms"}},
+    }
     async with Broker.create(config) as broker:
         got = asyncio.Event()
 

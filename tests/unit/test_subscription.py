@@ -618,6 +618,26 @@ async def test_cancel_by_a_handler_of_its_own_does_not_wait_for_it(desk: Desk) -
     assert channel.how_ended == "closed"
 
 
+async def test_handler_that_cancels_its_subscription_may_settle_after_it(desk: Desk) -> None:
+    cancelled: list[bool] = []
+
+    async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        await desk.subscription.cancel()
+        cancelled.append(desk.subscription.is_cancelled)
+        await ack_or_nack()
+
+    desk.listen("ack_lost", "error")
+    channel = await desk.consume(handle)
+    channel.deliver()
+    before = asyncio.get_running_loop().time()
+    await settle()
+    assert cancelled == [True]
+    assert channel.settled == [("ack", 1, False)]
+    assert desk.events() == []
+    assert channel.how_ended == "closed"
+    assert asyncio.get_running_loop().time() == before
+
+
 async def test_cancel_that_is_cancelled_ends_the_consumer_all_the_same() -> None:
     desk = Desk(close_timeout=60.0)
     channel = await desk.consume()
