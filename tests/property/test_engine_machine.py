@@ -150,6 +150,17 @@ class EngineMachine(RuleBasedStateMachine):
         self.desk.engine.check_conservation()
 
     @invariant()
+    def bodies_in_memory_are_counted(self) -> None:
+        engine = self.desk.engine
+        held = [
+            entry
+            for queue in engine.vhosts["/"].queues.values()
+            for entry in (*queue.ready, *queue.deferred.keys())
+        ]
+        held += [e for channel in engine._channels.values() for e in channel.ledger.entries()]
+        assert engine.resident_bytes == sum(len(entry.message.body) for entry in held)
+
+    @invariant()
     def in_flight_of_the_queues_is_in_flight_of_the_channels(self) -> None:
         engine = self.desk.engine
         by_channel = sum(

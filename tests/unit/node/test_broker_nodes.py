@@ -60,3 +60,29 @@ async def test_the_configuration_reaches_the_scan_loop() -> None:
         policy = broker.nodes.node()._scanner.policy
         assert policy.settings.selection_count == 7
         assert policy.settings.interval == 0.1
+
+
+async def test_publishes_wait_while_the_node_is_short_of_memory_and_go_on_when_it_is_not() -> None:
+    config = {**CONFIG, "node": {"memory_high_watermark": "1KiB"}}
+    bodies = [f"{number:03d}".ljust(300) for number in range(30)]
+    async with Broker.create(config) as broker, asyncio.timeout(15.0):
+        told: list[str] = []
+        broker.on("blocked", lambda reason, vhost: told.append(reason))
+        broker.on("unblocked", lambda vhost: told.append("unblocked"))
+        first = [await broker.publish("later", body) for body in bodies[:10]]
+        await asyncio.gather(*first)  # what was under way is taken all the same
+        await eventually(lambda: told == ["low on memory"])
+        rest = [await broker.publish("later", body) for body in bodies[10:]]
+        node = broker.nodes.node()
+        await node.settled()
+        assert node.stats().queues[0].message_count == 10
+        seen: list[Any] = []
+
+        async def handle(message: Any, content: Any, ack_or_nack: Any) -> None:
+            seen.append(content)
+            await ack_or_nack()
+
+        await broker.subscribe("later", handle)
+        await asyncio.gather(*rest)
+        await eventually(lambda: seen == bodies)
+        await eventually(lambda: told[-1] == "unblocked")
