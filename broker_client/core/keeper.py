@@ -39,6 +39,7 @@ class Keeper:
         self.resident_bytes = 0
         """Bodies that are in memory; a copy in each queue counts."""
         self._last_message: Outgoing | None = None
+        """Recorded last; what has come since the effects were taken are copies of one publish."""
         self._fresh: list[Entry] = []
 
     def appended(self, entry: Entry, due_at: float | None = None) -> None:
@@ -97,6 +98,7 @@ class Keeper:
         Called as the effects are taken, and before: nobody asks for a message before the store
         has it.
         """
+        self._last_message = None  # published again, it is another: the store may be past this one
         fresh = self._fresh
         if not fresh:
             return

@@ -321,6 +321,24 @@ async def test_a_queue_that_is_deleted_or_purged_leaves_nothing_in_the_file(
     assert rows(path, "SELECT count(*) FROM messages") == [(3,)]
 
 
+async def test_a_message_that_is_published_again_is_another_and_each_is_kept(opened: Open) -> None:
+    """The very object: so it is when a channel dies before the confirm."""
+    again = a_message("q", b"again", delivery_mode=PERSISTENT)
+    async with opened() as desk:
+        desk.queue()
+        for times in (1, 2, 1):  # in one commit as well as in several
+            for _ in range(times):
+                desk.node.engine.publish(desk.channel, again, desk.node.now())
+            desk.node.wake()
+            await desk.node.settled()
+        delivery = desk.take()
+        assert delivery is not None
+        desk.node.finish(desk.channel, delivery.delivery_tag)
+        assert (desk.node.failure, desk.ear.confirmed) == (None, 4)
+    async with opened() as desk:
+        assert desk.drain() == [(b"again", False)] * 3
+
+
 # --------------------------------------------------------------------- memory
 
 
