@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 WINDOW = 1024
 BODY = "x" * 100
-ROUNDS = 3
+ROUNDS = 5
 FEED_ROUNDS = 7
 
 
@@ -46,19 +46,9 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def best(
-    work: Callable[[], Any], rounds: int = ROUNDS, *, before: Callable[[], Any] | None = None
-) -> float:
-    """Seconds of the fastest of some rounds, after a first one that warms up.
-
-    `before` each round something else may be done, which is not counted.
-    """
-    taken = []
-    for _ in range(rounds + 1):
-        if before is not None:
-            before()
-        taken.append(timed(work))
-    return min(taken[1:])
+def best(work: Callable[[], Any], rounds: int = ROUNDS) -> float:
+    """Seconds of the fastest of some rounds, after a first one that warms up."""
+    return min([timed(work) for _ in range(rounds + 1)][1:])
 
 
 class Bench:
@@ -125,8 +115,26 @@ class Bench:
             ),
         ]
 
-    def plain_publisher(self) -> float:
-        """Seconds of a Broker fed from a list, with the same window."""
+    def publishers(self) -> Iterator[Ratio]:
+        """From a list, from the driver and from executors, to the same queue, emptied each time."""
+        works = {"plain": self._publish_list, "driver": self._publish_frame, "sink": self._save}
+        taken = in_turns(works, rounds=ROUNDS, before=self.purge)
+        seconds = {name: median(each) for name, each in taken.items()}
+        yield Ratio(
+            "driver iterator / plain publisher",
+            middle(taken["plain"], taken["driver"]),
+            0.5,
+            figures=rates(self.rows, driver=seconds["driver"], plain=seconds["plain"]),
+        )
+        yield Ratio(
+            "executor sink, 2 tasks / driver iterator",
+            middle(taken["driver"], taken["sink"]),
+            1.0,
+            figures=rates(self.rows, sink=seconds["sink"], driver=seconds["driver"]),
+        )
+
+    def _publish_list(self) -> None:
+        """A Broker fed from a list, with the same window."""
 
         async def publish(broker: Broker) -> None:
             waiting: list[Publication] = []
@@ -137,14 +145,14 @@ class Bench:
             for each in waiting:
                 await each
 
-        # A queue that grows from round to round would slow the later ones down.
-        return best(lambda: self.publisher.run(publish, timeout=600), 2, before=self.purge)
+        self.publisher.run(publish, timeout=600)
 
-    def driver_iterator(self) -> float:
-        def publish() -> None:
-            self.publisher.publish_frame(self.frame(), "p", window=WINDOW, progress=False)
+    def _publish_frame(self) -> None:
+        self.publisher.publish_frame(self.frame(), "p", window=WINDOW, progress=False)
 
-        return best(publish, 2, before=self.purge)
+    def _save(self) -> None:
+        writer = self.frame(partitions=2).write.format("broker").option("url", self.url)
+        writer.option("routingKey", self.queue).mode("append").save()
 
     def memory(self) -> Ratio:
         """Growth of the driver's memory for ten times the rows."""
@@ -177,13 +185,6 @@ class Bench:
         return float(max(0, peak - before))
 
     # ------------------------------------------------------------------ executors
-
-    def executor_sink(self) -> float:
-        def save() -> None:
-            writer = self.frame(partitions=2).write.format("broker").option("url", self.url)
-            writer.option("routingKey", self.queue).mode("append").save()
-
-        return best(save, 2, before=self.purge)
 
     def decoding(self) -> Ratio:
         """Rows to messages in a writer that gets Arrow batches, and in one that gets rows."""
@@ -314,22 +315,9 @@ def measure(spark: SparkSession, *, rows: int = 20_000) -> Iterator[Ratio]:
         bench = Bench(spark, server.url(server.make_vhost()), rows, Path(folder))
         try:
             yield from bench.feeds()
-            plain, driver = bench.plain_publisher(), bench.driver_iterator()
-            yield Ratio(
-                "driver iterator / plain publisher",
-                plain / driver,
-                0.5,
-                figures=rates(rows, driver=driver, plain=plain),
-            )
+            yield from bench.publishers()
             yield bench.memory()
             bench.purge()
-            sink = bench.executor_sink()
-            yield Ratio(
-                "executor sink, 2 tasks / driver iterator",
-                driver / sink,
-                1.0,
-                figures=rates(rows, sink=sink, driver=driver),
-            )
             yield bench.decoding()
             yield from bench.sources()
         finally:

@@ -29,17 +29,22 @@ class Ratio:
 
 
 def in_turns(
-    works: Mapping[str, Callable[[], Any]], *, rounds: int, warm_up: int = 1
+    works: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    warm_up: int = 1,
+    before: Callable[[], Any] = lambda: None,
 ) -> dict[str, list[float]]:
     """Seconds of each of `works`, round by round, the first rounds left out.
 
     In each round all of them run, so that a busy machine and a JVM that is still getting faster
-    are the same for all.
+    are the same for all. `before` each of them something else may be done, which is not counted.
     """
     taken: dict[str, list[float]] = {name: [] for name in works}
     for number in range(warm_up + rounds):
         names = list(works)
         for name in names if number % 2 else reversed(names):
+            before()
             started = time.perf_counter()
             works[name]()
             if number >= warm_up:
