@@ -236,6 +236,14 @@ class Connection:
     # ------------------------------------------------------------------ keeping it
 
     async def _keep(self) -> None:
+        try:
+            await self._keep_on()
+        except asyncio.CancelledError:
+            if not self._closed:  # the loop ends, and nobody has called `close`
+                await self.close()
+            raise
+
+    async def _keep_on(self) -> None:
         while True:
             if self._link is None:
                 new_link = await self._reconnect()
