@@ -14,7 +14,7 @@ from tests.docs.processes import run_python
 from tests.support.rabbitmq import RabbitMQ
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 def test_bench_measures_each_client_and_writes_json(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     vhost = rabbitmq.make_vhost()
     file = tmp_path / "new" / "bench.json"
@@ -32,14 +32,14 @@ def test_bench_measures_each_client_and_writes_json(rabbitmq: RabbitMQ, tmp_path
     assert "aio-pika" in written["versions"][BASE]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_emitter_is_measured() -> None:
     done = run_python("-m", "bench.emitter", "--number", "500")
     assert done.returncode == 0, done.stderr
     assert "make, listen, emit" in done.stdout
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_loop_lag_is_measured() -> None:
     done = run_python("-m", "bench.loop_lag", "--number", "500")
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ import pytest
 from tests.docs.processes import run_python
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("module", "options", "row"),
     [

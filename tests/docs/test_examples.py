@@ -15,7 +15,7 @@ from tests.docs.documents import ROOT
 from tests.docs.processes import run_python
 from tests.support.rabbitmq import RabbitMQ
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 RETRY = """\
 tea: attempt 1 fails

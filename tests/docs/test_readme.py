@@ -14,7 +14,7 @@ README = "README.md"
 LOCAL_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("block", python_blocks(README), ids=lambda block: f"line {block.line}")
 def test_program_prints_what_the_readme_shows(block: Block, tmp_path: Path) -> None:
     assert block.output is not None, "show the output of every program"

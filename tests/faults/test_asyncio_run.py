@@ -95,13 +95,13 @@ def check(status: int, errors: str, ending: float, *, forgotten: int = 0) -> Non
     assert ending < AT_EXIT
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["shut down", "cut"])
 async def test_twenty_runs_leave_nothing_and_complain_of_nothing(place: Place, how: str) -> None:
     check(*await run(place.url, place.vhost, how, proxy=place.proxy))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["forgotten", "forgotten after a cut"])
 async def test_each_forgotten_shutdown_is_told_of_once_and_by_nothing_else(
     place: Place, how: str
@@ -109,7 +109,7 @@ async def test_each_forgotten_shutdown_is_told_of_once_and_by_nothing_else(
     check(*await run(place.url, place.vhost, how, proxy=place.proxy), forgotten=RUNS)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["shut down", "forgotten"])
 async def test_runs_on_the_built_in_broker_are_alike(how: str) -> None:
     status, errors, ending = await run("embedded://", "/", how)

@@ -34,7 +34,7 @@ async def consumers_of(place: Place, queue: str) -> int:
 # --------------------------------------------------------------------------- B1
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("loss", ["closed by the broker", "reset", "stall", "reset and refused"])
 async def test_consumer_is_back_within_two_seconds_of_the_broker_b1(
     place: Place, loss: str
@@ -77,7 +77,7 @@ async def test_consumer_is_back_within_two_seconds_of_the_broker_b1(
 # --------------------------------------------------------------------------- B7
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_queue_of_ones_own_comes_back_with_its_binding_and_gets_one_copy_b7(
     place: Place,
 ) -> None:
@@ -125,7 +125,7 @@ async def declare(place: Place, queue: str, **arguments: int) -> None:
     await link.close()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_mismatch_at_the_start_names_both_within_a_second_b8(place: Place) -> None:
     await declare(place, "odd", **{"x-max-length": 1})
     config = a_config(place.url, place.vhost)
@@ -137,7 +137,7 @@ async def test_mismatch_at_the_start_names_both_within_a_second_b8(place: Place)
     assert "queue 'odd'" in str(error)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_mismatch_leaves_the_other_subscriptions_and_the_processor_alone_b8(
     place: Place,
 ) -> None:
@@ -165,7 +165,7 @@ async def test_mismatch_leaves_the_other_subscriptions_and_the_processor_alone_b
 # --------------------------------------------------------------------------- B10
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 async def test_counts_return_to_where_they_were_b10(place: Place) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["connection"]["retry"] = {**QUICK, "stable_after": "1ms"}
@@ -217,7 +217,7 @@ def _more(broker: Broker, vhost: str, connects: int) -> Callable[[], bool]:
 # --------------------------------------------------------------------------- blocked
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 async def test_acks_go_on_while_publishers_are_blocked(rabbitmq: RabbitMQ, place: Place) -> None:
     config = a_config(place.url, place.vhost, timeout="60s")
     config["vhosts"][place.vhost]["subscriptions"]["work"]["prefetch"] = 5
@@ -249,7 +249,7 @@ async def test_acks_go_on_while_publishers_are_blocked(rabbitmq: RabbitMQ, place
 # --------------------------------------------------------------------------- life
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_everything_ends_in_time_while_the_broker_is_away(place: Place) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["connection"]["connect_timeout"] = "2s"
@@ -266,7 +266,7 @@ async def test_everything_ends_in_time_while_the_broker_is_away(place: Place) ->
     async with asyncio.timeout(10.0):
         await down.wait()
     for call in (broker.connect(place.vhost), broker.purge(), broker.bounce(timeout=1.0)):
-        async with asyncio.timeout(6.0):
+        async with asyncio.timeout(15.0):
             with pytest.raises(ConnectFailedError, match=r"guest:\*\*\*@"):
                 await call
     async with asyncio.timeout(10.0):
@@ -276,7 +276,7 @@ async def test_everything_ends_in_time_while_the_broker_is_away(place: Place) ->
     place.proxy.resume()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_shutdown_while_the_broker_is_away_ends_in_time_and_tells_each_publish(
     place: Place,
 ) -> None:
@@ -295,7 +295,7 @@ async def test_shutdown_while_the_broker_is_away_ends_in_time_and_tells_each_pub
         await publication
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_broker_that_closes_in_order_is_told_as_close_r222(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost)) as broker:
         heard: list[str] = []

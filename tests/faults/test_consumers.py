@@ -18,7 +18,7 @@ from tests.faults.conftest import Place
 from tests.support.eventually import eventually
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_queue_deleted_while_consuming_comes_back_and_is_consumed(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost)) as broker:
         broker.on("error", lambda error, vhost: None)
@@ -38,7 +38,7 @@ async def test_queue_deleted_while_consuming_comes_back_and_is_consumed(place: P
         assert app.errors == []
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_consumer_that_the_broker_loses_without_a_word_is_back_b1(place: Place) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["subscriptions"]["work"]["check_interval"] = "200ms"
@@ -57,7 +57,7 @@ async def test_consumer_that_the_broker_loses_without_a_word_is_back_b1(place: P
         assert await asyncio.to_thread(place.server.lose_consumers, place.vhost, "work") == 1
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_queue_of_another_that_is_missing_is_reported_until_it_is_back(
     place: Place,
 ) -> None:
@@ -79,7 +79,7 @@ async def test_queue_of_another_that_is_missing_is_reported_until_it_is_back(
         await other.close()
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_late_ack_after_a_cut_is_told_and_not_sent(place: Place) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["subscriptions"]["work"]["prefetch"] = 3
@@ -118,7 +118,7 @@ async def test_late_ack_after_a_cut_is_told_and_not_sent(place: Place) -> None:
     assert await drained(place.server.url(), place.vhost, "work") == []
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_acks_of_handled_messages_reach_the_broker_when_it_shuts_down(place: Place) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["subscriptions"]["work"]["prefetch"] = 50
@@ -151,7 +151,7 @@ async def test_acks_of_handled_messages_reach_the_broker_when_it_shuts_down(plac
     assert state.message_count == 50, "the follow-ups, and nothing that was handled"
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_subscription_that_nobody_holds_consumes_on_after_a_cut_b2(place: Place) -> None:
     """B2: the broker holds what it needs; names of the application's do not matter."""
     handled: list[str | None] = []

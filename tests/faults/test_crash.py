@@ -12,7 +12,7 @@ from tests.faults.crash import Victim, compare
 KILLS = 4
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_killed_at_random_moments_it_loses_nothing_and_brings_nothing_back(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     victim = Victim(tmp_path, seed)

@@ -31,7 +31,7 @@ class Cutter:
             self.cuts += 1
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_ten_cuts_while_publishing_and_consuming_lose_nothing(
     place: Place, chance: random.Random
 ) -> None:
@@ -58,7 +58,7 @@ async def test_ten_cuts_while_publishing_and_consuming_lose_nothing(
     assert set(repeats) <= set(app.handled)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_published_while_down_arrives_in_order_once_it_is_up(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost, timeout="30s")) as broker:
         broker.on("error", lambda error, vhost: None)
@@ -86,7 +86,7 @@ async def test_published_while_down_arrives_in_order_once_it_is_up(place: Place)
     assert len(record) == 20
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_link_closed_in_order_by_the_peer_is_made_again(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost)) as broker:
         broker.on("error", lambda error, vhost: None)
@@ -102,7 +102,7 @@ async def test_link_closed_in_order_by_the_peer_is_made_again(place: Place) -> N
         app.check_ends()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_connections_closed_by_an_operator_are_made_again(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost)) as broker:
         errors: list[str] = []

@@ -15,7 +15,7 @@ MESSAGES = 5_000
 VHOST = "/"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_killed_server_loses_nothing_that_was_accepted(
     rabbitmq_restartable: RabbitMQ, chance: random.Random
 ) -> None:

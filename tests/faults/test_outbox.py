@@ -64,7 +64,7 @@ async def said(child: asyncio.subprocess.Process) -> str:
         return (await child.stdout.readline()).decode().strip()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_accepted_while_the_broker_is_down_and_killed_in_between_all_arrive_in_order(
     rabbitmq_restartable: RabbitMQ, chance: random.Random, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from tests.support.eventually import eventually
 _LARGE = 8 * 1024 * 1024
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_cut_amid_a_large_publish_is_never_a_cancellation_e4(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost, timeout="20s")) as broker:
         broker.on("error", lambda error, vhost: None)
@@ -32,7 +32,7 @@ async def test_cut_amid_a_large_publish_is_never_a_cancellation_e4(place: Place)
         await (await broker.publish("a", {"id": "after"}, message_id="after"))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("what", "limit"), [("subscription", 1.0), ("broker", 1.0)])
 async def test_end_that_is_cancelled_at_a_stalled_broker_is_soon_over_e4(
     place: Place, what: str, limit: float

@@ -19,7 +19,7 @@ from tests.support.eventually import eventually
 from tests.support.rabbitmq import RabbitMQ
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_stalled_link_ends_a_publish_in_time_and_its_channel_is_not_used_again(
     place: Place,
 ) -> None:
@@ -54,7 +54,7 @@ async def drained_ids(place: Place) -> list[str]:
     return taken
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_stall_longer_than_two_heartbeats_is_a_lost_link(place: Place) -> None:
     config = a_config(place.url, place.vhost, timeout="30s")
     config["vhosts"][place.vhost]["connection"]["heartbeat"] = "1s"
@@ -73,7 +73,7 @@ async def test_stall_longer_than_two_heartbeats_is_a_lost_link(place: Place) -> 
     app.check_record(await drained(place.server.url(), place.vhost, "record"))
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_broker_that_refuses_at_the_start_fails_the_start(place: Place) -> None:
     place.proxy.refuse()
     with pytest.raises(ConnectFailedError) as caught:
@@ -84,7 +84,7 @@ async def test_broker_that_refuses_at_the_start_fails_the_start(place: Place) ->
         pass
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(120)
 async def test_publish_that_times_out_while_down_never_arrives(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost, timeout="30s")) as broker:
         broker.on("error", lambda error, vhost: None)
@@ -102,7 +102,7 @@ async def test_publish_that_times_out_while_down_never_arrives(place: Place) -> 
     assert await drained_ids(place) == ["patient"]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_blocked_broker_pauses_publishing_until_it_is_unblocked(
     rabbitmq: RabbitMQ, place: Place
 ) -> None:

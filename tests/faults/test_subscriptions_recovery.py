@@ -38,7 +38,7 @@ def a_config(place: Place, **subscription: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("cuts", [0, 3])
 async def test_poison_ends_in_the_dead_letter_queue_and_nowhere_else(
     place: Place, chance: random.Random, cuts: int
@@ -84,7 +84,7 @@ async def test_poison_ends_in_the_dead_letter_queue_and_nowhere_else(
         assert set(deliveries.values()) == {4}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_plain_handler_may_block_for_longer_than_the_heartbeat(place: Place) -> None:
     """B11: it runs in a thread."""
     async with Broker.create(a_config(place)) as broker:
@@ -104,7 +104,7 @@ async def test_plain_handler_may_block_for_longer_than_the_heartbeat(place: Plac
         assert lost == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_handler_that_blocks_the_loop_is_named_and_its_message_comes_again(
     place: Place,
 ) -> None:

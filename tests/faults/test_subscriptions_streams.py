@@ -35,7 +35,7 @@ async def fill(broker: Broker, first: int, last: int) -> None:
         await (await broker.publish("log", number))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_reading_goes_on_behind_the_last_settled(place: Place) -> None:
     """F6: read 10 from the first, cut after 4 settled: the fifth is next, no settled repeated."""
     async with Broker.create(a_config(place, offset="first")) as broker:
@@ -67,7 +67,7 @@ async def test_reading_goes_on_behind_the_last_settled(place: Place) -> None:
             await settle()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("offset", "expected"), [("last", None), (3, [3, 4, 5]), ("next", [])])
 async def test_reading_begins_where_the_options_say(
     place: Place, offset: object, expected: list[int] | None

@@ -14,7 +14,7 @@ from broker_client.errors import ConnectFailedError, ManagementError
 from broker_client.management import assert_vhost, check_vhost, delete_vhost
 from tests.support.rabbitmq import RabbitMQ, free_port
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from broker_client.config_loader import load_config
 from tests.support.eventually import eventually
 from tests.support.rabbitmq import RabbitMQ
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def a_config(server: RabbitMQ, vhost: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tests.interop.conftest import RunRascal
 from tests.support.eventually import eventually
 from tests.support.rabbitmq import RabbitMQ
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(180)]
 
 KEY = "0123456789abcdef" * 4
 TEXTS: list[Any] = ["", "plain text with ü and 😀", {"order": 7, "lines": [1, 2.5, None]}]

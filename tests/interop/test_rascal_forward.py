@@ -13,7 +13,7 @@ from broker_client.routes import ForwardOverrides
 from tests.interop.conftest import RunRascal
 from tests.support.rabbitmq import RabbitMQ
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(180)]
 
 
 def a_vhost(**close_timeout: Any) -> dict[str, Any]:

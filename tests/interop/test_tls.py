@@ -74,7 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(server, port, authority, authority.sign("client"), folder)
 
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(180)]
 
 
 async def test_own_authority_and_client_certificate_make_a_link_f5(place: Place) -> None:

@@ -11,7 +11,7 @@ _POLL_INTERVAL = 0.005
 
 async def eventually(
     condition: Callable[[], object] | Callable[[], Awaitable[object]],
-    timeout: float = 5.0,
+    timeout: float = 15.0,
     message: str = "",
 ) -> None:
     """Return once `condition()`, which may be a coroutine function, is true.
