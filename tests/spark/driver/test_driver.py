@@ -1,4 +1,4 @@
-"""Publishing from the driver; failures 2, 13 and 14, and every misuse with what to do instead."""
+"""Publishing from the driver; failures 2 and 13, and every misuse with what to do instead."""
 
 from __future__ import annotations
 
@@ -178,12 +178,6 @@ def test_13_publisher_captured_in_a_function_for_executors_says_what_to_do(
         pickle.dumps(publisher)
     with pytest.raises(pickle.PicklingError, match=r'format\("broker"\)'):
         spark.range(1).rdd.foreach(lambda row: print(publisher))  # noqa: T201 - never runs
-
-
-def test_14_frame_of_spark_connect_is_refused_with_what_to_do(publisher: DriverPublisher) -> None:
-    connect = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})
-    with pytest.raises(DriverMisuseError, match=r"Spark Connect.*format\(\"broker\"\)"):
-        publisher.publish_frame(connect(), "to_queue")
 
 
 def test_running_loop_is_refused_with_what_to_do(publisher: DriverPublisher) -> None:

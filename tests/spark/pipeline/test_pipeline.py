@@ -20,6 +20,7 @@ from broker_client.spark.events import read_events
 from spark import drawing, flights, pipeline, plots
 from tests.spark.jobs.builders import Lines, write_log
 from tests.spark.pipeline.command import parquet, run
+from tests.spark.queues import Queues
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -138,16 +139,33 @@ def test_the_command_runs_by_path_from_anywhere(tmp_path: Path) -> None:
 def test_flights_add_up_on_a_slice(spark: SparkSession, tmp_path: Path) -> None:
     picture = tmp_path / "flights.png"
     out = tmp_path / "out"
-    status, printed = run("flights", "--limit", "1500", "--out", out, "--plot", picture)
+    # Published and confirmed once; enqueued, delivered and acked in two queues.
+    flights_add_up(spark, out, 8, "--plot", picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_flights_add_up_on_a_slice_through_rabbitmq(
+    spark: SparkSession, queues: Queues, tmp_path: Path
+) -> None:
+    # A client sees nothing enqueued.
+    printed = flights_add_up(spark, tmp_path, 6, "--url", queues.url)
+    assert "guest:guest" not in printed
+    assert [queues.depth(name) for name in ("departures", "late-departures", "cemetery")] == [0] * 3
+
+
+def flights_add_up(
+    spark: SparkSession, out: Path, events_of_a_message: int, *arguments: str | Path
+) -> str:
+    """Run 1,500 flights, and look at the counts; returns what was printed."""
+    status, printed = run("flights", "--limit", "1500", "--out", out, *arguments)
     assert status == 0, printed
     result = json.loads(printed.splitlines()[-1])
     assert result["published"] == result["confirmed"] == result["handled"] > 50
     assert (result["lost"], result["duplicates_unexplained"], result["adds_up"]) == (0, 0, True)
     assert sum(result["flights"].values()) == 1500
     events = read_events(spark, out / "events")
-    # Published and confirmed once; enqueued, delivered and acked in two queues.
-    assert events.count() == result["events"] == 8 * result["published"]
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert events.count() == result["events"] == events_of_a_message * result["published"]
+    return printed
 
 
 GOOD = PublishReport(published=2, confirmed=2)
