@@ -1,9 +1,9 @@
 """The records of one commit, merged into what must be written.
 
 A message that comes and goes within one batch is not written at all, and what happens to one is
-folded into its row. So a consumer that keeps up costs the disk little. All of this is done in the
-event loop; the writer's thread only hands finished rows to SQLite, since each time it needs the
-interpreter's lock it may wait milliseconds for a busy loop.
+folded into its row. So a consumer that keeps up costs the disk little. This is done in the event
+loop; the writer's thread does little more than to hand the rows to SQLite, since each time it
+needs the interpreter's lock it may wait milliseconds for a busy loop.
 """
 
 from __future__ import annotations
@@ -96,6 +96,11 @@ class Batch:
 
     def __bool__(self) -> bool:
         return bool(self._appended or not self.is_plain)
+
+    @property
+    def size(self) -> int:
+        """How many messages it brings."""
+        return len(self._appended)
 
     def message(self, record_id: int) -> Outgoing | None:
         """The message of an entry that came with this batch."""

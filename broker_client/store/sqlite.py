@@ -187,12 +187,13 @@ class SqliteFile:
     # ---------------------------------------------------------------- writing
 
     def apply(self, batch: Batch) -> None:
-        """Write `batch`, which is sealed, as one transaction, and have it on the disk.
+        """Seal `batch`, write it as one transaction, and have it on the disk.
 
         Raises:
             StoreError: nothing of it was written.
         """
         execute = self.connection.execute
+        batch.seal()
         with translated(self.path):
             if len(batch.fresh) <= _CHUNK and batch.is_plain:
                 self._take_in("fresh", batch.fresh)  # a statement is a transaction by itself

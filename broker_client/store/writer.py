@@ -23,7 +23,7 @@ from broker_client.store.sqlite import SqliteFile
 
 _READ_BYTES = 4 * 1024 * 1024  # bodies read at a time
 _MUCH = 8 * 1024 * 1024  # bodies that may wait for the commit before theirs
-_MANY = 50  # rows of a batch whose writing should begin at once
+_MANY = 50  # messages of a batch whose writing should begin at once
 _START = 0.005  # seconds the event loop waits for that, at most
 
 
@@ -140,10 +140,9 @@ class SqliteStore:
         self._asked, self._waiting = self._waiting, []
         batch, self._batch = self._batch, Batch(self._file.queue_ids)
         if self._error is None and batch:
-            batch.seal()
             self._writing = batch
             self._work.put(batch)
-            if len(batch.fresh) > _MANY:
+            if batch.size > _MANY:
                 # To begin, the thread needs the interpreter's lock. A loop that goes on at once
                 # keeps it for a whole switch interval, as long as writing and syncing takes.
                 batch.begun.acquire(timeout=_START)

@@ -31,7 +31,6 @@ def written(file: SqliteFile, *records: Record) -> None:
     """Write `records` as one transaction."""
     batch = Batch(file.queue_ids)
     batch.add(records)
-    batch.seal()
     file.apply(batch)
 
 
