@@ -3,7 +3,7 @@
 Bottom up, and a test holds that imports go down only:
 
 * ground: errors, clock, message, emitter, tasks, deadlines, stats
-* settings: config, config_loader, retry
+* settings: config, rascal, retry
 * broker side: core and amqp (pure), store, node (core, store and clock, running)
 * client side: transport (network, embedded); connection, pool; publish_queue, publication,
   topology, content, ackornack; subscription, vhost; broker
@@ -13,7 +13,7 @@ Bottom up, and a test holds that imports go down only:
 from broker_client.ackornack import AckOrNack
 from broker_client.broker import Broker
 from broker_client.config import Ack, BrokerConfig, Forward, Nack, Republish
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import (
     BrokerClientError,
     ConfigError,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar, Unpack
 
 from broker_client.client_events import DeliveryLog, PublishLog
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
-from broker_client.config_loader import Source, load_config
+from broker_client.config.loader import Source, load_config
 from broker_client.connectors import connectors_of
 from broker_client.consuming import ConsumingStores
 from broker_client.emitter import Emitter, Listener

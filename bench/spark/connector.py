@@ -22,7 +22,7 @@ import psutil
 import broker_client.spark
 from bench.spark.ratios import Ratio, in_turns, middle
 from broker_client import Broker, Publication
-from broker_client.config_url import parse_url
+from broker_client.config.url import parse_url
 from broker_client.message import Delivery
 from broker_client.spark import DriverPublisher
 from broker_client.spark.loop_thread import LoopThread

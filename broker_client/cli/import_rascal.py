@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from broker_client.config_draft import written
-from broker_client.config_loader import load_text
-from broker_client.config_rascal import converted
+from broker_client.config.loader import load_text
 from broker_client.errors import ConfigError
+from broker_client.rascal.conversion import converted
+from broker_client.rascal.draft import written
 
 
 def import_rascal(

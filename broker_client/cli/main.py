@@ -16,8 +16,8 @@ from broker_client.cli.import_rascal import import_rascal
 from broker_client.cli.stats import stats
 from broker_client.cli.store import store_app
 from broker_client.cli.summary import summary
-from broker_client.config_loader import load_config
-from broker_client.config_schema import config_schema
+from broker_client.config.loader import load_config
+from broker_client.config.schema import config_schema
 from broker_client.errors import ConfigError
 
 app = typer.Typer(

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from broker_client.broker import Broker
-from broker_client.config_loader import Source, load_config
+from broker_client.config.loader import Source, load_config
 from broker_client.content import JSON, encode
 from broker_client.errors import (
     BrokerClientError,

@@ -9,8 +9,8 @@ import ssl
 from typing import NamedTuple
 
 from broker_client.config import BrokerConfig, ConnectionConfig, PublicationConfig, TlsConfig
-from broker_client.config_loader import load_config
-from broker_client.config_url import parse_url
+from broker_client.config.loader import load_config
+from broker_client.config.url import parse_url
 from broker_client.errors import ConnectFailedError, TransportError, UnknownNameError
 from broker_client.spark.errors import OptionError
 from broker_client.spark.options import CommonOptions, SinkOptions, SourceOptions

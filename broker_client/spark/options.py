@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from broker_client.config_url import masked
-from broker_client.config_values import duration_seconds, size_bytes
+from broker_client.config.url import masked
+from broker_client.config.values import duration_seconds, size_bytes
 from broker_client.spark.errors import OptionError
 
 _MAX_PREFETCH = 65_535  # AMQP 0-9-1 §1.8.3.1: prefetch-count is a short integer

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from broker_client.clock import Clock
-from broker_client.config_node import EventLogConfig, NodeConfig
-from broker_client.config_url import parse_url
+from broker_client.config.node import EventLogConfig, NodeConfig
+from broker_client.config.url import parse_url
 from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import (

@@ -17,7 +17,7 @@ import aiormq.exceptions
 import pamqp.encode
 from yarl import URL
 
-from broker_client.config_access import TlsConfig
+from broker_client.config.access import TlsConfig
 from broker_client.errors import (
     AuthenticationRefusedError,
     ChannelClosedError,

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 
-from broker_client.config_access import TlsConfig
+from broker_client.config.access import TlsConfig
 from broker_client.errors import ConfigError, Problem
 
 _SEQUENCE, _UTF16 = 0x30, 0x1E

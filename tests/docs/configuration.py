@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 import broker_client.config as config_module
-from broker_client.config_values import DURATION_PATTERN, SIZE_PATTERN
+from broker_client.config.values import DURATION_PATTERN, SIZE_PATTERN
 from tests.docs.documents import ROOT, read
 
 DOCUMENT = "docs/configuration.md"

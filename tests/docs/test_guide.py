@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from broker_client import Broker
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from tests.docs.documents import ROOT, Block, blocks, python_blocks, read
 
 GUIDE = "docs/guide.md"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_client.broker import Broker
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from tests.support.eventually import eventually
 from tests.support.rabbitmq import RabbitMQ
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker_client.broker import Broker
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError, ConnectFailedError
 from tests.support.certificates import Authority, Files
 from tests.support.eventually import eventually

@@ -13,7 +13,7 @@ import pytest
 from broker_client.ackornack import AckOrNack
 from broker_client.broker import Broker
 from broker_client.config import Forward
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import (
     BrokerClosedError,
     ConfigError,

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from broker_client.config import BrokerConfig, ConnectionConfig
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError
 
 

@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from broker_client.config_loader import load_config
-from broker_client.config_schema import config_schema
-from broker_client.config_values import duration_seconds, size_bytes
+from broker_client.config.loader import load_config
+from broker_client.config.schema import config_schema
+from broker_client.config.values import duration_seconds, size_bytes
 from tests.docs import configuration
 from tests.docs.configuration import MODELS, keys
 from tests.docs.documents import read

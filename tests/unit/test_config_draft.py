@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_client.config_draft import Draft, written
+from broker_client.rascal.draft import Draft, written
 
 AWKWARD = [
     *("", " ", "a b", "null", "~", "Yes", "no", "on", "y", ".inf", ".nan", "=", "<<", "-", "--- a"),

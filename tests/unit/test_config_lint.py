@@ -13,7 +13,7 @@ from broker_client.config import (
     SubscriptionConfig,
     VhostConfig,
 )
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker_client.config import BrokerConfig, Nack, Republish, VhostConfig
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 
 CONFIG = Path(__file__).parents[2] / "config"
 READY_MADE = sorted(CONFIG.glob("*.yaml"))

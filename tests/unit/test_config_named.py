@@ -21,7 +21,7 @@ from broker_client.config import (
     SubscriptionConfig,
     strategies_from,
 )
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError
 
 KEY = "0f" * 32

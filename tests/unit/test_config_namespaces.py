@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_client.config import BrokerConfig, PublicationConfig, QueueConfig, VhostConfig
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError
 
 ROOT_KEYS = (

@@ -22,9 +22,9 @@ from broker_client.config import (
     SubscriptionConfig,
     VhostConfig,
 )
-from broker_client.config_draft import written
-from broker_client.config_loader import load_text
-from broker_client.config_rascal import converted
+from broker_client.config.loader import load_text
+from broker_client.rascal.conversion import converted
+from broker_client.rascal.draft import written
 
 KEY = "f8" * 32
 

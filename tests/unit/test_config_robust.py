@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError
 
 GOOD: dict[str, Any] = {

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from broker_client.config_loader import load_config
-from broker_client.config_schema import config_schema
+from broker_client.config.loader import load_config
+from broker_client.config.schema import config_schema
 
 CONFIG = Path(__file__).parents[2] / "config"
 SCHEMA = config_schema()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker_client.config import BindingConfig, VhostConfig
-from broker_client.config_loader import load_config
-from broker_client.config_shorthand import Binding, parse_binding
+from broker_client.config.loader import load_config
+from broker_client.config.shorthand import Binding, parse_binding
 
 
 @pytest.mark.parametrize(

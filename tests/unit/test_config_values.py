@@ -10,9 +10,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from broker_client.config import BrokerConfig, ConnectionConfig, RetryConfig, VhostConfig
-from broker_client.config_loader import load_config
-from broker_client.config_url import masked, parse_url
-from broker_client.config_values import YAML_CONTEXT, Duration, duration_seconds, size_bytes
+from broker_client.config.loader import load_config
+from broker_client.config.url import masked, parse_url
+from broker_client.config.values import YAML_CONTEXT, Duration, duration_seconds, size_bytes
 from broker_client.errors import ConfigError
 
 DURATION: TypeAdapter[float] = TypeAdapter(Duration)

@@ -18,7 +18,7 @@ from broker_client.config import (
     RetryConfig,
     SubscriptionConfig,
 )
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError
 
 A_VHOST: dict[str, Any] = {"exchanges": ["e"], "queues": ["q"]}

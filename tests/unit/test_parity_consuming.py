@@ -12,7 +12,7 @@ import pytest
 
 from broker_client.ackornack import AckOrNack
 from broker_client.config import Ack, Forward, Nack, Republish, Strategy
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.consuming import ConsumingSetup, ConsumingStores
 from broker_client.errors import ChannelClosedError
 from broker_client.message import Delivery, Message, Properties

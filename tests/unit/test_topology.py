@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 from broker_client.errors import ChannelClosedError, TopologyError
 from broker_client.topology import Topology
 from tests.support.links import FakeLink

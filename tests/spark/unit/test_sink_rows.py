@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker_client.config_publishing import PublicationConfig, PublicationOptions
+from broker_client.config.publishing import PublicationConfig, PublicationOptions
 from broker_client.message import PERSISTENT, TRANSIENT
 from broker_client.spark.endpoints import Target
 from broker_client.spark.errors import OptionError

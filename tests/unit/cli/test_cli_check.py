@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker_client.cli.main import app
-from broker_client.config_schema import config_schema
+from broker_client.config.schema import config_schema
 
 CONFIG = Path(__file__).parents[3] / "config"
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker_client.cli.main import app
-from broker_client.config_loader import load_config
+from broker_client.config.loader import load_config
 
 DOCUMENT = {
     "vhosts": {

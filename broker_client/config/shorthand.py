@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from broker_client.config_tree import Items, Section, Spot, joined
+from broker_client.config.tree import Items, Section, Spot, joined
 from broker_client.errors import Problem
 
 _BINDING = re.compile(

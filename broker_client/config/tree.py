@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import yaml
 from pydantic import BaseModel, SecretStr
 
-from broker_client.config_problems import Key, dotted
+from broker_client.config.problems import Key, dotted
 from broker_client.errors import Problem
 
 FREE_FORM = frozenset({"arguments", "headers"})

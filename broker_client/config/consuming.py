@@ -9,11 +9,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from broker_client.config_connection import BackoffConfig, RetryConfig
-from broker_client.config_encryption import EncryptionConfig
-from broker_client.config_recovery import Strategy
-from broker_client.config_topology import Arguments
-from broker_client.config_values import Count, Duration, Positive, Settings
+from broker_client.config.connection import BackoffConfig, RetryConfig
+from broker_client.config.encryption import EncryptionConfig
+from broker_client.config.recovery import Strategy
+from broker_client.config.topology import Arguments
+from broker_client.config.values import Count, Duration, Positive, Settings
 
 # --------------------------------------------------------------------------- streams
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from broker_client.config_access import ManagementConfig, TlsConfig
-from broker_client.config_url import DEFAULT_PORTS, UrlParts, build_url, parse_url
-from broker_client.config_values import ByteSize, Duration, Settings, WholeSeconds
+from broker_client.config.access import ManagementConfig, TlsConfig
+from broker_client.config.url import DEFAULT_PORTS, UrlParts, build_url, parse_url
+from broker_client.config.values import ByteSize, Duration, Settings, WholeSeconds
 
 
 class BackoffConfig(Settings):

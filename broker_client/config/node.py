@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from broker_client.config_values import ByteSize, Count, Duration, Positive, Settings
+from broker_client.config.values import ByteSize, Count, Duration, Positive, Settings
 
 
 class ScanConfig(Settings):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from broker_client.config_migration import advice
+from broker_client.config.migration import advice
 from broker_client.errors import Problem, nearest
 
 Key = str | int

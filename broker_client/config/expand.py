@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from broker_client.config_problems import hint, unknown_key
-from broker_client.config_shorthand import binding_section, collection
-from broker_client.config_tree import Items, Section, Spot, joined, merged, stated
+from broker_client.config.problems import hint, unknown_key
+from broker_client.config.shorthand import binding_section, collection
+from broker_client.config.tree import Items, Section, Spot, joined, merged, stated
 from broker_client.errors import Problem
 
 ENTITIES = ("exchanges", "queues", "bindings")

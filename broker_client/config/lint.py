@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from broker_client.config import BrokerConfig
-from broker_client.config_consuming import SubscriptionConfig
-from broker_client.config_problems import Key
-from broker_client.config_recovery import Ack, Forward, Nack, Republish, Strategy
-from broker_client.config_topology import QueueConfig
+from broker_client.config.consuming import SubscriptionConfig
+from broker_client.config.problems import Key
+from broker_client.config.recovery import Ack, Forward, Nack, Republish, Strategy
+from broker_client.config.topology import QueueConfig
 from broker_client.errors import nearest
 
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from broker_client.config_draft import Draft
-from broker_client.config_rascal_rules import (
+from broker_client.config.shorthand import parse_binding
+from broker_client.rascal.draft import Draft
+from broker_client.rascal.rules import (
     BINDING,
     STRATEGIES,
     Dropped,
@@ -16,7 +17,6 @@ from broker_client.config_rascal_rules import (
     applied,
     whole,
 )
-from broker_client.config_shorthand import parse_binding
 
 _COUNTERS = {"stub": "stub", "inMemory": "memory", "inMemoryCluster": "memory"}
 

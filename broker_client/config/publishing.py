@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from broker_client.config_encryption import EncryptionConfig
-from broker_client.config_values import ByteSize, Count, Duration, Positive, Settings
+from broker_client.config.encryption import EncryptionConfig
+from broker_client.config.values import ByteSize, Count, Duration, Positive, Settings
 
 
 class PoolConfig(Settings):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from broker_client.config_draft import Draft
-from broker_client.config_rascal_rules import (
+from broker_client.rascal.draft import Draft
+from broker_client.rascal.rules import (
     NOTHING,
     Dropped,
     Kept,

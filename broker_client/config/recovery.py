@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from broker_client.config_problems import problems_of
-from broker_client.config_values import YAML_CONTEXT, Duration, Settings
+from broker_client.config.problems import problems_of
+from broker_client.config.values import YAML_CONTEXT, Duration, Settings
 from broker_client.errors import ConfigError
 
 

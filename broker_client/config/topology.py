@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
-from broker_client.config_problems import hint
-from broker_client.config_values import Count, Duration, Settings
+from broker_client.config.problems import hint
+from broker_client.config.values import Count, Duration, Settings
 
 Arguments = dict[str, Any]
 

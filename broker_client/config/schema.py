@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker_client.config import BrokerConfig
-from broker_client.config_expand import PROFILES, ROOT_DEFAULTS, VHOST_DEFAULTS
-from broker_client.config_values import DURATION_PATTERN
+from broker_client.config.expand import PROFILES, ROOT_DEFAULTS, VHOST_DEFAULTS
+from broker_client.config.values import DURATION_PATTERN
 
 Schema = dict[str, Any]
 

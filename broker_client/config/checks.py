@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from broker_client.config_consuming import BUILT_IN_COUNTERS
-from broker_client.config_problems import Key, hint
-from broker_client.config_recovery import Forward
-from broker_client.config_tree import Items, Section, locate
+from broker_client.config.consuming import BUILT_IN_COUNTERS
+from broker_client.config.problems import Key, hint
+from broker_client.config.recovery import Forward
+from broker_client.config.tree import Items, Section, locate
 from broker_client.errors import Problem
 
 

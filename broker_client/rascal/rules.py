@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from broker_client.config_draft import Draft
+from broker_client.rascal.draft import Draft
 
 
 class Kept(NamedTuple):

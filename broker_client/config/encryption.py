@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from broker_client.config_values import Settings
+from broker_client.config.values import Settings
 
 _CBC_IV, _GCM_IV = 16, 12
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from broker_client.config_url import (
+from broker_client.config.url import (
     MANAGEMENT_PORTS,
     UrlParts,
     build_url,
     parse_management_url,
 )
-from broker_client.config_values import Duration, Settings
+from broker_client.config.values import Duration, Settings
 
 
 class TlsConfig(Settings):

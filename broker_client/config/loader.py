@@ -21,13 +21,13 @@ from broker_client.config import (
     SubscriptionConfig,
     VhostConfig,
 )
-from broker_client.config_checks import unknown_names
-from broker_client.config_expand import ENTITIES, HOISTED, connection_section, expand
-from broker_client.config_lint import findings
-from broker_client.config_problems import complaints_of
-from broker_client.config_shorthand import binding_section
-from broker_client.config_tree import Reader, Section, Spot, joined, locate, stated
-from broker_client.config_values import YAML_CONTEXT, Settings
+from broker_client.config.checks import unknown_names
+from broker_client.config.expand import ENTITIES, HOISTED, connection_section, expand
+from broker_client.config.lint import findings
+from broker_client.config.problems import complaints_of
+from broker_client.config.shorthand import binding_section
+from broker_client.config.tree import Reader, Section, Spot, joined, locate, stated
+from broker_client.config.values import YAML_CONTEXT, Settings
 from broker_client.errors import ConfigError, Problem
 
 log = logging.getLogger("broker_client.config")

@@ -1,8 +1,4 @@
-"""The settings as frozen models, with every default on its field.
-
-`config_loader.load_config` makes a `BrokerConfig` from YAML. In Python the models are built
-directly, with durations in float seconds.
-"""
+"""What a whole configuration is: its vhosts, publications and subscriptions by name."""
 
 from __future__ import annotations
 
@@ -12,88 +8,33 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
-from broker_client.config_access import ManagementConfig, TlsConfig
-from broker_client.config_connection import BackoffConfig, ConnectionConfig, RetryConfig
-from broker_client.config_consuming import (
+from broker_client.config.connection import ConnectionConfig
+from broker_client.config.consuming import (
     BUILT_IN_COUNTERS,
-    ConsumeOptions,
     CounterConfig,
     CountersConfig,
-    DeduplicateConfig,
-    RedeliveriesConfig,
     ShovelConfig,
     SubscriptionConfig,
 )
-from broker_client.config_encryption import EncryptionConfig
-from broker_client.config_node import EventLogConfig, NodeConfig, ScanConfig
-from broker_client.config_publishing import (
+from broker_client.config.encryption import EncryptionConfig
+from broker_client.config.node import NodeConfig
+from broker_client.config.publishing import (
     ChannelPoolsConfig,
-    PoolConfig,
     PublicationConfig,
-    PublicationOptions,
     PublishQueueConfig,
 )
-from broker_client.config_recovery import (
-    Ack,
-    Forward,
-    ForwardOptions,
-    Nack,
-    Republish,
+from broker_client.config.recovery import (
     Strategy,
-    strategies_from,
 )
-from broker_client.config_topology import (
+from broker_client.config.topology import (
     BindingConfig,
-    BindingOptions,
     ExchangeConfig,
-    ExchangeOptions,
     MadeUp,
     QueueConfig,
-    QueueOptions,
     qualified,
 )
-from broker_client.config_values import Duration, Positive, Settings
+from broker_client.config.values import Duration, Positive, Settings
 from broker_client.errors import Problem
-
-__all__ = [
-    "Ack",
-    "BackoffConfig",
-    "BindingConfig",
-    "BindingOptions",
-    "BrokerConfig",
-    "ChannelPoolsConfig",
-    "ConnectionConfig",
-    "ConsumeOptions",
-    "CounterConfig",
-    "CountersConfig",
-    "DeduplicateConfig",
-    "Duration",
-    "EncryptionConfig",
-    "EventLogConfig",
-    "ExchangeConfig",
-    "ExchangeOptions",
-    "Forward",
-    "ForwardOptions",
-    "ManagementConfig",
-    "Nack",
-    "NodeConfig",
-    "PoolConfig",
-    "PublicationConfig",
-    "PublicationOptions",
-    "PublishQueueConfig",
-    "QueueConfig",
-    "QueueOptions",
-    "RedeliveriesConfig",
-    "Republish",
-    "RetryConfig",
-    "ScanConfig",
-    "ShovelConfig",
-    "Strategy",
-    "SubscriptionConfig",
-    "TlsConfig",
-    "VhostConfig",
-    "strategies_from",
-]
 
 
 class VhostConfig(Settings):

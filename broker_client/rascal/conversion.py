@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker_client.config_draft import Draft
-from broker_client.config_encryption import EncryptionConfig
-from broker_client.config_rascal_connection import ADDRESS, connection
-from broker_client.config_rascal_parts import (
+from broker_client.config.encryption import EncryptionConfig
+from broker_client.rascal.collections import (
     bindings,
     chain_from,
     counter,
@@ -22,7 +20,9 @@ from broker_client.config_rascal_parts import (
     named_counters,
     shovels,
 )
-from broker_client.config_rascal_rules import (
+from broker_client.rascal.connection import ADDRESS, connection
+from broker_client.rascal.draft import Draft
+from broker_client.rascal.rules import (
     BINDING,
     ENCRYPTION,
     EXCHANGE,

@@ -1,0 +1,1 @@
+"""A configuration of rascal's turned into one of ours."""
