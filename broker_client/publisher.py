@@ -208,16 +208,9 @@ class Publisher:
         exchange behind it can lead it back to the queue it failed in (R-093).
         """
         route = self._route(publication)
-        key = routing_key or route.config.routing_key or message.routing_key
-        back = f"{message.queue}.{key}"
-        headers = {**headers, "CC": [back]}
-        outgoing = Outgoing(
-            route.exchange,
-            key if route.config.exchange is not None else route.routing_key,
-            message.body,
-            message.properties._replace(headers=headers),
-            mandatory=True,
-        )
+        outgoing = route.copy(message, headers, routing_key)
+        if route.config.delay:
+            outgoing = await self._delayed(route, outgoing, route.config.delay)
         await self._confirmed(route.vhost, route.config.name, outgoing, route.config.timeout)
 
     async def _confirmed(self, vhost: Vhost, name: str, outgoing: Outgoing, timeout: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from broker_client.amqp.encode import check_publish
 from broker_client.config import BrokerConfig, PublicationConfig
-from broker_client.encryption import encrypt
+from broker_client.encryption import encrypt, encryption_note
 from broker_client.errors import InvalidMessageError, nearest
 from broker_client.message import (
     PERSISTENT,
@@ -168,6 +168,22 @@ class Route:
         }
         given["headers"] = headers
         return given
+
+    def copy(
+        self, message: Message, headers: Mapping[str, Any], routing_key: str | None
+    ) -> Outgoing:
+        """A copy of `message` as recovery sends it: with these headers, and mandatory.
+
+        It is encrypted where this publication encrypts, unless it is already (R-091).
+        """
+        key = routing_key or self.config.routing_key or message.routing_key
+        headers = {**headers, "CC": [f"{message.queue}.{key}"]}
+        body, properties = message.body, message.properties._replace(headers=headers)
+        if self.config.encryption is not None and encryption_note(properties) is None:
+            body, properties = encrypt(self.config.encryption, body, properties)
+        if self._is_queue:
+            key = self.routing_key
+        return Outgoing(self.exchange, key, body, properties, mandatory=True)
 
     def outgoing(
         self,

@@ -30,6 +30,8 @@ from tests.support.rabbitmq import RabbitMQ
 
 FULL = {"options": {"arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}}}
 
+TO_PARKED = {"publication": "parked"}
+
 
 def a_config(**changes: Any) -> dict[str, Any]:
     return {
@@ -230,6 +232,50 @@ async def test_encrypted_message_is_forwarded_as_it_is_r091(
 
     await broker.subscribe("/bar", keep)
     await eventually(lambda: opened == [(message.body, {"card": "4111"})])
+
+
+async def test_recovery_that_forwards_encrypts_and_delays_as_its_publication_says_r091(
+    start: StartBroker,
+) -> None:
+    publications = {
+        "in": {"queue": "kitchen"},
+        "parked": {"queue": "bar", "encryption": "k", "delay": "300ms"},
+    }
+    broker = await start(
+        a_config(
+            encryption={"k": {"key": "01" * 32, "algorithm": "aes-256-cbc"}},
+            publications=publications,
+            bindings=[],
+            subscriptions={
+                "in": {"queue": "kitchen", "recovery": {"strategy": "forward", **TO_PARKED}},
+                "parked": {"queue": "bar"},
+            },
+        )
+    )
+    loop = asyncio.get_running_loop()
+    failed_at: list[float] = []
+
+    def fail(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        failed_at.append(loop.time())
+        raise ValueError("no")
+
+    subscription = await broker.subscribe("in", fail)
+    subscription.on("error", lambda error: None)
+    await (await broker.publish("in", "for few eyes"))
+    [delivery] = await taken(broker, "bar")
+    waited = loop.time() - failed_at[0]
+    assert b"eyes" not in delivery.body
+    assert history(delivery)["encryption"]["name"] == "k"
+    assert waited >= 0.3
+
+    await subscription.cancel()
+    read: list[Any] = []
+    reading = await broker.subscribe("parked")
+    reading.handle(lambda content: read.append(content))
+    again = await broker.subscribe("in", fail)
+    again.on("error", lambda error: None)
+    await (await broker.publish("in", "for few eyes"))
+    await eventually(lambda: read == ["for few eyes"])
 
 
 async def test_plain_message_is_encrypted_by_the_publication_that_forwards_it_r091(
