@@ -78,7 +78,7 @@ def run(spark: SparkSession, options: argparse.Namespace, console: Console) -> i
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
-        raise ArchiveError(_cause(str(error))) from error
+        raise ArchiveError(cause(str(error))) from error
     taken = sum(each.numInputRows for each in query.recentProgress)
     archived = read_archive(spark, out)
     table = archived.groupBy("queue", "reason").agg(
@@ -92,10 +92,10 @@ def run(spark: SparkSession, options: argparse.Namespace, console: Console) -> i
     return 0
 
 
-def _cause(text: str) -> str:
-    """The line of an error of ours in a query's failure, which is some pages long."""
-    ours = re.search(r"^\s*broker_client\.[\w.]+: (.+?)(?: SQLSTATE.*)?$", text, re.MULTILINE)
-    return ours[1] if ours else text
+def cause(text: str) -> str:
+    """What an error of ours says in a query's failure, which is some pages long."""
+    ours = re.findall(r"^\s*broker_client\.[\w.]+: (.+?)(?: SQLSTATE.*)?$", text, re.MULTILINE)
+    return str(ours[-1]) if ours else text  # what was raised last, and explains
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:

@@ -129,7 +129,7 @@ def _replay_options(command: argparse.ArgumentParser) -> None:
         "--request",
         required=True,
         metavar="NAME",
-        help="name of this replay; the same name never replays twice",
+        help="name of this replay, a part of the ids of its copies",
     )
     command.add_argument(
         "--reason",

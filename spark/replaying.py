@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from broker_client import Broker, load_config
-from broker_client.config import BrokerConfig
+from broker_client.config import BrokerConfig, PublicationConfig
 from broker_client.delivery_event import REPLAYED, DeliveryEvent
 from broker_client.errors import PublishError, UnknownNameError, UsageError
 from broker_client.eventlog import EventLog
@@ -61,11 +61,15 @@ def check(options: argparse.Namespace) -> None:
 
     Raises:
         ReplayError: something is missing.
+        ConfigError: the configuration is wrong.
+        UnknownNameError: no such publication.
     """
     if not (options.events or options.archive):
         raise ReplayError("which dead letters? --events names a log, --archive an archive")
     if options.execute and not (options.archive and options.config and options.publication):
         raise ReplayError("--execute needs --archive (the bodies), --config and --publication")
+    if options.execute:
+        _publication_of(load_config(options.config), options.publication)
 
 
 def run(
@@ -78,7 +82,6 @@ def run(
     more, and never loses one.
 
     Raises:
-        UnknownNameError: no such publication.
         OSError: the log of what was replayed cannot be written.
     """
     from spark import jobs
@@ -98,7 +101,8 @@ def run(
     there = f"{options.out}/selection"
     chosen.coalesce(1).write.mode("overwrite").parquet(there)
     chosen = spark.read.schema(chosen.schema).parquet(there)
-    shown = [each for each in chosen.columns if each not in ("body", *jobs.REPLAYED_PROPERTIES)]
+    hidden = ("body", "request", *jobs.REPLAYED_PROPERTIES)
+    shown = [each for each in chosen.columns if each not in hidden]
     show(console, "dead letters to replay", chosen.select(*shown))
     if events is not None and archive is not None:
         without = jobs.replay(events, **choices).join(archive, "message_id", "left_anti").count()
@@ -130,11 +134,7 @@ class _Replay:
         self._options = options
         self._console = console
         self._config: BrokerConfig = load_config(options.config)
-        publication = self._config.find_publication(options.publication)
-        if publication is None:
-            known = list(self._config.publications)
-            raise UnknownNameError("publication", options.publication, known)
-        self._vhost = publication.vhost
+        self._vhost = _publication_of(self._config, options.publication).vhost
 
     @contextmanager
     def open(self) -> Iterator[_Replay]:
@@ -203,6 +203,13 @@ class _Replay:
             ]
         )
         self._log.flush()
+
+
+def _publication_of(config: BrokerConfig, name: str) -> PublicationConfig:
+    publication = config.find_publication(name)
+    if publication is None:
+        raise UnknownNameError("publication", name, list(config.publications))
+    return publication
 
 
 def _overrides(letter: Row) -> PublishOverrides:

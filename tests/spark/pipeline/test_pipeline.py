@@ -109,6 +109,22 @@ def test_a_replay_without_bodies_cannot_be_executed(
     assert "--archive" in capsys.readouterr().err
 
 
+def test_a_replay_through_an_unknown_publication_is_refused_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "app.yaml"
+    config.write_text("vhosts: {/: {queues: [again], publications: {again: {queue: again}}}}\n")
+    arguments = ["replay", "--archive", str(tmp_path), "--request", "r1", "--execute"]
+    arguments += ["--config", str(config), "--publication", "agian"]
+    assert pipeline.main(arguments) == 1
+    assert "again" in capsys.readouterr().err
+
+
+def test_a_replay_of_nothing_named_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pipeline.main(["replay", "--request", "r1"]) == 1
+    assert "--archive" in capsys.readouterr().err
+
+
 def test_a_log_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline.main(["latency", "--events", "nowhere"]) == 1
     assert "there is no log at nowhere" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from broker_client import AckOrNack, Broker, Message
 from broker_client.spark import DriverPublisher
 from broker_client.spark.events import read_events, whole
 from spark import jobs
-from spark.archiving import read_archive
+from spark.archiving import cause, read_archive
 from spark.replaying import living_headers
 from tests.spark.pipeline.command import parquet, run
 from tests.spark.queues import Queues, numbered
@@ -178,6 +178,17 @@ def test_dead_letters_are_archived_replayed_and_handled_once(
     assert queues.url.split("/")[2].startswith("guest:guest@")
     assert not [text for text in (said, dry, done, again, emptied) if "guest:guest" in text]
     assert files_with(tmp_path, "guest:guest") == []
+
+
+def test_a_failed_query_is_told_of_in_our_last_words() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 1] terminated: Traceback (most recent call last):\n"
+        "broker_client.errors.ChannelClosedError: 404\n"
+        "  broker_client.spark.errors.SourceError: cannot read 'q': declare it SQLSTATE: 38000\n"
+        "=== Streaming Query ===\n"
+    )
+    assert cause(text) == "cannot read 'q': declare it"
+    assert cause("something of Spark's") == "something of Spark's"
 
 
 def test_what_a_death_has_written_into_the_headers_is_not_replayed() -> None:
