@@ -21,7 +21,8 @@ from rich.console import Console
 
 from broker_client import AckOrNack, Broker, Message, load_config
 from broker_client.config import BrokerConfig, EventLogConfig
-from spark.tables import show, show_counts
+from spark.logs import compact_to
+from spark.tables import show, show_counts, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,7 +175,6 @@ def run(spark: SparkSession, options: argparse.Namespace, console: Console) -> i
     """The whole pipeline; returns 1 when it does not add up."""
     from broker_client.spark.events import read_events, whole
     from spark import drawing, jobs, plots
-    from spark.pipeline import compact_to, write
 
     out = Path(options.out)
     for name in ("log", "events"):  # of an earlier run

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,46 +25,9 @@ from broker_client.errors import BrokerClientError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Tables = dict[str, "DataFrame"]
+    from spark.tables import Tables
+
 _WIDTH = 120  # characters, where the output is no terminal
-
-
-def load(spark: SparkSession, path: str, console: Console) -> DataFrame:
-    """The whole events under `path`, each once; what is no event is counted and told."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
-
-    from broker_client.spark.events import CORRUPT, corrupt_lines, deduplicated, read_events, whole
-
-    events = read_events(spark, path)
-    if _is_compacted(path):
-        return whole(events)
-    bad = corrupt_lines(events)
-    if bad:
-        example = events.filter(F.col(CORRUPT).isNotNull()).select(CORRUPT, "v").first()
-        console.print(f"{bad} lines are no events, such as {example}", style="yellow", markup=False)
-    return deduplicated(whole(events)).persist()  # read and sorted out once, used several times
-
-
-def compact_to(spark: SparkSession, events: str | Path, out: str | Path) -> None:
-    """Add to the Parquet folder `out` what the log `events` has and it has not."""
-    from broker_client.spark.events import read_events
-    from spark import jobs
-
-    own = spark.newSession()  # with settings of its own
-    own.conf.set("spark.sql.session.timeZone", "UTC")  # days are UTC's
-    # Spark's default, INT96, takes a third longer to read, and has no statistics to skip by.
-    own.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    query = (
-        jobs.compact(read_events(own, events, stream=True, format="json"))
-        .writeStream.format("parquet")
-        .option("compression", "zstd")
-        .option("path", str(out))
-        .option("checkpointLocation", f"{out}/_checkpoint")
-        .partitionBy("dt")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
 
 
 def tables_of(
@@ -102,16 +65,6 @@ def tables_of(
     ]
 
 
-def write(tables: Iterable[tuple[str, Callable[[Tables], DataFrame]]], out: Path) -> Tables:
-    """Write each table to a folder of `out`; returns what was written, to be read at no cost."""
-    written: Tables = {}
-    for name, make in tables:
-        table, there = make(written), str(out / name)
-        table.coalesce(1).write.mode("overwrite").parquet(there)
-        written[name] = table.sparkSession.read.schema(table.schema).parquet(there)
-    return written
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
     """Run the job; returns the exit status."""
     from spark import archiving, replaying
@@ -134,7 +87,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _run(spark: SparkSession, options: argparse.Namespace, console: Console) -> int:
     from spark import archiving, flights, plots, replaying
-    from spark.tables import show, show_counts
+    from spark.logs import compact_to, load
+    from spark.tables import show, show_counts, write
 
     out = Path(options.out)
     if options.job == "flights":
@@ -168,10 +122,6 @@ def _run(spark: SparkSession, options: argparse.Namespace, console: Console) -> 
         plots.draw(options.job, written, Path(options.plot))
         console.print(f"drawn in {options.plot}", style="dim")
     return 0
-
-
-def _is_compacted(path: str) -> bool:
-    return (Path(path) / "_spark_metadata").is_dir()
 
 
 def main(arguments: list[str] | None = None) -> int:

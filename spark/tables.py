@@ -1,9 +1,10 @@
-"""Results on a terminal."""
+"""Results: written as Parquet, and shown on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import ROUNDED
@@ -13,9 +14,22 @@ from rich.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Tables = dict[str, "DataFrame"]
+"""Results by name."""
+
 _SHOWN = 40
 _WIDE = 9  # columns; a short table that has more is printed with its rows as columns
 _SHORT = 4
+
+
+def write(tables: Iterable[tuple[str, Callable[[Tables], DataFrame]]], out: Path) -> Tables:
+    """Write each table to a folder of `out`; returns what was written, to be read at no cost."""
+    written: Tables = {}
+    for name, make in tables:
+        table, there = make(written), str(out / name)
+        table.coalesce(1).write.mode("overwrite").parquet(there)
+        written[name] = table.sparkSession.read.schema(table.schema).parquet(there)
+    return written
 
 
 def show(console: Console, title: str, frame: DataFrame) -> None:

@@ -20,7 +20,7 @@ from broker_client.eventlog import EventLog
 from broker_client.spark.events import read_events, whole
 from spark import jobs
 from spark.examples import simulated_log
-from spark.pipeline import compact_to
+from spark.logs import compact_to
 
 _PAIRS = 25
 _JOB_ROUNDS = 7

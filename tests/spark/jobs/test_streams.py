@@ -20,7 +20,7 @@ from broker_client.spark.events import (
     whole,
 )
 from spark import jobs
-from spark.pipeline import compact_to
+from spark.logs import compact_to
 from tests.spark.jobs.builders import Line, Lines, rows, split_log, write_log
 
 SENTINEL = 100_000.0
