@@ -11,7 +11,7 @@ import weakref
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar, Unpack
+from typing import Any, ClassVar, Never, TypeVar, Unpack
 
 from broker_client.client_events import DeliveryLog, PublishLog
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
@@ -22,6 +22,7 @@ from broker_client.emitter import Emitter, Listener
 from broker_client.errors import (
     BrokerClientError,
     BrokerClosedError,
+    InvalidHandlerError,
     UnknownNameError,
     WrongLoopError,
 )
@@ -239,6 +240,9 @@ class Broker(Emitter):
             window: publishes under way at a time.
             overrides: for all of them.
 
+        Raises:
+            InvalidMessageError: `many` is a single content, such as a text or a mapping.
+
         Returns once every one has ended; the report says how. A content that cannot be published
         at all raises as `publish` does, after those before it have ended.
         """
@@ -331,6 +335,7 @@ class Broker(Emitter):
         Raises:
             UnknownNameError: no such subscription.
             BrokerClosedError: the broker was shut down.
+            InvalidHandlerError: `handler` takes other arguments.
         """
         subscription = self._subscribe(self._subscription_config(name))
         if handler is not None:
@@ -366,6 +371,11 @@ class Broker(Emitter):
             BrokerClosedError: the broker was shut down.
             InvalidHandlerError: the function takes another number of arguments.
         """
+        if callable(name):
+            raise InvalidHandlerError(
+                getattr(name, "__qualname__", repr(name)),
+                'name the subscription: @broker.handle("...")',
+            )
         config = self._subscription_config(name)
 
         def decorate(handler: H) -> H:
@@ -619,6 +629,12 @@ class _Creating:
 
     def __await__(self) -> Generator[Any, None, Broker]:
         return self._create().__await__()
+
+    def __getattr__(self, name: str) -> Never:
+        raise AttributeError(
+            f"this is no Broker yet, and has no {name!r}: write `async with Broker.create(...) as "
+            "broker`, or `broker = await Broker.create(...)`"
+        )
 
     async def _create(self) -> Broker:
         broker = self._kind(load_config(self._source), counters=self._counters)

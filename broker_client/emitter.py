@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar, overload
 
-from broker_client.errors import UnknownNameError
+from broker_client.errors import HandlerError, InvalidHandlerError, UnknownNameError
 from broker_client.tasks import TaskGroup
 
 log = logging.getLogger("broker_client.emitter")
@@ -48,6 +48,7 @@ class Emitter:
 
         Raises:
             UnknownNameError: there is no such event here.
+            InvalidHandlerError: `listener` is no function.
         """
         if listener is not None:
             self._add(event, listener)
@@ -116,6 +117,8 @@ class Emitter:
     def _add(self, event: str, listener: Listener) -> None:
         if event not in self.EVENTS:
             raise UnknownNameError("event", event, sorted(self.EVENTS))
+        if not callable(listener):
+            raise InvalidHandlerError(repr(listener), "a function is needed")
         if self._listeners is None:
             self._listeners = {}
         self._listeners.setdefault(event, []).append(listener)
@@ -139,4 +142,7 @@ def close_unstarted(coroutine: Coroutine[Any, Any, Any], task: object) -> None:
 
 
 def _traced(error: Any) -> BaseException | None:
+    """What to log the traceback of: of a handler's failure, the way to where it raised."""
+    if isinstance(error, HandlerError):
+        return error.__cause__
     return error if isinstance(error, BaseException) and error.__traceback__ else None

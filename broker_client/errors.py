@@ -125,7 +125,7 @@ class UsageError(BrokerClientError):
 
 def nearest(name: str, known: Sequence[str]) -> str | None:
     """The known name closest to `name`, or None when nothing is near."""
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 

@@ -63,6 +63,28 @@ def listener_from(
     return listen
 
 
+def check_listener(listener: Callable[..., Any]) -> None:
+    """Refuse a `message` listener that cannot be called with a message.
+
+    Raises:
+        InvalidHandlerError: it takes other arguments than (message, content, ack_or_nack).
+    """
+    try:
+        inspect.signature(listener).bind(None, None, None)
+    except ValueError:
+        pass  # something built in that does not tell
+    except TypeError as error:
+        raise InvalidHandlerError(
+            _name(listener),
+            "it is called as handler(message, content, ack_or_nack); for handler(content) there "
+            f"is the decorator broker.handle ({error})",
+        ) from None
+
+
+def _name(handler: Handler) -> str:
+    return str(getattr(handler, "__qualname__", repr(handler)))
+
+
 def _wants_message(handler: Handler) -> bool:
     try:
         parameters = inspect.signature(handler).parameters.values()
@@ -79,7 +101,7 @@ def _wants_message(handler: Handler) -> bool:
     ]
     if not positional or len(needed) > 2 or required_by_name:
         raise InvalidHandlerError(
-            getattr(handler, "__qualname__", repr(handler)),
+            _name(handler),
             "write it as handler(content) or handler(content, message)",
         )
     return len(needed) == 2
@@ -92,9 +114,7 @@ def _content_check(handler: Handler) -> Callable[[Any], Any] | None:
     try:
         hints = get_type_hints(target, include_extras=True)
     except NameError as error:
-        raise InvalidHandlerError(
-            getattr(handler, "__qualname__", repr(handler)), str(error)
-        ) from error
+        raise InvalidHandlerError(_name(handler), str(error)) from error
     name = next(iter(inspect.signature(handler).parameters))
     annotation = hints.get(name, Any)
     if annotation in (Any, object):

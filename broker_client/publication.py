@@ -14,8 +14,6 @@ from broker_client.tasks import TaskGroup
 
 log = logging.getLogger("broker_client.publication")
 
-_COMPLAIN_AFTER = 5.0  # seconds a failure may go unnoticed before it is logged
-
 
 class Outcome(NamedTuple):
     """A publish that ended well."""
@@ -50,6 +48,7 @@ class Publication(Emitter):
     EVENTS: ClassVar[frozenset[str]] = frozenset({"success", "error", "return", "paused"})
 
     __slots__ = (
+        "_complaint",
         "_error",
         "_event",
         "_keeper",
@@ -92,6 +91,7 @@ class Publication(Emitter):
         self._keeper = keeper
         self._waiters: list[asyncio.Future[None]] | None = None
         self._noticed = False
+        self._complaint: _Complaint | None = None
         self._event = ""  # that it ended with
         self._seconds = 0.0
         self._error: PublishError | None = None
@@ -106,6 +106,7 @@ class Publication(Emitter):
         if self.state is not ENDED:
             yield from self._wait()
         if self._error is not None:
+            self._withdraw_complaint()
             raise self._error.with_traceback(None)  # not that of whoever else awaited it
         return Outcome(self.message_id, self._seconds, self.maybe_duplicate)
 
@@ -172,7 +173,11 @@ class Publication(Emitter):
             self._noticed = True
             self.emit(event, *self._told())
         if self._error is not None and not self._noticed:
-            asyncio.get_running_loop().call_later(_COMPLAIN_AFTER, self._complain, self._error)
+            self._complaint = _Complaint(self._error)
+
+    def _withdraw_complaint(self) -> None:
+        if self._complaint is not None:
+            self._complaint.withdraw()
 
     def _told(self) -> tuple[Any, ...]:
         """What the listeners of the event it ended with are given."""
@@ -180,14 +185,10 @@ class Publication(Emitter):
             return (self.message_id,)
         return (self._error, self.message_id) if self._event == "error" else (self._returned,)
 
-    def _complain(self, error: PublishError) -> None:
-        if not self._noticed:
-            log.error("nobody awaited or listened to a publication that failed: %s", error)
-
     def _add(self, event: str, listener: Listener) -> None:
         super()._add(event, listener)
         if self._event == event:
-            self._noticed = True
+            self._withdraw_complaint()
             asyncio.get_running_loop().call_soon(self._tell_late, event, listener, self._told())
         elif event == "paused" and self.state is WAITING and self._keeper.is_paused:
             asyncio.get_running_loop().call_soon(
@@ -201,3 +202,24 @@ class Publication(Emitter):
     def _listener_failed(self, event: str, error: Exception) -> None:
         """Logged and no more: an `error` here would be a second end of the publication."""
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
+
+
+class _Complaint:
+    """Goes with its publication, and says then that nobody looked at how it ended.
+
+    As asyncio does of tasks: so it is said as soon as it is certain, also as a program ends.
+    """
+
+    __slots__ = ("_error", "_noticed")
+
+    def __init__(self, error: PublishError) -> None:
+        self._error = error
+        self._noticed = False
+
+    def withdraw(self) -> None:
+        """Somebody looked."""
+        self._noticed = True
+
+    def __del__(self) -> None:
+        if not self._noticed:
+            log.error("nobody awaited or listened to a publication that failed: %s", self._error)

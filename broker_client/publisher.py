@@ -11,7 +11,7 @@ from broker_client import content as contents
 from broker_client.config import BrokerConfig, PublicationConfig
 from broker_client.delay import check_delay, delayed_by_header, step_for
 from broker_client.encryption import encryption_note
-from broker_client.errors import PublishError, UnknownNameError
+from broker_client.errors import InvalidMessageError, PublishError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
 from broker_client.requests import Reply, Requests
@@ -148,6 +148,11 @@ class Publisher:
         overrides: PublishOverrides,
     ) -> PublishReport:
         """See `Broker.publish_many`."""
+        if isinstance(many, str | bytes | Mapping) or not isinstance(
+            many, Iterable | AsyncIterable
+        ):
+            kind = type(many).__name__
+            raise InvalidMessageError(f"many of a {kind}", "which is one content; give a list")
         run = _Many(window)
         try:
             async for content in _each(many):

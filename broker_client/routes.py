@@ -68,8 +68,11 @@ def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> N
     for name, value in overrides.items():
         if name not in known:
             near = nearest(name, sorted(known))
-            hint = f"; did you mean {near}?" if near else ""
-            raise InvalidMessageError(f"{name!r}", f"is nothing that a publish can be told{hint}")
+            hint = f"did you mean {near!r}?; " if near else ""
+            listed = f"({hint}allowed: {', '.join(sorted(known))})"
+            raise InvalidMessageError(
+                f"{name!r}", f"is nothing that a publish can be told {listed}"
+            )
         if name == "timeout" or (name == "expiration" and value is not None):
             most = _LONGEST_EXPIRATION if name == "expiration" else float("inf")
             if not isinstance(value, int | float) or not 0 <= value <= most:

@@ -279,10 +279,10 @@ class Session:
                 await handlers.wait(spare=caller)
         except TimeoutError:
             log.warning(
-                "subscription %s: %d messages unsettled after %g s go back to %s",
+                "subscription %s: unsettled messages after %g s: %d; they go back to %s",
                 self._config.name,
-                len(self._in_hand),
                 self._config.close_timeout,
+                len(self._in_hand),
                 self._setup.queue,
             )
         except BrokerClientError as error:

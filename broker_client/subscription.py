@@ -11,7 +11,7 @@ from broker_client.ackornack import Republisher
 from broker_client.config import SubscriptionConfig
 from broker_client.consuming import ConsumingSetup
 from broker_client.emitter import Emitter, Listener
-from broker_client.handlers import Handler, listener_from
+from broker_client.handlers import Handler, check_listener, listener_from
 from broker_client.intake import Intake
 from broker_client.message import Message, Outgoing, Properties
 from broker_client.pulling import Deliveries
@@ -186,6 +186,8 @@ class Subscription(Emitter):
         return self._deliveries
 
     def _add(self, event: str, listener: Listener) -> None:
+        if event == "message" and callable(listener):
+            check_listener(listener)
         super()._add(event, listener)
         if event == "message" and self._runner is None and not self.is_cancelled:
             self._runner = self._tasks.spawn(

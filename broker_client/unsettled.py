@@ -233,7 +233,8 @@ class Unsettled:
         self._drop(settle, "timed_out")
         if not self._emit("message_timeout", settle.message):
             log.warning(
-                "subscription %s: message %s was not settled in time and went back to %s",
+                "subscription %s: message %s was not settled in time and went back to %s; each "
+                "message needs its `await ack_or_nack()`, and touch() gives it more time",
                 self._config.name,
                 settle.message.message_id,
                 self._setup.queue,

@@ -14,9 +14,14 @@ from broker_client.errors import ConfigError
 from broker_client.rascal.conversion import converted
 from broker_client.rascal.draft import written
 
+_MODULES = (".js", ".cjs", ".mjs", ".ts")
+
 
 def import_rascal(
-    file: Annotated[Path, typer.Argument(help="Rascal's configuration, JSON.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Rascal's configuration, JSON.", show_default=False),
+    ],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="File to write; printed when left out."),
@@ -50,7 +55,13 @@ def _read(file: Path) -> dict[str, object]:
     except UnicodeDecodeError:
         raise _failed(f"{file}: is not UTF-8 text") from None
     except json.JSONDecodeError as error:
-        raise _failed(f"{file}:{error.lineno}: not valid JSON: {error.msg}") from None
+        text = f"{file}:{error.lineno}: not valid JSON: {error.msg}"
+        if file.suffix in _MODULES:
+            text += (
+                "; from a JavaScript module, write it as JSON first: "
+                f"node -p 'JSON.stringify(require(\"./{file.name}\"))' > rascal.json"
+            )
+        raise _failed(text) from None
     if not isinstance(document, dict):
         raise _failed(f"{file}: must be an object with the key 'vhosts'")
     return document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -62,7 +63,10 @@ def main(
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="Configuration, YAML or JSON.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Configuration, YAML or JSON.", show_default=False),
+    ],
     strict: Annotated[bool, typer.Option("--strict", help="Warnings are problems too.")] = False,
 ) -> None:
     """Check a configuration without connecting, and show what it declares.
@@ -75,6 +79,12 @@ def check(
         config = load_config(file)
     except ConfigError as error:
         typer.echo(str(error), err=True)
+        if sum(_is_of_rascal(problem.message) for problem in error.problems) > 1:
+            typer.echo(
+                f"{file}: looks like a configuration of node's rascal; "
+                f"broker-client import-rascal {file} -o app.yaml converts it",
+                err=True,
+            )
         raise typer.Exit(1) from None
     console = Console(file=sys.stdout)
     for table in summary(config):
@@ -84,6 +94,11 @@ def check(
     typer.echo(f"{file}: {_verdict(len(config.warnings))}")
     if strict and config.warnings:
         raise typer.Exit(1)
+
+
+def _is_of_rascal(message: str) -> bool:
+    """True for the complaint about a key or a value as rascal has it."""
+    return re.search(r"is rascal's|[a-z][A-Z]\w* is written|\(in rascal", message) is not None
 
 
 def _verdict(warnings: int) -> str:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from broker_client.errors import StoreError
+from broker_client.errors import StoreCorruptError, StoreError
 from broker_client.store.maintenance import CheckReport
 from broker_client.store.maintenance import check as check_file
 from broker_client.store.maintenance import compact as compact_file
@@ -31,6 +31,8 @@ def check(path: FilePath) -> None:
     """
     try:
         report = check_file(path)
+    except StoreCorruptError as error:  # whose text sends the reader here
+        raise _failed(StoreError(error.path, error.reason)) from None
     except StoreError as error:
         raise _failed(error) from None
     Console(file=sys.stdout).print(_table(report))

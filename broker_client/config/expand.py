@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from broker_client.config.problems import hint, unknown_key
+from broker_client.config.recovery import STRATEGIES
 from broker_client.config.shorthand import binding_section, collection
 from broker_client.config.tree import Items, Section, Spot, joined, merged, stated
 from broker_client.errors import Problem
@@ -153,7 +154,7 @@ class _Expansion:
         self._profiles = Section()
 
     def expanded(self) -> Expanded:
-        result = _without(self._tree, "defaults", "profile")
+        result = _without(self._tree, "defaults", "profile", "$schema")
         vhosts = collection(self._tree, "vhosts", "", self._problems)
         recovery = self._recovery(result)
         for kind in BY_NAME:
@@ -316,7 +317,11 @@ class _Expansion:
             entry.put("recovery", chains[value], chains.spot(value))
             return
         del entry["recovery"]
-        message = f"unknown recovery {value!r}" + hint(value, list(chains))
+        message = f"unknown recovery {value!r}" + (
+            f"; for the strategy write {{strategy: {value}}}"
+            if value in STRATEGIES
+            else hint(value, list(chains))
+        )
         self._problems.append(Problem(path, message, line=spot.line or at.line))
 
     # ------------------------------------------------------------------ counters, encryption

@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 def findings(config: BrokerConfig) -> list[Finding]:
     """Everything worth saying about `config`."""
-    found = list(_dead_letter_exchanges(config))
+    found = [*_dead_letter_exchanges(config), *_addresses(config)]
     for name, subscription in config.subscriptions.items():
         path: tuple[Key, ...] = ("subscriptions", name)
         vhost = config.vhosts.get(subscription.vhost)
@@ -44,6 +44,21 @@ def findings(config: BrokerConfig) -> list[Finding]:
     for name, chain in config.recovery.items():
         found += _chain(("recovery", name), chain)
     return found
+
+
+# --------------------------------------------------------------------------- addresses
+
+
+def _addresses(config: BrokerConfig) -> Iterator[Finding]:
+    for key, vhost in config.vhosts.items():
+        for index, connection in enumerate(vhost.connections):
+            name = connection.hostname
+            if connection.scheme == "embedded" and name.endswith((".db", ".sqlite", ".sqlite3")):
+                yield Finding(
+                    ("vhosts", key, "connections", index),
+                    f"embedded://{name} keeps its messages in memory; for a file of that name "
+                    f"write embedded://./{name}",
+                )
 
 
 # --------------------------------------------------------------------------- dead letters
@@ -161,6 +176,13 @@ def _chain(path: tuple[Key, ...], chain: Sequence[Strategy]) -> Iterator[Finding
             f"after {last.attempts} attempts the message is nacked without requeue; say so with "
             "{strategy: nack} at the end, or name another strategy",
         )
+    for index, strategy in enumerate(chain):
+        if isinstance(strategy, Republish) and _spins(strategy):
+            yield Finding(
+                (*path, index),
+                "a message that always fails goes round without end and without a pause; "
+                "write attempts, defer or both",
+            )
     for index, strategy in enumerate(chain[:-1]):
         if isinstance(strategy, Ack | Nack):
             yield Finding(
@@ -168,3 +190,7 @@ def _chain(path: tuple[Key, ...], chain: Sequence[Strategy]) -> Iterator[Finding
                 f"is never reached: the {strategy.strategy} before it always settles",
             )
             return
+
+
+def _spins(strategy: Republish) -> bool:
+    return not (strategy.attempts or strategy.defer or strategy.immediate_nack)

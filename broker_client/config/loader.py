@@ -101,6 +101,13 @@ def load_text(
 
 
 def _text_of(file: str) -> str:
+    if "://" in file:
+        # It is not repeated: it may hold a password.
+        text = "is an address; give a file or a mapping in which a vhost has it as `connection`"
+        raise ConfigError([Problem("", text, file.partition("://")[0] + "://...")])
+    if "\n" in file:
+        text = "is YAML, where the path of a file is expected; load it with yaml.safe_load first"
+        raise ConfigError([Problem("", text)])
     try:
         return Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:

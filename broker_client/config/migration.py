@@ -1,9 +1,9 @@
-"""What to write in place of a key of node's rascal."""
+"""What to write in place of a key of node's rascal, or of another client or tool."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _RENAMED = {
     "protocol": "scheme",
@@ -12,6 +12,33 @@ _RENAMED = {
     "idleTimeoutMillis": "idle_timeout",
     "acquireTimeoutMillis": "acquire_timeout",
     "destroyTimeoutMillis": "close_timeout",
+}
+
+_ELSEWHERE = {  # what others call a thing, and what it may be called here
+    "args": ("arguments",),
+    "consumers": ("subscriptions",),
+    "delay": ("defer",),
+    "delivery_mode": ("persistent",),
+    "dest": ("destination",),
+    "dlx": ("dead_letter_exchange",),
+    "host": ("hostname",),
+    "key": ("binding_key", "routing_key"),
+    "max_retries": ("attempts",),
+    "pass": ("password",),
+    "prefetch_count": ("prefetch",),
+    "producers": ("publications",),
+    "publishers": ("publications",),
+    "retries": ("attempts", "recovery"),
+    "routing_key": ("binding_key",),
+    "target": ("destination",),
+    "ttl": ("message_ttl", "expiration"),
+    "username": ("user",),
+    "x-dead-letter-exchange": ("dead_letter_exchange",),
+    "x-dead-letter-routing-key": ("dead_letter_routing_key",),
+    "x-expires": ("expires",),
+    "x-max-length": ("max_length",),
+    "x-max-priority": ("max_priority",),
+    "x-message-ttl": ("message_ttl",),
 }
 
 _OTHERWISE = {
@@ -36,12 +63,15 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def advice(name: str, known: Sequence[str]) -> str | None:
-    """What to do about the unknown key `name`, if it looks like one of rascal's.
+def advice(
+    name: str, known: Sequence[str], sections: Mapping[str, Sequence[str]] | None = None
+) -> str | None:
+    """What to do about the unknown key `name`, if it can be told what it means.
 
     Args:
         name: the key as written.
         known: the keys that may stand there.
+        sections: those of `known` that lead to further keys, with these keys.
     """
     if name in _OTHERWISE:
         return f"{name} is rascal's: {_OTHERWISE[name]}"
@@ -52,7 +82,13 @@ def advice(name: str, known: Sequence[str]) -> str | None:
         )
     if name == "node" and "publish_queue" in known:
         return "node stands at the root of the file, once for all vhosts"
-    written = _RENAMED.get(name, snake_case(name))
-    if written != name and written in known:
-        return f"{name} is written {written} here"
+    meant = (_RENAMED.get(name, snake_case(name)), *_ELSEWHERE.get(name, ()))
+    for written in meant:
+        if written != name and written in known:
+            return f"{name} is written {written} here"
+    for written in (name, *meant):
+        for section, keys in (sections or {}).items():
+            if written in keys:
+                called = "" if written == name else f" is written {written} here, and"
+                return f"{name}{called} stands under {section}"
     return None

@@ -231,7 +231,7 @@ class BrokerConfig(Settings):
         self._implied = dict(templates)
 
     def _named(self, name: str) -> Iterator[tuple[VhostConfig, str]]:
-        for key, vhost in self.vhosts.items():
+        for key, vhost in self.vhosts.items() if isinstance(name, str) else ():
             prefix = _implied_name(key, "")
             if name.startswith(prefix):
                 yield vhost, name.removeprefix(prefix)

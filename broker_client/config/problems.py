@@ -14,6 +14,7 @@ from broker_client.errors import Problem, nearest
 
 Key = str | int
 
+_MAPPING = "must be a mapping"
 _EXPECTED = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
@@ -23,10 +24,10 @@ _EXPECTED = {
     "float_type": "must be a number",
     "float_parsing": "must be a number",
     "string_type": "must be text; put it in quotes",
-    "dict_type": "must be a mapping",
-    "mapping_type": "must be a mapping",
-    "model_type": "must be a mapping",
-    "model_attributes_type": "must be a mapping",
+    "dict_type": _MAPPING,
+    "mapping_type": _MAPPING,
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
     "tuple_type": "must be a list",
     "list_type": "must be a list",
     "missing": "is missing",
@@ -41,9 +42,11 @@ def hint(name: str, known: Sequence[str]) -> str:
     return f" (did you mean {near!r}?; {listed})" if near is not None else f" ({listed})"
 
 
-def unknown_key(name: str, known: Sequence[str]) -> str:
-    """What to say of a key that is none of `known`."""
-    advised = advice(name, known)
+def unknown_key(
+    name: str, known: Sequence[str], sections: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """What to say of a key that is none of `known`; `sections` as for `advice`."""
+    advised = advice(name, known, sections)
     return f"unknown key: {advised}" if advised else "unknown key" + hint(name, known)
 
 
@@ -88,7 +91,7 @@ def _message(detail: ErrorDetails, path: tuple[Key, ...], parent: object) -> str
     context: Mapping[str, Any] = detail.get("ctx", {})
     if kind == "extra_forbidden":
         name = str(path[-1]) if path else ""
-        return unknown_key(name, keys_of(parent))
+        return unknown_key(name, keys_of(parent), sections_of(parent))
     if kind == "union_tag_invalid":
         tags = sorted(_tags(_unwrapped(parent)))
         return f"unknown strategy {context['tag']!r}" + hint(str(context["tag"]), tags)
@@ -103,9 +106,18 @@ def _message(detail: ErrorDetails, path: tuple[Key, ...], parent: object) -> str
     if kind == "value_error":
         return str(context["error"])
     if kind in _EXPECTED:
-        return _EXPECTED[kind]
+        expected = _EXPECTED[kind]
+        return expected + _inside(parent, path) if expected == _MAPPING else expected
     text = detail["msg"].replace("Input should", "must")
     return text[0].lower() + text[1:]
+
+
+def _inside(parent: object, path: tuple[Key, ...]) -> str:
+    """What a mapping that belongs at the end of `path` may hold."""
+    if _tags(_unwrapped(parent)):
+        return ", such as {strategy: nack}"
+    keys = keys_of(_unwrapped(_child(parent, path[-1]))) if path else []
+    return f" (keys: {', '.join(sorted(keys))})" if keys else ""
 
 
 def keys_of(model: object) -> list[str]:
@@ -119,6 +131,29 @@ def keys_of(model: object) -> list[str]:
         if name != "name" or not field.is_required()
     ]
     return [*keys, *getattr(model, "yaml_keys", ())]
+
+
+def sections_of(model: object) -> dict[str, list[str]]:
+    """The keys of `model` behind which other keys stand, as paths, with these."""
+    found: dict[str, list[str]] = {}
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return found
+    short = getattr(model, "yaml_keys", ())
+    for name, field in model.model_fields.items():
+        key = str(field.validation_alias or name)
+        inner = _unwrapped(field.annotation)
+        if get_origin(inner) is dict:
+            if key != "vhosts":
+                continue  # `vhost` at the root is more likely a slip than a publication's
+            key, inner = f"{key}.NAME", _unwrapped(get_args(inner)[1])
+        elif get_origin(inner) is tuple:
+            key, inner = (
+                next((each for each in short if each + "s" == key), key),
+                get_args(inner)[0],
+            )
+        if keys := keys_of(inner):
+            found[key] = keys
+    return found
 
 
 def _resolve(loc: Sequence[Key], annotation: object) -> tuple[tuple[Key, ...], object]:

@@ -95,6 +95,9 @@ class Forward(Settings):
 
 Strategy = Annotated[Ack | Nack | Republish | Forward, Field(discriminator="strategy")]
 
+STRATEGIES = ("ack", "nack", "republish", "forward")
+"""The names of the strategies."""
+
 _STRATEGIES: TypeAdapter[tuple[Strategy, ...]] = TypeAdapter(tuple[Strategy, ...])
 
 

@@ -201,6 +201,10 @@ def _defaults_sections(root: Schema, defs: Schema) -> None:
             "properties": found,
         }
 
+    root["properties"]["$schema"] = {
+        "type": "string",
+        "description": "Where this schema is, for editors of JSON files.",
+    }
     root["properties"]["defaults"] = sections(ROOT_DEFAULTS)
     root["properties"]["profile"] = {
         "description": "`test` fits the defaults to a test run.",

@@ -13,6 +13,9 @@ _BINDING = re.compile(
 )
 
 
+_CUT = "; a '#' after a space begins a comment of YAML: put the binding in quotes"
+
+
 class Binding(NamedTuple):
     """A binding in short form, taken apart."""
 
@@ -35,7 +38,7 @@ def parse_binding(text: str) -> Binding:
         raise ValueError(
             f"{text!r} is no binding; write 'source -> destination' or "
             "'source[key1, key2] -> destination', with one destination and without spaces or "
-            "brackets in the names"
+            "brackets in the names" + (_CUT if "[" in text and "]" not in text else "")
         )
     if "," in match["source"] or "," in match["destination"]:
         raise ValueError(f"{text!r} names several exchanges or queues; write one binding for each")
@@ -100,6 +103,13 @@ def binding_section(value: object, name: str, spot: Spot) -> tuple[Section, str 
     return written, complaint
 
 
+_EXAMPLES = {
+    "exchanges": "{type: direct}",
+    "queues": "{options: {durable: true}}",
+    "publications": "{exchange: ...}",
+    "subscriptions": "{queue: ...}",
+}
+
 _SHORT_FORMS = {"bindings": binding_section, "shovels": shovel_section}
 
 _KEY_NAMES = ("binding_keys", "binding_key")
@@ -150,7 +160,9 @@ def collection(parent: Section, key: str, path: str, problems: list[Problem]) ->
             entry = Section()
             entry.put("name", name, at)
         else:
-            problems.append(Problem(where, "must be a mapping", line=at.line))
+            example = _EXAMPLES.get(key)
+            message = "must be a mapping" + (f", such as {example}" if example else "")
+            problems.append(Problem(where, message, line=at.line))
             continue
         if name in result:
             problems.append(Problem(where, "is declared twice", line=at.line))
@@ -184,5 +196,10 @@ def _entries(
             entries.append((value.get("name", ""), value, spot))
         else:
             message = "needs a name: add 'name', as text"
+            name = next(iter(value), "")
+            if value.get(name) is None or isinstance(value[name], Section):
+                message = (
+                    f"is a mapping in a list: write {{name: {name}, ...}}, or no '-' before it"
+                )
             problems.append(Problem(joined(place, index), message, line=spot.line))
     return entries

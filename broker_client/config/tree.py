@@ -133,6 +133,38 @@ def expanded(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
 # --------------------------------------------------------------------------- reading
 
 
+_YAML_ADVICE = (  # what PyYAML says, and what to do
+    (r"character '\\t'", "indent with spaces, not with tabs"),
+    (
+        r"expected alphabetic or numeric|character '[@`%]' that cannot start",
+        "put a value that begins with * & @ ` or % in quotes",
+    ),
+    (
+        r"mapping values are not allowed",
+        "the line is indented deeper than its neighbours, the one above lacks its ':', "
+        "or a text with ': ' lacks its quotes",
+    ),
+    (r"could not find expected ':'", "a key lacks its ':', or a quote is not closed"),
+    (
+        r"expected (<block end>|'<document start>')",
+        "the line is indented otherwise than those it belongs to",
+    ),
+    (
+        r"expected ',' or",
+        "a bracket is not closed, a ',' is missing, or a text with brackets lacks its quotes",
+    ),
+    (r"unexpected end of stream", "a quote is not closed"),
+)
+
+
+def _yaml_advice(error: yaml.MarkedYAMLError, line: str) -> str:
+    """What to do about `error`, which came up in `line`."""
+    if "${" in line:
+        return "; between { } or [ ], put ${NAME} in quotes"
+    said = str(error.problem)
+    return next((f"; {advice}" for words, advice in _YAML_ADVICE if re.search(words, said)), "")
+
+
 class Reader:
     """Builds the tree of one source and collects what is wrong with it."""
 
@@ -156,9 +188,8 @@ class Reader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else None
-            message = f"not valid YAML: {error.problem}"
-            if mark and "${" in "".join(text.splitlines()[mark.line : mark.line + 1]):
-                message += "; between { } or [ ], put ${NAME} in quotes"
+            here = "".join(text.splitlines()[mark.line : mark.line + 1]) if mark else ""
+            message = f"not valid YAML: {error.problem}{_yaml_advice(error, here)}"
             self.problems.append(Problem("", message, line=line))
         except yaml.YAMLError:
             self.problems.append(Problem("", "not valid YAML: a character is not allowed"))

@@ -56,7 +56,7 @@ def read_stats(path: str) -> KeptStats:
     Raises:
         StoreError: it is not there, or no file of ours, or damaged.
     """
-    if not os.path.exists(path):
+    if not os.path.isfile(path):
         raise StoreError(path, "there is no such file")
     address = f"{Path(path).absolute().as_uri()}?mode=ro"
     with translated(path):

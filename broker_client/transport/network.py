@@ -34,6 +34,7 @@ from broker_client.transport.network_errors import (
     cancelled_from_outside,
     is_bare,
     translate,
+    unreachable,
 )
 from broker_client.transport.network_stream import CLOSE_OK_FRAME, Limits, Streams
 from broker_client.transport.network_tls import explained, tls_context
@@ -195,7 +196,7 @@ class NetworkConnector:
             return kind(self._masked, f"{code} {text}")
         mapped = translate(self._masked, error)
         if isinstance(mapped, ConnectionLostError):
-            return ConnectFailedError(self._masked, mapped.reason)
+            return ConnectFailedError(self._masked, unreachable(error) or mapped.reason)
         return mapped
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 
 import aiormq.exceptions
 import pamqp.exceptions
@@ -25,6 +27,9 @@ FOREIGN_ERRORS = (
     RuntimeError,  # aiormq: an operation on a connection that is closed
 )
 """What aiormq and the socket raise; nothing of it leaves `transport/`."""
+
+
+_REFUSED = f"[Errno {errno.ECONNREFUSED}]"
 
 
 def translate(url: str, error: BaseException) -> TransportError:
@@ -50,6 +55,17 @@ def translate(url: str, error: BaseException) -> TransportError:
         case TimeoutError():
             return OperationTimeoutError(f"broker at {url}", 0.0)
     return ConnectionLostError(url, reason)
+
+
+def unreachable(error: BaseException) -> str | None:
+    """What to do, where `error` says that nobody could be asked at all."""
+    cause = error if error.__cause__ is None else error.__cause__
+    if isinstance(cause, socket.gaierror):
+        return f"no such host ({cause.strerror})"
+    # asyncio: a host with several addresses fails with the texts of all in one OSError.
+    if isinstance(cause, ConnectionRefusedError) or _REFUSED in str(cause):
+        return "nobody listens there: does the broker run, and is this its port?"
+    return None
 
 
 def is_bare(error: Exception) -> bool:

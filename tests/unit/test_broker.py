@@ -243,7 +243,7 @@ async def test_option_that_a_publish_does_not_know_gives_the_nearest(broker: Bro
         broker.request("orders", "x", **options),
         broker.publish_many("orders", ["x"], **options),
     ):
-        with pytest.raises(InvalidMessageError, match="did you mean correlation_id"):
+        with pytest.raises(InvalidMessageError, match="did you mean 'correlation_id'"):
             await call
 
 

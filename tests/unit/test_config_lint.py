@@ -112,7 +112,7 @@ def test_attempts_without_anything_behind_them_are_warned_of_where_they_stand() 
     assert message.startswith("after 3 attempts the message is nacked without requeue")
 
 
-@pytest.mark.parametrize("chain", [AGAIN, [{"strategy": "republish"}], [NACK]])
+@pytest.mark.parametrize("chain", [AGAIN, [{"strategy": "republish", "defer": "1s"}], [NACK]])
 def test_chain_that_says_how_it_ends_is_fine(chain: object) -> None:
     assert warned(SAFE, recovery={"patient": chain}) == []
 
@@ -130,7 +130,7 @@ def test_republish_before_a_keyed_dead_letter_exchange_is_fine(kind: str) -> Non
 
 
 def test_strategy_behind_one_that_always_settles_is_warned_of() -> None:
-    ((path, message),) = warned(SAFE, recovery={"r": [NACK, {"strategy": "republish"}]})
+    ((path, message),) = warned(SAFE, recovery={"r": [NACK, {"strategy": "ack"}]})
     assert path == "recovery.r[1]"
     assert message == "is never reached: the nack before it always settles"
 
@@ -191,6 +191,41 @@ def test_recovery_of_a_default_passes_over_no_ack() -> None:
         {"vhosts": {"/": vhost}, "defaults": {"subscriptions": {"recovery": [NACK]}}}
     )
     assert config.subscriptions["s"].recovery is None
+
+
+# --------------------------------------------------------------------------- addresses, rounds
+
+
+@pytest.mark.parametrize("url", ["embedded://broker.db", "embedded://a.sqlite"])
+def test_node_in_memory_that_is_called_like_a_file_is_warned_of(url: str) -> None:
+    config = load_config({"vhosts": {"/": {"connection": url}}})
+    assert [str(each) for each in config.warnings] == [
+        f"configuration: vhosts./.connection: {url} keeps its messages in memory; for a file of "
+        f"that name write {url.replace('://', '://./')}"
+    ]
+
+
+@pytest.mark.parametrize("url", ["embedded://", "embedded://name", "embedded://./broker.db"])
+def test_other_addresses_of_the_built_in_broker_are_not_warned_of(url: str) -> None:
+    assert load_config({"vhosts": {"/": {"connection": url}}}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, True),
+        ({"defer": "1s"}, False),
+        ({"attempts": 3}, False),
+        ({"immediate_nack": True}, False),
+    ],
+)
+def test_republish_without_end_and_pause_is_warned_of(
+    settings: dict[str, object], warned: bool
+) -> None:
+    chain = [{"strategy": "republish", **settings}, {"strategy": "nack"}]
+    config = load_config({"vhosts": {"/": {}}, "recovery": {"r": chain}})
+    found = [each.path for each in config.warnings if "without end" in each.message]
+    assert found == (["recovery.r[0]"] if warned else [])
 
 
 # --------------------------------------------------------------------------- where they go

@@ -224,3 +224,7 @@ def test_demo_takes_its_broker_from_the_environment() -> None:
         "late": 200,
         "cemetery": 10,
     }
+
+
+def test_schema_that_an_editor_wants_named_is_no_setting() -> None:
+    assert load_config({"$schema": "config/schema.json", "vhosts": {"/": {}}}).warnings == ()

@@ -208,7 +208,7 @@ def test_recovery_is_given_as_objects_or_mappings_one_or_several(
             {"strategy": "republish", "defer": 10},
             "configuration: recovery[0].defer: 10 has no unit: write 10s or 10ms",
         ),
-        ("nack", "configuration: recovery[0]: must be a mapping"),
+        ("nack", "configuration: recovery[0]: must be a mapping, such as {strategy: nack}"),
         ({"strategy": "forward"}, "configuration: recovery[0].publication: is missing"),
     ],
 )

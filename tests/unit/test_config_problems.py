@@ -32,7 +32,10 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         vhosts:
           /: {queues: [a
         """,
-        ["app.yaml:3: not valid YAML: expected ',' or ']', but got '<stream end>'"],
+        [
+            "app.yaml:3: not valid YAML: expected ',' or ']', but got '<stream end>'; a bracket is "
+            "not closed, a ',' is missing, or a text with brackets lacks its quotes",
+        ],
     ),
     "variable in braces without quotes": (
         """
@@ -139,7 +142,118 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "app.yaml:3: recovery.a[1].requeue: must be true or false",
             "app.yaml:4: recovery.b.atempts: unknown key (did you mean 'attempts'?; "
             "allowed: attempts, defer, immediate_nack, restore_routing_headers, strategy)",
-            "app.yaml:5: recovery.c[0]: must be a mapping",
+            "app.yaml:5: recovery.c[0]: must be a mapping, such as {strategy: nack}",
+        ],
+    ),
+    "tabs": (
+        "vhosts:\n\t/: {}\n",
+        [
+            "app.yaml:2: not valid YAML: found character '\\t' that cannot start any token; "
+            "indent with spaces, not with tabs",
+        ],
+    ),
+    "text that begins with a star": (
+        "vhosts: {/: {publications: {p: {exchange: '', routing_key: *.new}}}}",
+        [
+            "app.yaml:1: not valid YAML: expected alphabetic or numeric character, but found '.'; "
+            "put a value that begins with * & @ ` or % in quotes",
+        ],
+    ),
+    "indented too deep": (
+        """
+        vhosts:
+          /: embedded
+            queues: [q]
+        """,
+        [
+            "app.yaml:3: not valid YAML: mapping values are not allowed here; the line is indented "
+            "deeper than its neighbours, the one above lacks its ':', or a text with ': ' lacks "
+            "its quotes",
+        ],
+    ),
+    "indented otherwise": (
+        """
+        vhosts:
+          /:
+            exchanges: [e]
+             queues: [q]
+        """,
+        [
+            "app.yaml:4: not valid YAML: expected <block end>, but found '<block mapping start>'; "
+            "the line is indented otherwise than those it belongs to",
+        ],
+    ),
+    "a key of another section, or of another client": (
+        """
+        connection: embedded://
+        vhosts:
+          /:
+            username: app
+            connection: {host: rabbit, url: embedded://}
+            queues:
+              q: {durable: false, ttl: 5s}
+            publications:
+              p: {queue: q, persistent: false}
+            subscriptions:
+              s: {queue: q, prefetch_count: 3, limit: 3}
+        recovery:
+          r: {strategy: republish, max_retries: 3, delay: 1s}
+        """,
+        [
+            "app.yaml:1: connection: unknown key: connection stands under vhosts.NAME",
+            "app.yaml:4: vhosts./.username: unknown key: username is written user here, and stands "
+            "under connection",
+            "app.yaml:5: vhosts./.connection.host: unknown key: host is written hostname here",
+            "app.yaml:7: vhosts./.queues.q.durable: unknown key: durable stands under options",
+            "app.yaml:7: vhosts./.queues.q.ttl: unknown key: ttl is written message_ttl here, and "
+            "stands under options",
+            "app.yaml:9: vhosts./.publications.p.persistent: unknown key: persistent stands under "
+            "options",
+            "app.yaml:11: vhosts./.subscriptions.s.prefetch_count: unknown key: prefetch_count is "
+            "written prefetch here",
+            "app.yaml:11: vhosts./.subscriptions.s.limit: unknown key: limit stands under "
+            "redeliveries",
+            "app.yaml:13: recovery.r.max_retries: unknown key: max_retries is written attempts "
+            "here",
+            "app.yaml:13: recovery.r.delay: unknown key: delay is written defer here",
+        ],
+    ),
+    "a value where a mapping belongs": (
+        """
+        vhosts:
+          /:
+            connection: {url: "amqps://h/", tls: true}
+            exchanges:
+              - e: {type: fanout}
+            queues: [q]
+            subscriptions:
+              s: q
+              t: {queue: q, recovery: nack}
+        """,
+        [
+            "app.yaml:3: vhosts./.connection.tls: must be a mapping (keys: cafile, certfile, "
+            "keyfile, verify, verify_hostname)",
+            "app.yaml:5: vhosts./.exchanges[0]: is a mapping in a list: write {name: e, ...}, or "
+            "no '-' before it",
+            "app.yaml:8: vhosts./.subscriptions.s: must be a mapping, such as {queue: ...}",
+            "app.yaml:9: vhosts./.subscriptions.t.recovery: unknown recovery 'nack'; for the "
+            "strategy write {strategy: nack}",
+        ],
+    ),
+    "binding cut short by a comment": (
+        """
+        vhosts:
+          /:
+            exchanges: [e]
+            queues: [q]
+            bindings:
+              - e[order #] -> q
+        """,
+        [
+            "app.yaml:6: vhosts./.bindings[0]: 'e[order' is no binding; write "
+            "'source -> destination' or 'source[key1, key2] -> destination', with one destination "
+            "and without spaces or brackets in the names; a '#' after a space begins a comment of "
+            "YAML: put the binding in quotes",
         ],
     ),
     "duplicate keys": (
@@ -203,7 +317,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "app.yaml:4: vhosts./.exchanges.e.type: unknown exchange type 'topics' "
             "(did you mean 'topic'?; allowed: direct, fanout, headers, topic, x-...)",
             "app.yaml:4: vhosts./.exchanges.f.type: must be text; put it in quotes",
-            "app.yaml:5: vhosts./.queues.q: must be a mapping",
+            "app.yaml:5: vhosts./.queues.q: must be a mapping, such as {options: {durable: true}}",
             "app.yaml:5: vhosts./.queues.r.purge: must be true or false",
             "app.yaml:6: vhosts./.bindings: must be a list or a mapping by name",
             "app.yaml:7: vhosts./.subscriptions.s.queue: unknown queue 'q' (allowed: r)",

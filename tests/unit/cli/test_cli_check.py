@@ -163,3 +163,17 @@ def test_module_runs_as_a_command() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("config/demo.yaml: ok\n")
+
+
+def test_configuration_of_rascal_is_recognised(run: CliRunner) -> None:
+    document = {"vhosts": {"/": {"queues": {"q": {"options": {"messageTtl": 60000}}}}}}
+    document["vhosts"]["/"]["connectionStrategy"] = "fixed"  # type: ignore[assignment]
+    Path("rascal.json").write_text(json.dumps(document))
+    result = run.invoke(app, ["check", "rascal.json"])
+    assert result.exit_code == 1
+    assert "broker-client import-rascal rascal.json -o app.yaml converts it" in result.stderr
+
+
+def test_one_slip_is_not_taken_for_a_configuration_of_rascal(run: CliRunner) -> None:
+    Path("app.yaml").write_text("vhosts: {/: {connectionStrategy: fixed}}")
+    assert "import-rascal" not in run.invoke(app, ["check", "app.yaml"]).stderr

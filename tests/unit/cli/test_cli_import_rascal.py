@@ -80,3 +80,10 @@ def test_file_that_cannot_be_written_is_told(run: CliRunner) -> None:
     result = run.invoke(app, ["import-rascal", "rascal.json", "-o", "none/app.yaml"])
     assert result.exit_code == 1
     assert result.stderr == "none/app.yaml: cannot be written: No such file or directory\n"
+
+
+def test_javascript_module_is_told_how_it_becomes_json(run: CliRunner) -> None:
+    Path("config.js").write_text("module.exports = {vhosts: {}}\n")
+    result = run.invoke(app, ["import-rascal", "config.js"])
+    assert result.exit_code == 1
+    assert """node -p 'JSON.stringify(require("./config.js"))' > rascal.json""" in result.stderr

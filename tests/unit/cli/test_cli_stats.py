@@ -69,6 +69,19 @@ def test_file_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Path) -> N
     assert not path.exists()
 
 
+def test_folder_is_no_file(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["stats", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "there is no such file" in result.stderr
+
+
+def test_check_of_what_is_no_store_does_not_send_back_to_itself(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to look like one" * 100)
+    result = CliRunner().invoke(app, ["store", "check", str(path)])
+    assert (result.exit_code, result.stderr) == (1, f"store {path}: file is not a database\n")
+
+
 def test_file_of_another_program_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to look like one" * 100)

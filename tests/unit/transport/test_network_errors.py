@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import socket
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from broker_client.errors import (
 from broker_client.message import Outgoing, Properties
 from broker_client.tasks import TaskGroup
 from broker_client.transport.network_channel import NetworkChannel
-from broker_client.transport.network_errors import FOREIGN_ERRORS, translate
+from broker_client.transport.network_errors import FOREIGN_ERRORS, translate, unreachable
 from tests.support.warp import WarpLoop
 
 loop_factory = WarpLoop
@@ -195,3 +196,20 @@ async def test_cancellation_from_outside_stays_one() -> None:
     with pytest.raises(asyncio.CancelledError):
         await asking
     await owner.tasks.wait()
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed"), "nobody listens there"),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed"), "nobody listens there"),
+        (socket.gaierror(-2, "Name or service not known"), "no such host"),
+        (TimeoutError(), None),
+    ],
+)
+def test_host_that_cannot_be_reached_is_told_in_words(cause: OSError, told: str | None) -> None:
+    wrapped = aiormq.exceptions.AMQPConnectionError(*cause.args)
+    wrapped.__cause__ = cause
+    for error in (cause, wrapped):
+        assert (unreachable(error) or "").startswith(told or "") is True
+        assert (unreachable(error) is None) == (told is None)
