@@ -39,7 +39,7 @@ bench-spark: ## Measure what Spark and the event log cost, as ratios; JSON in bu
 	@scripts/venv spark
 	@"$(VENV)/bin/python" -m bench.spark
 
-soak: ## Kill a node again and again under load and see that nothing is lost; SECONDS=600
+soak: ## Kills and faults of every kind under load: is anything lost? SECONDS=600
 	@scripts/soak "$(SECONDS)"
 
 clean: ## Remove .venv, caches and builds

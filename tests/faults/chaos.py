@@ -1,0 +1,321 @@
+"""Everything at once, on a RabbitMQ: links are cut, stalled and refused, alarms raised, the server
+killed, while handlers fail in every way they can. Nothing confirmed may be lost, and what is
+published through one publication keeps its order.
+
+    python -m tests.faults.chaos --seconds 300 [--seed 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console
+
+from broker_client import AckOrNack, Broker, Message, Nack, Republish
+from broker_client.errors import PublishError
+from tests.support.eventually import eventually
+from tests.support.proxy import Proxy
+from tests.support.rabbitmq import RabbitMQ
+
+Handler = Callable[[Message, Any, AckOrNack], Awaitable[None]]
+
+_RATES = {"retried": 150, "forwarded": 80, "ordered": 60}  # publishes a second
+_KILL_EVERY = 25.0  # seconds, where the server may be killed
+_PATIENCE = 180.0  # seconds for all to come to its end when the faults are over
+_TELL_EVERY = 10.0  # seconds
+_QUICK = {"min": "20ms", "max": "200ms"}
+
+
+def a_config(url: str, vhost: str) -> dict[str, Any]:
+    """Three publications, each to a queue of its name; one of them is where another forwards to."""
+    letters = {"options": {"dead_letter_exchange": "dead"}}
+    recovery = [
+        {"strategy": "republish", "defer": "50ms", "attempts": 2},
+        {"strategy": "forward", "publication": "forwarded", "attempts": 1},
+        {"strategy": "nack"},
+    ]
+    options: dict[str, dict[str, Any]] = {
+        "retried": {"prefetch": 50, "recovery": recovery},
+        "forwarded": {"prefetch": 100, "concurrency": 50, "requeue_defer": _QUICK},
+        "ordered": {"prefetch": 1},
+        "buried": {"prefetch": 100},
+    }
+    connection = {"url": url, "vhost": vhost, "heartbeat": "5s", "retry": _QUICK}
+    return {
+        "vhosts": {
+            "/": {
+                "connection": connection,
+                "exchanges": ["work", "dead"],
+                "queues": {**dict.fromkeys(_RATES, letters), "buried": None},
+                "bindings": [*(f"work[{name}] -> {name}" for name in _RATES), "dead[#] -> buried"],
+                "publications": {
+                    name: {"exchange": "work", "routing_key": name, "timeout": "10m"}
+                    for name in _RATES
+                },
+                "subscriptions": {
+                    name: {"queue": name, "retry": _QUICK, **more} for name, more in options.items()
+                },
+            }
+        }
+    }
+
+
+@dataclass
+class Report:
+    """What came of it."""
+
+    published: int = 0
+    confirmed: set[str] = field(default_factory=set)
+    failed: dict[str, PublishError] = field(default_factory=dict)
+    handled: dict[str, Counter[str]] = field(default_factory=dict)
+    """Queue to message ids, and how often each was acked there."""
+    order: list[int] = field(default_factory=list)
+    """Numbers of the ordered messages, as they came."""
+    faults: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def lost(self) -> list[str]:
+        """Confirmed messages that were acked nowhere."""
+        found = set[str]().union(*self.handled.values())
+        return sorted(self.confirmed - found)
+
+    @property
+    def out_of_order(self) -> list[tuple[int, int]]:
+        """Neighbours of the ordered messages, each at its first delivery, that came reversed."""
+        firsts = list(dict.fromkeys(self.order))
+        return [(sooner, later) for sooner, later in pairwise(firsts) if sooner > later]
+
+    def __str__(self) -> str:
+        twice = sum(counts.total() - len(counts) for counts in self.handled.values())
+        faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
+        return (
+            f"{self.published} published, {len(self.confirmed)} confirmed, "
+            f"{len(self.failed)} failed, {twice} handled twice, {len(self.lost)} lost, "
+            f"{len(self.out_of_order)} out of order; {faults}"
+        )
+
+
+class Traffic:
+    """Publishers and handlers, and what they saw."""
+
+    def __init__(self, broker: Broker, chance: random.Random) -> None:
+        self.report = Report()
+        self._broker = broker
+        self._chance = chance
+        self._under_way = 0
+        self._stopping = False
+
+    async def subscribe(self) -> None:
+        handlers: dict[str, Handler] = {
+            "retried": self._fail_often,
+            "forwarded": self._fail_seldom,
+            "ordered": self._keep_order,
+            "buried": self._succeed,
+        }
+        for name, handler in handlers.items():
+            subscription = await self._broker.subscribe(name, handler)
+            for event in ("error", "ack_lost", "recovery_failed", "cancelled", "already_settled"):
+                subscription.on(event, lambda *args: None)
+
+    async def publish(self, name: str) -> None:
+        """Publish through `name` until told to stop."""
+        while not self._stopping:
+            number = self.report.published
+            self.report.published += 1
+            message_id = f"{name}-{number}"
+            publication = await self._broker.publish(name, number, message_id=message_id)
+            self._under_way += 1
+            publication.when_ended(partial(self._end, message_id))
+            await asyncio.sleep(self._chance.random() * 2 / _RATES[name])
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def settle_down(self) -> None:
+        """Until every publish has ended and every confirmed message was acked somewhere."""
+        await eventually(lambda: not self._under_way, timeout=_PATIENCE)
+        with suppress(AssertionError):  # the report tells
+            await eventually(lambda: not self.report.lost, timeout=_PATIENCE)
+
+    def _end(self, message_id: str, error: PublishError | None) -> None:
+        self._under_way -= 1
+        if error is None:
+            self.report.confirmed.add(message_id)
+        else:
+            self.report.failed[message_id] = error
+
+    async def _fail_often(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        draw = self._chance.random()
+        if draw < 0.2:
+            raise ValueError("no")
+        if draw < 0.3:
+            await ack_or_nack("later", Nack(requeue=True, defer=0.02))
+        elif draw < 0.4:
+            await ack_or_nack("never", Republish(immediate_nack=True))
+        else:
+            if draw < 0.5:
+                await asyncio.sleep(self._chance.random() / 5)
+            await self._succeed(message, content, ack_or_nack)
+
+    async def _fail_seldom(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        await asyncio.sleep(0.001)
+        if self._chance.random() < 0.03:
+            raise RuntimeError("no")
+        await self._succeed(message, content, ack_or_nack)
+
+    async def _keep_order(self, message: Message, content: int, ack_or_nack: AckOrNack) -> None:
+        self.report.order.append(content)
+        await self._succeed(message, content, ack_or_nack)
+
+    async def _succeed(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        await ack_or_nack()
+        self.report.handled.setdefault(message.queue, Counter())[str(message.message_id)] += 1
+
+
+class Faults:
+    """Does something bad every now and then.
+
+    Args:
+        kills: the server is ours alone, and may be killed.
+    """
+
+    def __init__(
+        self, server: RabbitMQ, proxy: Proxy, chance: random.Random, *, kills: bool
+    ) -> None:
+        self._server, self._proxy, self._chance, self._kills = server, proxy, chance, kills
+        self.done: Counter[str] = Counter()
+        self.on_fault: Callable[[], None] = lambda: None
+        self._kinds: dict[str, Callable[[], Awaitable[object]]] = {
+            "cut": self._cut,
+            "fin": self._fin,
+            "stall": self._stall,
+            "refuse": self._refuse,
+            "close": lambda: asyncio.to_thread(server.close_connections),
+            "alarm": self._alarm,
+        }
+
+    async def run(self, seconds: float) -> None:
+        """Go on for so long."""
+        end = time.monotonic() + seconds
+        kill_at = time.monotonic() + _KILL_EVERY if self._kills else float("inf")
+        while time.monotonic() < end:
+            await asyncio.sleep(self._chance.uniform(0.5, 3.0))
+            if time.monotonic() < kill_at:
+                kind = self._chance.choice(list(self._kinds))
+                self.done[kind] += 1
+                await self._kinds[kind]()
+            else:
+                await self._end_server()
+                kill_at = time.monotonic() + _KILL_EVERY
+            self.on_fault()
+
+    async def _cut(self) -> None:
+        self._proxy.cut()
+
+    async def _fin(self) -> None:
+        self._proxy.fin()
+
+    async def _stall(self) -> None:
+        self._proxy.stall()
+        await asyncio.sleep(self._chance.uniform(0.2, 3.0))
+        self._proxy.resume()
+
+    async def _refuse(self) -> None:
+        self._proxy.refuse()
+        self._proxy.cut()
+        await asyncio.sleep(self._chance.uniform(0.2, 2.0))
+        self._proxy.accept()
+
+    async def _alarm(self) -> None:
+        await asyncio.to_thread(self._server.block)
+        try:
+            await asyncio.sleep(self._chance.uniform(0.2, 1.0))
+        finally:
+            await asyncio.to_thread(self._server.unblock)
+
+    async def _end_server(self) -> None:
+        how = self._chance.choice(["kill", "stop"])
+        self.done[how] += 1
+        # RabbitMQ keeps declarations in Mnesia's log, which it writes up to two seconds late.
+        await asyncio.to_thread(self._server.ctl, "eval", "mnesia:sync_log().")
+        await asyncio.to_thread(getattr(self._server, how))
+        await asyncio.to_thread(self._server.start)
+
+
+async def run(
+    server: RabbitMQ,
+    vhost: str,
+    seconds: float,
+    chance: random.Random,
+    *,
+    kills: bool,
+    tell: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """Traffic and faults for so many seconds, and then until all has come to its end.
+
+    Args:
+        server: what to strike; `kills` too, where it is ours alone.
+        vhost: an empty one.
+        seconds: of faults.
+        chance: decides on what comes when.
+        kills: the server is killed, or stopped, now and then.
+        tell: called with what there is so far after each fault.
+    """
+    async with Proxy("127.0.0.1", server.port) as proxy:
+        url = f"amqp://guest:guest@127.0.0.1:{proxy.port}"
+        async with Broker.create(a_config(url, vhost)) as broker:
+            broker.on("error", lambda error, vhost: None)
+            traffic = Traffic(broker, random.Random(chance.random()))
+            await traffic.subscribe()
+            publishers = [asyncio.create_task(traffic.publish(name)) for name in _RATES]
+            faults = Faults(server, proxy, random.Random(chance.random()), kills=kills)
+            faults.on_fault = lambda: tell(traffic.report)
+            traffic.report.faults = faults.done
+            try:
+                await faults.run(seconds)
+            finally:
+                traffic.stop()
+                await asyncio.gather(*publishers)
+            await traffic.settle_down()
+            return traffic.report
+
+
+def main() -> int:
+    """The command; status 1 when something was lost or came out of order."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.chaos", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    console = Console(highlight=False)
+    console.print(f"seed {options.seed}, {options.seconds:g} s")
+    logging.disable(logging.WARNING)  # every loss of a link is one
+    began = told = time.monotonic()
+
+    def tell(report: Report) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _TELL_EVERY:
+            told = time.monotonic()
+            confirmed, faults = len(report.confirmed), report.faults.total()
+            console.print(f"{told - began:5.0f} s: {confirmed:,} confirmed, {faults} faults")
+
+    with RabbitMQ() as server:
+        vhost, chance = server.make_vhost(), random.Random(options.seed)
+        report = asyncio.run(run(server, vhost, options.seconds, chance, kills=True, tell=tell))
+    console.print(str(report), soft_wrap=True)
+    return 1 if report.lost or report.out_of_order or report.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
