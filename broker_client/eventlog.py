@@ -11,7 +11,6 @@ docs/event-log.md describes the format.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
@@ -26,6 +25,7 @@ from typing import Any
 from urllib.parse import quote
 
 from broker_client.delivery_event import DeliveryEvent, Lines
+from broker_client.file_lock import try_lock
 
 log = logging.getLogger("broker_client.eventlog")
 
@@ -300,7 +300,7 @@ class _Files:
         self._open_path = folder / f".{start}-{self.begun}.jsonl.open"
         file = FileIO(self._open_path, "xb")
         # Held while we live: so `salvage` of another process knows this file is in use.
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try_lock(file.fileno())
         self._file, self._day, self._size = file, day, 0
         self._close_at = time.monotonic() + self._max_age
 
@@ -310,15 +310,14 @@ class _Files:
         for left in self._path.glob(f"dt=*/{self._folder}/.*.open"):
             try:
                 with left.open("r+b") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if not try_lock(file.fileno()):
+                        continue  # another process of the same name is writing it
                     whole = _end_of_last_line(file)
                     file.truncate(whole)
                     if whole:
                         _publish(left)
                     else:
                         left.unlink()
-            except BlockingIOError:
-                continue  # another process of the same name is writing it
             except OSError as error:
                 log.warning("event log: %s stays as it is: %s", left, error)
                 continue

@@ -16,7 +16,6 @@ Invariant: the numbers above the floor have no gap. No pyspark is imported here.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -30,6 +29,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from broker_client.file_lock import try_lock
 from broker_client.spark.errors import (
     SpoolEpochError,
     SpoolError,
@@ -117,16 +117,12 @@ class Spool:
     def _take_lock(self, timeout: float) -> int:
         file = os.open(self.folder / "_lock", os.O_RDWR | os.O_CREAT, 0o644)
         deadline = time.monotonic() + timeout
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    holder = os.pread(file, 1000, 0).decode(errors="replace").strip()
-                    os.close(file)
-                    raise SpoolLockedError(str(self.folder), holder or "another query") from None
-                time.sleep(_LOCK_POLL)
+        while not try_lock(file):
+            if time.monotonic() >= deadline:
+                holder = os.pread(file, 1000, 0).decode(errors="replace").strip()
+                os.close(file)
+                raise SpoolLockedError(str(self.folder), holder or "another query")
+            time.sleep(_LOCK_POLL)
         who = f"process {os.getpid()} on {socket.gethostname()}"
         os.ftruncate(file, 0)
         os.pwrite(file, f"{who} ({self._owner})\n".encode() if self._owner else who.encode(), 0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 from pathlib import Path
 
 from broker_client.errors import StoreError, StoreLockedError, StoreReadOnlyError
+from broker_client.file_lock import try_lock
 
 SUFFIX = ".lock"
 
@@ -30,19 +30,21 @@ class FileLock:
         Raises:
             StoreLockedError: another holds it; says who.
             StoreError: the lock file cannot be made.
+            UnsupportedError: the system has no such locks.
         """
         name = self._path + SUFFIX
         try:
-            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise StoreReadOnlyError(self._path, f"cannot write {name}") from error
             raise StoreError(self._path, f"cannot open {name}: {error.strerror}") from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            if not try_lock(fd):
+                raise StoreLockedError(self._path, _holder(name))
+        except BaseException:
             os.close(fd)
-            raise StoreLockedError(self._path, _holder(name)) from None
+            raise
         os.truncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         self._fd = fd

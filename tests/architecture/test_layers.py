@@ -14,6 +14,7 @@ from tests.architecture.source import FILES, MODULES, imported_modules, imported
 ROWS: list[tuple[str, ...]] = [
     # ground
     ("errors", "clock", "message", "tasks", "deadlines", "delivery_event"),
+    ("file_lock",),
     ("emitter", "stats", "health", "eventlog"),
     # settings
     ("config",),
