@@ -15,6 +15,7 @@ and acks: at least once, as `republish` is.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from broker_client.errors import (
     PublishRefusedError,
     RecoveryFailedError,
     StaleDeliveryError,
+    WrongLoopError,
 )
 from broker_client.message import Message, Outgoing
 from broker_client.transport.base import Channel
@@ -78,6 +80,11 @@ class Republisher(Protocol):
 
 class SettleOwner(Protocol):
     """Whoever keeps the deliveries of a subscription."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that deliveries are settled in."""
+        ...
 
     @property
     def dead_letter_exchange(self) -> str | None:
@@ -173,7 +180,10 @@ class AckOrNack:
 
         Raises:
             ConfigError: `recovery` names no strategy; nothing is settled then.
+            WrongLoopError: called in another event loop; nothing is settled then.
         """
+        if asyncio.get_running_loop() is not self._owner.loop:
+            raise WrongLoopError("a message can be settled in its Broker's event loop only")
         chain: tuple[Strategy, ...] = ()
         if error is not None:
             chain = (

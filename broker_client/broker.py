@@ -37,8 +37,8 @@ from broker_client.requests import Reply
 from broker_client.routes import ForwardOverrides, PublishOverrides
 from broker_client.shovels import Shovel
 from broker_client.stats import BrokerStats
-from broker_client.subscription import Subscription
-from broker_client.tasks import TaskGroup
+from broker_client.subscription import CANCEL_TIMEOUT, Subscription
+from broker_client.tasks import TaskGroup, see_through, wait_in_thread
 from broker_client.transport.base import Link
 from broker_client.transport.embedded import EmbeddedNodes
 from broker_client.vhost import Vhost
@@ -186,7 +186,7 @@ class Broker(Emitter):
     def _shovel_failed(self, error: BrokerClientError, vhost: str) -> None:
         self.emit("error", error, vhost)
 
-    def _listener_failed(self, event: str, error: Exception) -> None:
+    def _listener_failed(self, event: str, error: BaseException) -> None:
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
         if event != "error" and self.has_listener("error"):
             self.emit("error", error, "")
@@ -278,7 +278,7 @@ class Broker(Emitter):
         async def publish_and_wait() -> Outcome:
             return await (await self.publish(name, content, routing_key, **overrides))
 
-        return asyncio.run_coroutine_threadsafe(publish_and_wait(), loop).result()
+        return wait_in_thread(loop, publish_and_wait())
 
     async def request(
         self,
@@ -400,21 +400,24 @@ class Broker(Emitter):
             setup=self._consuming.setup(config),
             observer=None if events is None else DeliveryLog(events, config),
         )
-        self._subscriptions = [each for each in self._subscriptions if not each.is_cancelled]
+        self._forget_ended()
         self._subscriptions.append(subscription)
         return subscription
+
+    def _forget_ended(self) -> None:
+        self._subscriptions = [each for each in self._subscriptions if not each.is_ended]
 
     async def unsubscribe_all(self) -> None:
         """Cancel every subscription, all at once, each in order."""
         caller = asyncio.current_task()
-        subscriptions, self._subscriptions = self._subscriptions, []
-        if subscriptions:
+        if self._subscriptions:
             results = await asyncio.gather(
-                *(each.cancel_for(caller) for each in subscriptions), return_exceptions=True
+                *(each.cancel_for(caller) for each in self._subscriptions), return_exceptions=True
             )
             for result in results:
                 if isinstance(result, Exception):
                     self.emit("error", result, "")
+        self._forget_ended()
 
     # ------------------------------------------------------------------ life
 
@@ -513,11 +516,7 @@ class Broker(Emitter):
         if self._closer is None:
             caller = asyncio.current_task()
             self._closer = asyncio.create_task(self._let_go(caller), name="broker: close")
-        try:
-            await asyncio.shield(self._closer)
-        except asyncio.CancelledError:
-            await asyncio.wait([self._closer])
-            raise
+        await see_through(self._closer)
 
     async def _let_go(self, caller: asyncio.Task[Any] | None) -> None:
         try:
@@ -539,7 +538,7 @@ class Broker(Emitter):
         await self._senders.cancel()
         # Async listeners of the last events; one of them may be who waits for us.
         await self._tasks.wait(timeout=_DRAIN_TIMEOUT, spare=caller)
-        await self._tasks.cancel(spare=caller)
+        await self._tasks.cancel(spare=caller, timeout=CANCEL_TIMEOUT)
         await self._consuming.close()
         await self._nodes.close()
         if self._event_log is not None:

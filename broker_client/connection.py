@@ -209,17 +209,21 @@ class Connection:
             await (self._up.wait() if link is None else self._down.wait())
 
     async def close(self) -> None:
-        """Close the link in order and stay closed. Harmless twice."""
-        if self._closed:
-            return
+        """Close the link in order and stay closed.
+
+        Harmless twice; goes on where one that was cancelled left off.
+        """
         self._closed = True
         await self._tasks.cancel()
         link, self._link = self._link, None
+        if link is not None:
+            self._dropped.append(link)
         self._wake()
-        for each in (link, *self._dropped):
-            if each is not None:
-                await each.close()  # of one that was dropped, what is left of it
-        self._dropped.clear()
+        while self._dropped:
+            link = self._dropped[-1]
+            await link.close()  # of one that was dropped, what is left of it
+            if link in self._dropped:
+                self._dropped.remove(link)
 
     def abort(self, reason: str) -> None:
         """Drop the present link as one that failed, to get a new one."""

@@ -6,6 +6,7 @@ listening and emitting cost it three to four times as much as this one (`bench/e
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 from broker_client.errors import HandlerError, InvalidHandlerError, UnknownNameError
-from broker_client.tasks import TaskGroup
+from broker_client.tasks import PROGRAM_ENDS, TaskGroup, raise_in_loop
 
 log = logging.getLogger("broker_client.emitter")
 
@@ -95,7 +96,9 @@ class Emitter:
     def _call(self, event: str, listener: Listener, args: tuple[Any, ...]) -> None:
         try:
             result = listener(*args)
-        except Exception as error:  # noqa: BLE001 - user code behind a fence
+        except PROGRAM_ENDS as error:
+            raise_in_loop(error)
+        except BaseException as error:  # noqa: BLE001 - user code behind a fence
             self._listener_failed(event, error)
         else:
             if inspect.isawaitable(result):
@@ -106,10 +109,12 @@ class Emitter:
     async def _finish(self, event: str, result: Awaitable[Any]) -> None:
         try:
             await result
-        except Exception as error:  # noqa: BLE001 - user code behind a fence
+        except (*PROGRAM_ENDS, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code behind a fence
             self._listener_failed(event, error)
 
-    def _listener_failed(self, event: str, error: Exception) -> None:
+    def _listener_failed(self, event: str, error: BaseException) -> None:
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
         if event != "error" and self.has_listener("error"):
             self.emit("error", error)

@@ -54,7 +54,7 @@ def listener_from(
         if is_async:
             result = await handler(*arguments)
         else:
-            result = await asyncio.to_thread(handler, *arguments)
+            result = await asyncio.to_thread(_called, handler, *arguments)
         if result is not None and message.properties.reply_to:
             await answer(message, result)
         if not ack_or_nack.is_begun:
@@ -83,6 +83,14 @@ def check_listener(listener: Callable[..., Any]) -> None:
 
 def _name(handler: Handler) -> str:
     return str(getattr(handler, "__qualname__", repr(handler)))
+
+
+def _called(handler: Handler, *arguments: Any) -> Any:
+    """In a thread. A future cannot hold a StopIteration, and would never be done."""
+    try:
+        return handler(*arguments)
+    except StopIteration as error:  # as out of a coroutine (PEP 479)
+        raise RuntimeError("handler raised StopIteration") from error
 
 
 def _wants_message(handler: Handler) -> bool:

@@ -31,7 +31,7 @@ from broker_client.inspection import Inspection
 from broker_client.loop_lag import watched
 from broker_client.message import RASCAL, Delivery, Message
 from broker_client.streams import StreamPosition
-from broker_client.tasks import TaskGroup
+from broker_client.tasks import PROGRAM_ENDS, TaskGroup, raise_in_loop
 from broker_client.transport.base import Channel
 from broker_client.unsettled import Emit, Unsettled
 
@@ -205,7 +205,10 @@ class Intake:
             begun = perf_counter()
             try:
                 result = listener(*args)
-            except Exception as error:  # noqa: BLE001 - user code behind a fence
+            except PROGRAM_ENDS as error:
+                raise_in_loop(error)  # unsettled, the message goes back as the program ends
+                return
+            except BaseException as error:  # noqa: BLE001 - user code behind a fence
                 self._failed(settle, error)
                 continue
             if type(result) is CoroutineType:
@@ -244,7 +247,9 @@ class Intake:
             if task is None or task.cancelling():
                 raise
             self._failed(settle, error)  # something it waited for was cancelled
-        except Exception as error:  # noqa: BLE001 - user code behind a fence
+        except (*PROGRAM_ENDS, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code behind a fence
             self._failed(settle, error)
         finally:
             self._handlers.leave()

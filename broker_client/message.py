@@ -218,7 +218,7 @@ class Message:
         return node if isinstance(node, int) else 0
 
     def touch(self) -> float:
-        """Ask for more time to handle it; returns the seconds left.
+        """Ask for more time to handle it; returns the seconds left. Works in a thread as well.
 
         Raises:
             UnsupportedError: this broker has no message time-out that could be extended.

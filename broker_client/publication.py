@@ -199,7 +199,7 @@ class Publication(Emitter):
         if self._listeners is not None and listener in self._listeners.get(event, ()):
             self._call(event, listener, args)  # this one only: the others have been told
 
-    def _listener_failed(self, event: str, error: Exception) -> None:
+    def _listener_failed(self, event: str, error: BaseException) -> None:
         """Logged and no more: an `error` here would be a second end of the publication."""
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
 

@@ -159,8 +159,10 @@ class Publisher:
                 await run.room()
                 key = routing_key(content) if callable(routing_key) else routing_key
                 run.began(await self.publish(name, content, key, overrides))
-        finally:
-            await run.ended()
+        except Exception:
+            await run.ended()  # but whoever cancels this does not wait for the broker
+            raise
+        await run.ended()
         return run.report()
 
     # ------------------------------------------------------------------ requests

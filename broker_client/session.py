@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -213,9 +215,20 @@ class Session:
 
     # ------------------------------------------------------------------ pausing, prefetch
 
+    @asynccontextmanager
+    async def _operation(self) -> AsyncIterator[None]:
+        """A turn on the channel. Where it is cancelled, nobody knows what the broker made of it:
+        the runner goes on on another channel."""
+        async with self._operations:
+            try:
+                yield
+            except asyncio.CancelledError:
+                self.end()
+                raise
+
     async def pause(self) -> None:
         """See `Subscription.pause`."""
-        async with self._operations:
+        async with self._operation():
             if self.is_paused or self._is_ending:
                 return
             self.is_paused = True
@@ -229,7 +242,7 @@ class Session:
 
     async def resume(self) -> None:
         """See `Subscription.resume`."""
-        async with self._operations:
+        async with self._operation():
             if not self.is_paused or self._is_ending:
                 return
             self.is_paused = False
@@ -249,7 +262,7 @@ class Session:
 
     async def set_channel_prefetch(self, prefetch: int) -> None:
         """See `Subscription.set_channel_prefetch`."""
-        async with self._operations:
+        async with self._operation():
             before, self._channel_prefetch = self._channel_prefetch, prefetch
             channel = self._channel
             if channel is not None and channel.is_usable:
@@ -264,18 +277,17 @@ class Session:
     async def drain(self, handlers: TaskGroup, caller: asyncio.Task[Any] | None) -> None:
         """Stop the consumer, give back what has not started, wait for the rest, close."""
         channel = self._channel
-        if channel is None:
-            return
         try:
             async with asyncio.timeout(self._config.close_timeout):
-                async with self._operations:
-                    if channel.is_usable and self.state == "subscribed":
-                        await channel.cancel(self._consumer_tag)
+                if channel is not None:
+                    async with self._operations:
+                        if channel.is_usable and self.state == "subscribed":
+                            await channel.cancel(self._consumer_tag)
                 # Behind the consumer's end, or the broker would deliver them to us again.
                 self._intake.give_back()
                 self._deliveries.give_back()
                 self._deliveries.end()
-                await self._in_hand.wait(lambda: channel.is_usable)
+                await self._in_hand.wait(lambda: channel is not None and channel.is_usable)
                 await handlers.wait(spare=caller)
         except TimeoutError:
             log.warning(
@@ -287,7 +299,7 @@ class Session:
             )
         except BrokerClientError as error:
             log.info("subscription %s: while closing: %s", self._config.name, error)
-        if channel.is_usable:
+        if channel is not None and channel.is_usable:
             await channel.close()
 
     async def _sleep_unless_stopping(self, seconds: float) -> bool:

@@ -17,10 +17,13 @@ from broker_client.message import Message, Outgoing, Properties
 from broker_client.pulling import Deliveries
 from broker_client.session import Session, SubscriptionVhost
 from broker_client.stats import SubscriptionStats
-from broker_client.tasks import TaskGroup
+from broker_client.tasks import TaskGroup, see_through
 from broker_client.unsettled import DeliveryObserver, Unsettled
 
 H = TypeVar("H", bound=Handler)
+
+CANCEL_TIMEOUT = 5.0
+"""Seconds that code of the user's has to end once it is cancelled."""
 
 
 class Subscription(Emitter):
@@ -138,6 +141,11 @@ class Subscription(Emitter):
         """True once `cancel` was called."""
         return self._stopping.is_set()
 
+    @property
+    def is_ended(self) -> bool:
+        """True once it is cancelled and none of its handlers runs any more."""
+        return self._stopped.is_set() and not len(self._handlers)
+
     def stats(self) -> SubscriptionStats:
         """A snapshot."""
         counts = self._in_hand.counts
@@ -242,7 +250,8 @@ class Subscription(Emitter):
         the rest to be settled, close the channel.
 
         Waits `close_timeout` at most; what is unsettled then goes back to its queue, and handlers
-        that still run are cancelled. Recovery that waits for a `defer` gives back at once.
+        that still run are cancelled; those that do not end by that within 5 s are left alone.
+        Recovery that waits for a `defer` gives back at once.
         A handler may call it, and settle its own message before or after: then it returns at once,
         and the rest happens beside the handler, which is not cancelled. Harmless twice.
         """
@@ -273,7 +282,7 @@ class Subscription(Emitter):
         """
         self._stopping.set()
         try:
-            await self._stop(caller)
+            await see_through(self._tasks.spawn(self._stop(caller), f"end {self.config.name}"))
         finally:
             self._session.state = "cancelled"
             self._deliveries.end()
@@ -291,4 +300,4 @@ class Subscription(Emitter):
             await asyncio.wait([runner])
         if len(self._handlers):
             await asyncio.sleep(0)  # a task that never began leaves a coroutine never awaited
-        await self._handlers.cancel(spare=caller)
+        await self._handlers.cancel(spare=caller, timeout=CANCEL_TIMEOUT)

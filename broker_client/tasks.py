@@ -3,11 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+from broker_client.errors import BrokerClosedError
 
 log = logging.getLogger("broker_client.tasks")
+
+T = TypeVar("T")
+
+PROGRAM_ENDS = (KeyboardInterrupt, SystemExit)
+"""What asyncio too lets through to whoever runs the loop."""
+
+
+def raise_in_loop(error: BaseException) -> None:
+    """Have the loop raise `error` in a turn of its own.
+
+    For `PROGRAM_ENDS` out of code of the user's that a transport was about to call: raised there,
+    it would leave that transport, or the built-in broker, in the middle of its work.
+    """
+    asyncio.get_running_loop().call_soon(_raise, error)
+
+
+async def see_through(task: asyncio.Task[Any]) -> None:
+    """Wait for `task`, which ends in bounded time, to its end, also when cancelled meanwhile."""
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def wait_in_thread(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` in `loop` and wait for it in another thread, the one that calls.
+
+    Raises:
+        BrokerClosedError: the loop has ended.
+    """
+    try:
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError as error:
+        work.close()
+        raise BrokerClosedError("the event loop") from error
+    try:
+        return future.result()
+    except concurrent.futures.CancelledError:
+        raise BrokerClosedError("the event loop") from None
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 class TaskGroup:
@@ -58,22 +105,33 @@ class TaskGroup:
     async def wait(
         self, timeout: float | None = None, *, spare: asyncio.Task[Any] | None = None
     ) -> bool:
-        """Wait until all are done, save the one that calls and `spare`.
+        """Wait until all are done, save the one that calls and `spare`; those too that begin
+        meanwhile.
 
         False when `timeout` seconds were not enough.
         """
-        tasks = self._tasks - {asyncio.current_task(), spare}
-        if not tasks:
-            return True
-        done, pending = await asyncio.wait(tasks, timeout=timeout)
-        self._tasks -= done  # one that was cancelled before it began has not left
-        return not pending
+        now = asyncio.get_running_loop().time
+        deadline = None if timeout is None else now() + timeout
+        while tasks := self._tasks - {asyncio.current_task(), spare}:
+            left = None if deadline is None else max(0.0, deadline - now())
+            done, pending = await asyncio.wait(tasks, timeout=left)
+            self._tasks -= done  # one that was cancelled before it began has not left
+            if pending:
+                return False
+        return True
 
-    async def cancel(self, *, spare: asyncio.Task[Any] | None = None) -> None:
-        """Cancel all of them, save the one that calls and `spare`; wait until they have ended."""
+    async def cancel(
+        self, *, spare: asyncio.Task[Any] | None = None, timeout: float | None = None
+    ) -> None:
+        """Cancel all of them, save the one that calls and `spare`; wait until they have ended.
+
+        `timeout` seconds at most, for tasks of the user's: those may refuse to be cancelled.
+        """
         tasks = self._tasks - {asyncio.current_task(), spare}
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            _, pending = await asyncio.wait(tasks, timeout=timeout)
+            for task in pending:
+                log.error("task %s was cancelled %g s ago and runs on", task.get_name(), timeout)
             self._tasks -= tasks

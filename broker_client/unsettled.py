@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
@@ -19,6 +20,7 @@ from broker_client.due import DueWatch
 from broker_client.errors import AlreadySettledError, BrokerClientError, RecoveryFailedError
 from broker_client.message import Message
 from broker_client.retry import growing
+from broker_client.tasks import wait_in_thread
 from broker_client.transport.base import Channel
 
 log = logging.getLogger("broker_client.subscription")
@@ -49,6 +51,7 @@ class Unsettled:
         emit: Emit,
         observer: DeliveryObserver | None = None,
     ) -> None:
+        self.loop = asyncio.get_running_loop()
         self._setup = setup
         self._config = setup.config
         self._no_ack = setup.config.options.no_ack
@@ -247,16 +250,23 @@ class Unsettled:
         return self._touch
 
     def _make_touch(self, channel: Channel) -> Callable[[int], float]:
-        watch = self._watch
-        if watch is None:
-            return channel.touch
+        watch, thread = self._watch, threading.get_ident()
+        loop = asyncio.get_running_loop()
 
-        def touch(delivery_tag: int) -> float:
+        def touch_here(delivery_tag: int) -> float:
             left = channel.touch(delivery_tag)
             settle = self._by_tag.get(delivery_tag)
-            if settle is not None:
+            if watch is not None and settle is not None:
                 watch.begin(settle, left)
             return left
+
+        async def touch_there(delivery_tag: int) -> float:
+            return touch_here(delivery_tag)
+
+        def touch(delivery_tag: int) -> float:
+            if threading.get_ident() == thread:
+                return touch_here(delivery_tag)
+            return wait_in_thread(loop, touch_there(delivery_tag))  # a plain function's handler
 
         return touch
 

@@ -126,6 +126,11 @@ class FrameReader(asyncio.StreamReader):
             if not self._at_end:
                 super().feed_data(CLOSE_OK_FRAME)
 
+    def abandon(self) -> None:
+        """`finish`, also in the handshake: nobody waits for that any more."""
+        self._established = True
+        self.finish()
+
     def feed_eof(self) -> None:
         self._at_end = True
         super().feed_eof()
@@ -363,6 +368,6 @@ class Streams(TransportFactory):
     def abort(self) -> None:
         """Drop the socket, if there is one."""
         if self.reader is not None:
-            self.reader.finish()
+            self.reader.abandon()
         if self.writer is not None:
             self.writer.transport.abort()

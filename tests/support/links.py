@@ -234,6 +234,7 @@ class FakeChannel:
 
     async def cancel(self, consumer_tag: str) -> None:
         await self._ask("cancel", consumer_tag)
+        self.consumers.pop(consumer_tag, None)
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
         await self._ask("get", queue)

@@ -47,6 +47,10 @@ class Owner:
         self.slept: list[float] = []
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    @property
     def republisher(self) -> "Owner":
         return self
 

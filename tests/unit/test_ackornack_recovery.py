@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from datetime import UTC, datetime
 from typing import Any
@@ -38,6 +39,10 @@ class Owner:
         self.failure: Exception | None = None
         self.settled_as: list[str] = []
         self.failures: list[RecoveryFailedError] = []
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
 
     @property
     def republisher(self) -> Owner:

@@ -281,3 +281,12 @@ async def test_frame_as_large_as_was_agreed_is_taken() -> None:
     body = b"x" * 4_088
     desk.reader.feed_data(deliver(1, body))
     assert desk.channel.heard[0][1].body == body
+
+
+async def test_reader_of_an_abandoned_handshake_ends_as_after_a_close_in_order() -> None:
+    """Otherwise aiormq logs a traceback, though it was we who gave the connection up."""
+    desk = Desk()
+    desk.reader.feed_data(OPEN_OK)
+    desk.reader.abandon()
+    desk.reader.abandon()
+    assert await desk.passed_on() == OPEN_OK + marshal(commands.Connection.CloseOk(), 0)
