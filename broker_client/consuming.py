@@ -6,6 +6,7 @@ and live as long as the broker.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from broker_client.errors import UnsupportedError
 from broker_client.redeliveries import CounterFactory, RedeliveryCounter, counter_from
 
 log = logging.getLogger("broker_client.consuming")
+
+_CLOSE_TIMEOUT = 5.0  # seconds for a store to let go
 
 _KEYLESS = ("fanout", "headers")  # exchange types that do not look at routing keys
 
@@ -135,7 +138,8 @@ class ConsumingStores:
         self._handled, self._counters = {}, {}
         for store in stores:
             try:
-                await store.close()
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
+                    await store.close()
             except Exception as error:  # noqa: BLE001 - a store of the user's choice
                 log.warning("%r: while closing: %r", store, error)
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from broker_client.ackornack import AckOrNack
 from broker_client.consuming import ConsumingSetup
 from broker_client.deduplication import HandledIds
 from broker_client.errors import (
     BrokerClientError,
+    OperationTimeoutError,
     RedeliveriesExceededError,
     RedeliveriesUncountedError,
 )
@@ -23,6 +25,8 @@ from broker_client.redeliveries import RedeliveryCounter
 from broker_client.unsettled import Emit
 
 log = logging.getLogger("broker_client.subscription")
+
+T = TypeVar("T")
 
 Refuse = Callable[[tuple[str, ...], AckOrNack, BrokerClientError], None]
 """Hand a delivery to the listeners of the first of these events that has any, else nack it."""
@@ -34,7 +38,9 @@ class Inspection:
     def __init__(self, setup: ConsumingSetup, emit: Emit, refuse: Refuse) -> None:
         self._config = setup.config
         self._counter = setup.counter
-        self._once = None if setup.handled is None else Once(setup.handled)
+        deduplicate = setup.config.deduplicate
+        patience = deduplicate.timeout if deduplicate is not None else math.inf
+        self._once = None if setup.handled is None else Once(setup.handled, patience)
         self._emit = emit
         self._refuse = refuse
 
@@ -134,8 +140,13 @@ class Once:
     """Ids that were handled, and those that are being handled: of two copies that arrive
     together, the second waits to see what becomes of the first."""
 
-    def __init__(self, handled: HandledIds) -> None:
-        self._handled = handled
+    def __init__(self, handled: HandledIds, patience: float) -> None:
+        """
+        Args:
+            handled: the store.
+            patience: seconds it has to answer.
+        """
+        self._handled, self._patience = handled, patience
         self._in_hand: dict[str, tuple[AckOrNack, asyncio.Event]] = {}
 
     async def begin(self, key: str, settle: AckOrNack) -> bool:
@@ -144,7 +155,7 @@ class Once:
             await other[1].wait()
         self._in_hand[key] = (settle, asyncio.Event())
         try:
-            is_new = not await self._handled.contains(key)
+            is_new = not await self._in_time(self._handled.contains(key))
         except BaseException:
             self.end(key, settle)
             raise
@@ -158,7 +169,18 @@ class Once:
 
     async def remember(self, key: str) -> None:
         """`key` has been handled."""
-        await self._handled.add(key)
+        await self._in_time(self._handled.add(key))
+
+    async def _in_time(self, question: Coroutine[Any, Any, T]) -> T:
+        """A store that never answers would hold up everything behind it."""
+        deadline = asyncio.timeout(self._patience if self._patience < math.inf else None)
+        try:
+            async with deadline:
+                return await question
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise OperationTimeoutError("store of handled ids", self._patience) from error
 
     def end(self, key: str, settle: AckOrNack) -> None:
         """`settle` has `key` in hand no more, if it had."""

@@ -143,6 +143,9 @@ class Outbox:
 
     def _store_failed(self, error: BrokerClientError) -> None:
         log.critical("%r: %s", self, error)
+        self._fail_stored(error)
+
+    def _fail_stored(self, error: BrokerClientError) -> None:
         waiting, self._stored = self._stored, {}
         for stored in waiting.values():
             if not stored.done():
@@ -174,7 +177,10 @@ class Outbox:
                 )
                 publication.maybe_duplicate = True
             publication.when_ended(partial(self._ended, delivery.delivery_tag))
-            await self._queue.put(publication, confirm=True)
+            try:
+                await self._queue.put(publication, confirm=True)
+            except PublishAbortedError:
+                return  # the queue was closed before there was room: it stays in the file
 
     def _ended(self, delivery_tag: int, error: PublishError | None) -> None:
         reader = self._reader
@@ -193,7 +199,7 @@ class Outbox:
         """Let go of the file; what is not confirmed stays in it. Harmless twice."""
         self._closing = True
         if self._writer is not None:
-            self._store_failed(ChannelClosedError(0, "the broker was shut down"))
+            self._fail_stored(ChannelClosedError(0, "the broker was shut down"))
         link, self._link = self._link, None
         self._writer = self._reader = None
         if link is not None:

@@ -156,6 +156,8 @@ class DeduplicateConfig(Settings):
     """How long an id is remembered."""
     size: Positive = 100_000
     """Most ids remembered by `memory` and `sqlite`; the oldest are forgotten."""
+    timeout: Annotated[Duration, Field(gt=0)] = 1.0
+    """Longest wait for the store; a message it does not know in time is handled."""
     path: str | None = None
     """File, for `sqlite`."""
     url: SecretStr | None = None

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from broker_client.ackornack import AckOrNack
+from broker_client.config.loader import load_config
+from broker_client.consuming import ConsumingStores
 from broker_client.message import Message
+from broker_client.redeliveries import MemoryCounter
 from broker_client.subscription import CANCEL_TIMEOUT
 from tests.support.consuming import ConsumerDesk
 from tests.support.warp import WarpLoop, settle
@@ -71,3 +74,29 @@ async def test_all_that_came_without_acks_is_handled_before_the_end() -> None:
             channel.deliver()
         await desk.subscription.cancel()
         assert len(handled) == 5
+
+
+async def test_store_that_does_not_let_go_holds_up_the_end_for_a_while_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Clinging(MemoryCounter):
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    config = load_config(
+        {
+            "redeliveries": {"counters": {"c": {"type": "custom"}}},
+            "vhosts": {
+                "/": {
+                    "queues": ["q"],
+                    "subscriptions": {"s": {"queue": "q", "redeliveries": {"counter": "c"}}},
+                }
+            },
+        }
+    )
+    stores = ConsumingStores(config, {"c": lambda counter: Clinging(10)})
+    stores.setup(config.subscriptions["s"])
+    now = asyncio.get_running_loop().time()
+    await stores.close()
+    assert asyncio.get_running_loop().time() - now == 5.0
+    assert "while closing: TimeoutError()" in caplog.text

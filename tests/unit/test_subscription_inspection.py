@@ -378,6 +378,36 @@ async def test_store_that_fails_is_reported_and_the_message_handled() -> None:
         assert channel.settled == [("ack", 1, False), ("ack", 2, False)]
 
 
+@pytest.mark.parametrize("silent", ["contains", "add"])
+async def test_store_that_never_answers_is_reported_and_the_messages_handled(silent: str) -> None:
+    class Silent:
+        async def contains(self, key: str) -> bool:
+            await self._answer("contains")
+            return False
+
+        async def add(self, key: str) -> None:
+            await self._answer("add")
+
+        async def _answer(self, question: str) -> None:
+            if question == silent:
+                await asyncio.Event().wait()
+
+        async def close(self) -> None:
+            """Nothing to let go of."""
+
+    settings = {"deduplicate": {"timeout": 2.0}}
+    async with ConsumerDesk(setup={"handled": Silent()}, **settings) as desk:
+        desk.listen("error")
+        channel = await desk.consume(ack)
+        channel.deliver(message_id="a")
+        channel.deliver(message_id="a")
+        await asyncio.sleep(10)
+        assert channel.settled == [("ack", 1, False), ("ack", 2, False)]
+        assert {str(error) for _, (error,) in desk.heard} == {
+            "store of handled ids: no answer within 2 s"
+        }
+
+
 async def test_acked_along_with_a_later_one_counts_as_handled() -> None:
     async with once() as desk:
         desk.listen("duplicate")
