@@ -553,7 +553,7 @@ class Broker(Emitter):
         vhosts = {vhost.name: vhost.health() for vhost in self._vhosts.values()}
         usable = not self._closing
         return Health(
-            usable and all(each.live for each in vhosts.values()),
+            usable and not self._nodes.have_failed and all(each.live for each in vhosts.values()),
             usable and all(each.ready for each in vhosts.values()),
             vhosts,
         )
@@ -567,8 +567,9 @@ class Broker(Emitter):
 
     @property
     def nodes(self) -> EmbeddedNodes:
-        """The built-in brokers behind `embedded://` addresses: `broker.nodes.node()` is the
-        private one, whose `deferred`, `in_flight`, `purge` and `stats` look into its queues."""
+        """The built-in brokers behind `embedded://` addresses: `broker.nodes.node()`, or
+        `node(address)` where there are several. Its `deferred`, `in_flight`, `purge` and `stats`
+        look into its queues."""
         return self._nodes
 
     def _vhost(self, name: str) -> Vhost:

@@ -13,7 +13,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar, overload
 
-from broker_client.errors import HandlerError, InvalidHandlerError, UnknownNameError
+from broker_client.errors import (
+    BrokerClientError,
+    HandlerError,
+    InvalidHandlerError,
+    UnknownNameError,
+)
 from broker_client.tasks import PROGRAM_ENDS, TaskGroup, raise_in_loop
 
 log = logging.getLogger("broker_client.emitter")
@@ -147,7 +152,12 @@ def close_unstarted(coroutine: Coroutine[Any, Any, Any], task: object) -> None:
 
 
 def _traced(error: Any) -> BaseException | None:
-    """What to log the traceback of: of a handler's failure, the way to where it raised."""
+    """What to log the traceback of: of a handler's failure, the way to where it raised.
+
+    Our own errors say all there is to say; they may come with every attempt to connect.
+    """
     if isinstance(error, HandlerError):
         return error.__cause__
-    return error if isinstance(error, BaseException) and error.__traceback__ else None
+    if isinstance(error, BrokerClientError) or not isinstance(error, BaseException):
+        return None
+    return error if error.__traceback__ else None

@@ -55,7 +55,8 @@ class Health:
     """What `Broker.health()` returns."""
 
     live: bool
-    """False when the Broker is closed or has given up for good: restart the process."""
+    """False when the Broker is closed or has given up for good, or the store of its built-in
+    broker has failed: restart the process."""
     ready: bool
     """True while every vhost is ready."""
     vhosts: dict[str, VhostHealth] = field(default_factory=dict)

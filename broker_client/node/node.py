@@ -214,7 +214,7 @@ class Node(NodeControl):
             StoreError: its store has failed.
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # it is raised at every attempt to connect
         if self._closed:
             raise BrokerClosedError(f"node {self.name!r}")
         connection = self.engine.open_connection(vhost)

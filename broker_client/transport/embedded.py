@@ -26,6 +26,7 @@ from broker_client.errors import (
     ConnectionLostError,
     StoreError,
     TransportError,
+    UnknownNameError,
     UnsupportedError,
 )
 from broker_client.eventlog import EventLog
@@ -206,11 +207,39 @@ class EmbeddedNodes:
         return EmbeddedConnector(self, url, _address(url), vhost)
 
     def node(self, name: str = "") -> Node:
-        """The node of that name, made when there is none; the empty name is the private one.
+        """The node of that name, made when there is none.
+
+        Args:
+            name: of ``embedded://NAME``; or the whole address of a file that is open. Left out,
+                it is the node behind ``embedded://``, or else the only one that is open.
 
         Raises:
+            UnknownNameError: the file is not open.
             BrokerClosedError: `close` was called.
         """
+        if "://" in name:
+            return self._opened(name)
+        if not name and self._private is None and len(self._held) == 1:
+            [shared] = self._held.values()
+            return shared.node
+        return self._named(name)
+
+    @property
+    def have_failed(self) -> bool:
+        """True once the store of one of them failed: it takes no connection any more."""
+        nodes = [shared.node for shared in self._held.values()]
+        return any(node.failure is not None for node in nodes)
+
+    def _opened(self, url: str) -> Node:
+        address = _address(url)
+        if not address.path:
+            return self._named(address.name)
+        if address.key not in self._held:
+            files = [shared.node.name for shared in self._held.values() if shared.opening]
+            raise UnknownNameError("built-in broker", address.path, files)
+        return self._held[address.key].node
+
+    def _named(self, name: str) -> Node:
         if self._closed:
             raise BrokerClosedError("EmbeddedNodes")
         if name:
@@ -229,7 +258,7 @@ class EmbeddedNodes:
             StoreError: the file cannot be used.
         """
         if not address.path:
-            return self.node(address.name)
+            return self._named(address.name)
         key = address.key
         before = _leaving.get(asyncio.get_running_loop(), _NONE).get(key)
         if before is not None:

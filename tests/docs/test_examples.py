@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,7 +72,7 @@ def rabbitmq_url(rabbitmq: RabbitMQ) -> Iterator[str]:
 
 def test_every_example_has_a_test() -> None:
     names = {path.stem for path in (ROOT / "examples").glob("*.py")}
-    assert names == {*OUTPUTS, "flights"}
+    assert names == {*OUTPUTS, "flights", "service"}
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
@@ -83,6 +88,98 @@ def test_example_prints_the_same_on_rabbitmq(name: str, rabbitmq_url: str) -> No
     done = run_python(f"examples/{name}.py", rabbitmq_url)
     assert done.returncode == 0, done.stderr
     assert done.stdout == OUTPUTS[name]
+
+
+# --------------------------------------------------------------------------- service
+
+
+class Service:
+    """examples/service.py, running on a file in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "BROKER_URL": f"embedded://{folder / 'broker.db'}",
+            "PORT": "0",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", ROOT / "examples" / "service.py"],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._log = ""
+        self._port = int(self.heard("listening on port ").split()[-1])
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    def heard(self, text: str) -> str:
+        """The next line of its log with `text`."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._log += line
+            if text in line:
+                return line
+        raise AssertionError(self._log)
+
+    def ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+        """Status and text of its answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def end(self) -> int:
+        """Tell it to end, as systemd does; its status."""
+        self._process.send_signal(signal.SIGTERM)
+        self.heard("ending")
+        _, rest = self._process.communicate(timeout=30)
+        assert "Traceback" not in rest
+        return self._process.returncode
+
+
+def test_service_takes_orders_answers_probes_and_ends_in_order(tmp_path: Path) -> None:
+    with Service(tmp_path) as service:
+        assert service.ask("POST", "/orders", '{"id": 7}') == (202, "")
+        service.heard("order 7 is on its way")
+        assert service.ask("POST", "/orders", "{")[0] == 400
+        assert service.ask("GET", "/live")[0] == service.ask("GET", "/ready")[0] == 200
+        assert service.ask("GET", "/nothing")[0] == 404
+        status, metrics = service.ask("GET", "/metrics")
+        assert status == 200
+        assert 'broker_up{vhost="/"} 1' in metrics
+        assert 'broker_publishes_confirmed_total{vhost="/"} 1' in metrics
+        assert 'broker_queue_deferred{queue="fulfilment"} 0' in metrics
+        assert service.end() == 0
+
+
+def test_service_keeps_what_waited_over_a_restart(tmp_path: Path) -> None:
+    with Service(tmp_path) as service:
+        assert service.ask("POST", "/orders", '{"id": "none"}') == (202, "")
+        service.heard("Input should be a valid integer")
+        assert service.end() == 0
+    with Service(tmp_path) as service:
+        assert 'broker_queue_ready{queue="failed-orders"} 1' in service.ask("GET", "/metrics")[1]
+        assert service.end() == 0
+
+
+def test_service_with_a_wrong_address_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER_URL", f"embedded://{tmp_path}/none/broker.db")
+    done = run_python("examples/service.py")
+    assert done.returncode == 1
+    assert "cannot start: failed to connect to embedded://" in done.stderr
+    assert "there is no folder" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # --------------------------------------------------------------------------- flights

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import io
-import types
-from typing import Any
-
 import pytest
 import yaml
 
 from broker_client import Broker
 from broker_client.config.loader import load_config
-from tests.docs.documents import ROOT, Block, blocks, python_blocks, read
+from tests.docs.documents import ROOT, blocks, read
+from tests.docs.fragments import check_fragments
 
 GUIDE = "docs/guide.md"
-
-
-async def run(block: Block, namespace: dict[str, Any]) -> str:
-    """Run one fragment as the body of an ``async def``; returns what it printed."""
-    # Blank lines in front, so that a traceback names the line of the guide.
-    source = "\n" * (block.line - 1) + block.text
-    code = compile(source, GUIDE, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        result = types.FunctionType(code, namespace)()
-        if result is not None:
-            await result
-    return printed.getvalue()
 
 
 async def test_fragments_print_what_the_guide_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     async with Broker.create("config/embedded.yaml") as broker:
-        namespace: dict[str, Any] = {"broker": broker}
-        for block in python_blocks(GUIDE):
-            assert await run(block, namespace) == (block.output or ""), f"line {block.line}"
+        await check_fragments(GUIDE, {"broker": broker})
 
 
 def test_first_yaml_of_the_guide_is_the_file_its_fragments_run_on() -> None:

@@ -15,7 +15,7 @@ import yaml
 from broker_client import AckOrNack, Broker, Message
 from broker_client.message import Delivery
 from tests.docs.documents import Block, blocks, read
-from tests.docs.test_guide import run
+from tests.docs.fragments import run
 from tests.support.eventually import eventually
 from tests.support.rabbitmq import RabbitMQ
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import traceback
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,10 @@ from broker_client.errors import (
     BrokerClosedError,
     ConnectFailedError,
     PublishError,
+    StoreError,
     WrongLoopError,
 )
+from broker_client.store.sqlite import SqliteFile
 from tests.support.eventually import eventually
 
 CONFIG = {"vhosts": {"/": {"queues": ["q"], "subscriptions": {"q": {"queue": "q"}}}}}
@@ -155,6 +158,26 @@ async def test_health_of_a_broker_that_is_up_and_of_one_that_is_closed() -> None
         [connection] = health.vhosts["/"].connections
         assert (connection.role, connection.state) == ("both", "up")
     assert (broker.health().live, broker.health().ready) == (False, False)
+
+
+async def test_store_that_failed_is_told_to_probes_and_in_one_line_for_each_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: object, batch: object) -> None:
+        raise StoreError("broker.db", "disk I/O error")
+
+    url = f"embedded://{tmp_path / 'broker.db'}"
+    connection = {"url": url, "retry": {"min": "1ms", "max": "1ms"}}
+    vhost = {"connection": connection, "queues": ["q"]}
+    async with Broker.create({"vhosts": {"/": vhost}}) as broker:
+        monkeypatch.setattr(SqliteFile, "apply", fail)
+        publication = await broker.publish("/q", 1, timeout=0.1)
+        await eventually(lambda: not broker.health().live)
+        await eventually(lambda: caplog.text.count("failed to connect") > 4)
+        with pytest.raises(PublishError):
+            await publication
+    attempts = [each for each in caplog.records if "failed to connect" in each.getMessage()]
+    assert {each.exc_info for each in attempts} == {None}
 
 
 async def test_built_in_broker_has_one_link_for_everything() -> None:

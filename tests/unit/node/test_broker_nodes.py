@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker_client import Broker
-from broker_client.errors import BrokerClientError
+from broker_client.errors import BrokerClientError, UnknownNameError
 from tests.support.eventually import eventually
 
 CONFIG: dict[str, Any] = {
@@ -86,3 +87,31 @@ async def test_publishes_wait_while_the_node_is_short_of_memory_and_go_on_when_i
         await asyncio.gather(*rest)
         await eventually(lambda: seen == bodies)
         await eventually(lambda: told[-1] == "unblocked")
+
+
+async def test_the_only_node_there_is_is_that_of_the_file(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path / 'broker.db'}"
+    vhost = {"connection": url, "queues": ["later"]}
+    async with Broker.create({"vhosts": {"/": vhost}}) as broker:
+        node = broker.nodes.node()
+        assert [queue.name for queue in node.stats().queues] == ["later"]
+        assert broker.nodes.node(url) is node
+
+
+async def test_of_several_nodes_each_has_its_address(tmp_path: Path) -> None:
+    one, other = (f"embedded://{tmp_path / name}.db" for name in ("one", "other"))
+    vhosts = {
+        "/": {"queues": ["private"]},
+        "a": {"connection": one, "queues": ["in-one"]},
+        "b": {"connection": other, "queues": ["in-other"]},
+        "c": {"connection": "embedded://shared", "queues": ["in-shared"]},
+    }
+
+    def queues(address: str = "") -> list[str]:
+        return [queue.name for queue in broker.nodes.node(address).stats().queues]
+
+    async with Broker.create({"vhosts": vhosts}) as broker:
+        assert (queues(), queues(one), queues(other)) == (["private"], ["in-one"], ["in-other"])
+        assert queues("shared") == queues("embedded://shared") == ["in-shared"]
+        with pytest.raises(UnknownNameError, match=r"third.db.*declared: .*one.db, .*other.db"):
+            broker.nodes.node(f"embedded://{tmp_path / 'third.db'}")
