@@ -79,9 +79,6 @@ OWNERS = {
     "redis": ("redeliveries",),
     "pyspark": ("spark*",),
     "pyarrow": ("spark*",),
-    "starlette": ("server*",),
-    "uvicorn": ("server*",),
-    "prometheus_client": ("server*",),
 }
 """Outside library: the modules that may import it."""
 
