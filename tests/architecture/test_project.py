@@ -56,6 +56,12 @@ def test_changelog_starts_with_unreleased_or_the_version_of_the_project() -> Non
     assert first[1] in {"Unreleased", PROJECT["version"]}
 
 
+def test_readme_names_every_extra() -> None:
+    readme = (ROOT / "README.md").read_text()
+    section = readme.split("## Install")[1].split("\n## ")[0]
+    assert [each for each in PROJECT["optional-dependencies"] if f"`{each}`" not in section] == []
+
+
 def test_readme_names_every_make_target() -> None:
     readme = (ROOT / "README.md").read_text()
     targets = [target for target in make_targets() if target != "help"]
