@@ -70,6 +70,12 @@ class _Connection(aio_pika.Connection):
         ),
     )
 
+    def __del__(self) -> None:
+        """Nothing: aio-pika's would start a close, in whichever thread the collector works.
+
+        What is open is closed by `NetworkLink`.
+        """
+
 
 class NetworkConnector:
     """Opens links to one RabbitMQ address.
