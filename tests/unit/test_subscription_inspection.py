@@ -395,8 +395,7 @@ async def test_store_that_never_answers_is_reported_and_the_messages_handled(sil
         async def close(self) -> None:
             """Nothing to let go of."""
 
-    settings = {"deduplicate": {"timeout": 2.0}}
-    async with ConsumerDesk(setup={"handled": Silent()}, **settings) as desk:
+    async with ConsumerDesk(setup={"handled": Silent()}, deduplicate={"timeout": 2.0}) as desk:
         desk.listen("error")
         channel = await desk.consume(ack)
         channel.deliver(message_id="a")
