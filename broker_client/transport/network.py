@@ -229,6 +229,11 @@ def _properties(name: str, more: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
+def _take_error(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
 class NetworkLink:
     """`transport.base.Link` on a RabbitMQ."""
 
@@ -288,6 +293,10 @@ class NetworkLink:
         if self.streams.reader is not None:
             self.streams.reader.established(self.frame_max)
         underlay.closing.add_done_callback(self._underlay_closed)
+        # At the end of a loop nobody may be left to take the error that aiormq's writer ends with.
+        writer = getattr(underlay, "_writer_task", None)
+        if writer is not None:
+            writer.add_done_callback(_take_error)
         self._open = True
         if self._heartbeat:
             self._watch_silence()
