@@ -307,8 +307,12 @@ class Node(NodeControl):
         self._scheduled = False
         backlog = self._backlog
         self._take_effects()
-        for _ in range(min(_BATCH, len(backlog))):
-            self._carry_out(backlog.popleft())
+        try:
+            for _ in range(min(_BATCH, len(backlog))):
+                self._carry_out(backlog.popleft())
+        except BaseException:
+            self.wake()  # a receiver that ends the loop, or itself, does not end the node
+            raise
         self._release()
         self._log_events()
         if self._waiting_for_room and not self.engine.is_short_of_memory:

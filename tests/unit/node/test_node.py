@@ -205,6 +205,24 @@ async def test_a_receiver_that_raises_is_logged_and_the_next_is_served(
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
 
 
+async def test_a_receiver_that_raises_what_is_no_exception_holds_nothing_up(node: Node) -> None:
+    channel, ear = opened(node)
+    node.engine.consume(channel, "q", node.now())
+    raised: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: raised.append(context["exception"]))
+
+    def cancel(delivery: Delivery) -> None:
+        raise asyncio.CancelledError
+
+    ear.on_delivery = cancel
+    publish(node, channel, b"1", b"2")
+    async with asyncio.timeout(10.0):
+        await node.settled()
+    assert [kind for kind, *_ in ear.heard] == ["deliver", "deliver", "confirm"]
+    assert [type(error) for error in raised] == [asyncio.CancelledError] * 2
+
+
 async def test_a_closed_channel_hears_nothing_of_what_was_under_way(node: Node) -> None:
     channel, ear = opened(node)
     node.engine.consume(channel, "q", node.now())
