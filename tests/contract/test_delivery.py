@@ -168,6 +168,7 @@ async def test_prefetch_of_zero_is_no_limit(watch: Watch) -> None:
     await watch.publish(*numbered(1, 50))
     consumer = await Consumer.start(watch.channel, prefetch=0)
     await consumer.receives(50)
+    assert (len(consumer.bodies), await watch.depth("q")) == (50, 0)
 
 
 async def test_prefetch_counts_for_each_consumer(watch: Watch) -> None:

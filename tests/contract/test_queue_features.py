@@ -177,7 +177,8 @@ async def test_message_with_no_time_to_live_that_nobody_waits_for_dies_at_once(
     await dead_letter_queue(watch)
     await a_queue(watch, dead_letter_exchange="dlx")
     await watch.publish(a_message(expiration="0"))
-    await the_dead_letter(watch)
+    [death] = deaths(await the_dead_letter(watch))
+    assert (death["reason"], death["queue"]) == ("expired", "q")
 
 
 @pytest.mark.parametrize("expiration", ["soon", "-1", "1.5"])

@@ -92,6 +92,8 @@ async def test_deleting_a_vhost_that_is_not_there_is_harmless(
     rabbitmq: RabbitMQ, vhost: str
 ) -> None:
     await delete_vhost(api(rabbitmq), vhost)
+    with pytest.raises(ManagementError):
+        await check_vhost(api(rabbitmq), vhost)
 
 
 async def test_refused_login_is_told_without_the_password_r026(

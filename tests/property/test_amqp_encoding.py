@@ -156,9 +156,14 @@ def test_any_bytes_are_a_table_or_refused(data: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_content_header_or_refused(data: bytes) -> None:
     try:
-        decode.content_header(data, 0)
+        size, properties = decode.content_header(data, 0)
     except (MalformedFrameError, IndexError, struct.error):
         return
+    assert size == int.from_bytes(data[4:12], "big")
+    flags = int.from_bytes(data[12:14], "big")
+    for index, value in enumerate(properties):
+        if not flags & (0x8000 >> index):
+            assert value is None
 
 
 @given(st.from_type(type).map(lambda kind: kind) | st.complex_numbers() | st.sets(st.integers()))

@@ -111,8 +111,9 @@ async def test_handler_that_cannot_be_called_is_refused_as_it_is_given(handler: 
 
 async def test_coroutine_in_place_of_a_handler_is_refused() -> None:
     called = of_all(None, None, None)
-    await refuses(lambda broker: broker.subscribe("q", called), InvalidHandlerError)  # type: ignore[arg-type]
+    text = await refuses(lambda broker: broker.subscribe("q", called), InvalidHandlerError)  # type: ignore[arg-type]
     called.close()
+    assert "function" in text
 
 
 @pytest.mark.parametrize("handler", [of_all, lambda *args: None, lambda m, c, a, more=1: None])

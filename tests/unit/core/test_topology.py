@@ -81,6 +81,7 @@ def test_a_bad_queue_argument_is_refused_and_no_queue_made(
 def test_a_stream_queue_is_not_implemented(desk: Desk) -> None:
     with refused(540, "x-queue-type 'stream'"):
         desk.queue(queue_type="stream")
+    assert desk.engine.stats() == ()
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -172,6 +173,7 @@ def test_binding_a_missing_end_is_refused(desk: Desk) -> None:
 def test_unbinding_what_is_not_bound_is_harmless(desk: Desk) -> None:
     desk.engine.unbind_queue(desk.channel, "r", "x", "k", {})
     desk.engine.unbind_exchange(desk.channel, "y", "amq.topic", "k", {})
+    assert desk.take() == []
 
 
 def test_an_exclusive_queue_is_locked_for_other_connections_and_goes_with_its_own(
