@@ -25,7 +25,7 @@ from bench import machine, report
 from bench.contestants import Contestant, Run, RunFailedError, contestants
 from bench.peers.load import BODY, PREFETCH, QUEUE, WINDOW
 from broker_client import BrokerClientError
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.rabbitmq import RabbitMQ, server_script
 
 ROOT = Path(__file__).parents[1]

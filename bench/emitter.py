@@ -15,8 +15,8 @@ import timeit
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from broker_client.emitter import Emitter
-from broker_client.tasks import TaskGroup
+from broker_client.runtime.emitter import Emitter
+from broker_client.runtime.tasks import TaskGroup
 
 ROUNDS = 7
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker_client.loop_lag import watched
+from broker_client.consuming.loop_lag import watched
 
 ROUNDS = 15
 BATCH = 100  # tasks alive at a time

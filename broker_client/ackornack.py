@@ -1,11 +1,11 @@
 """Settling a delivery, once: ack it, or run a chain of recovery strategies.
 
-The strategies and the headers they write are rascal's (R-170 to R-182), with its flaws mended:
-`ack` acks (C-05), a copy is mandatory and confirmed before the original is acked (C-12), a
+The strategies and the headers they write are rascal's, with its flaws mended:
+`ack` acks, a copy is mandatory and confirmed before the original is acked, a
 strategy that fails passes on to the next and never acks, and the last resort is a nack without
-requeue (C-04), which a dead-letter exchange catches. Only where a copy could not be had because the
+requeue, which a dead-letter exchange catches. Only where a copy could not be had because the
 broker was away, full or silent does the message go back to its queue at the end of the chain:
-that is no verdict on the message, and without a dead-letter exchange it would be lost (R-227).
+that is no verdict on the message, and without a dead-letter exchange it would be lost.
 
 A broker dead-letters with the routing key of the copy it has, which for a republished message is
 the name of its queue; a direct or topic exchange may not know that key and drop the message. Where
@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
-from broker_client import copies
 from broker_client.config import Ack, Forward, Nack, Republish, Strategy, strategies_from
-from broker_client.copies import recovery_headers
+from broker_client.consuming import recovery_headers as copies
+from broker_client.consuming.recovery_headers import recovery_headers
 from broker_client.errors import (
     AlreadySettledError,
     BrokerClientError,

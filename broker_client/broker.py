@@ -13,12 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Never, TypeVar, Unpack
 
-from broker_client.client_events import DeliveryLog, PublishLog
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config.loader import Source, load_config
-from broker_client.connectors import connectors_of
-from broker_client.consuming import ConsumingStores
-from broker_client.emitter import Emitter, Listener
+from broker_client.connection.connectors import connectors_of
+from broker_client.connection.vhost import Vhost
+from broker_client.consuming.delivery_log import DeliveryLog, PublishLog
+from broker_client.consuming.handlers import Handler
+from broker_client.consuming.redeliveries import CounterFactory
+from broker_client.consuming.setup import ConsumingStores
+from broker_client.consuming.shovels import Shovel
 from broker_client.errors import (
     BrokerClientError,
     BrokerClosedError,
@@ -26,22 +29,19 @@ from broker_client.errors import (
     UnknownNameError,
     WrongLoopError,
 )
-from broker_client.eventlog import EventLog
-from broker_client.handlers import Handler
-from broker_client.health import Health
+from broker_client.events.health import Health
+from broker_client.events.log import EventLog
+from broker_client.events.stats import BrokerStats
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
-from broker_client.publisher import Publisher, PublishReport
-from broker_client.redeliveries import CounterFactory
-from broker_client.requests import Reply
-from broker_client.routes import ForwardOverrides, PublishOverrides
-from broker_client.shovels import Shovel
-from broker_client.stats import BrokerStats
+from broker_client.publishing.publisher import Publisher, PublishReport
+from broker_client.publishing.requests import Reply
+from broker_client.publishing.template import ForwardOverrides, PublishOverrides
+from broker_client.runtime.emitter import Emitter, Listener
+from broker_client.runtime.tasks import TaskGroup, see_through, wait_in_thread
 from broker_client.subscription import CANCEL_TIMEOUT, Subscription
-from broker_client.tasks import TaskGroup, see_through, wait_in_thread
 from broker_client.transport.base import Link
-from broker_client.transport.embedded import EmbeddedNodes
-from broker_client.vhost import Vhost
+from broker_client.transport.embedded.nodes import EmbeddedNodes
 
 log = logging.getLogger("broker_client.broker")
 
@@ -54,7 +54,7 @@ _DRAIN_TIMEOUT = 10.0  # seconds `shutdown` waits for publishes to be confirmed
 class Broker(Emitter):
     """Publishes and subscribes by the names of a configuration, and keeps it all alive.
 
-    Make one with `Broker.create`. Events (rascal R-222), most with the vhost's name last:
+    Make one with `Broker.create`. Events (as in rascal), most with the vhost's name last:
 
     * ``connect(vhost, url)``, ``disconnect(vhost, url)``: the connection that publishes, or the
       only one. ``consumers_connected(vhost, url)``, ``consumers_disconnected(vhost, url)``: the
@@ -313,11 +313,11 @@ class Broker(Emitter):
         """Publish a received message, body and properties as they are, through another publication.
 
         The routing key is `routing_key`, else the publication's own, else the message's; so are
-        the properties, each for itself (rascal R-091). Only `persistent`, which every publication
+        the properties, each for itself (as in rascal). Only `persistent`, which every publication
         has, is the message's own unless it is given here. An encrypted body stays as it is.
 
         The copy has a CC of ``<queue>.<routing key>``: an exchange to which the queue is bound
-        with ``<queue>.#`` leads it back there (R-093). Its headers say under ``rascal`` where it
+        with ``<queue>.#`` leads it back there. Its headers say under ``rascal`` where it
         came from; `restore_routing_headers` has its handlers see that exchange and routing key.
         """
         self._check_may_publish()
@@ -364,7 +364,7 @@ class Broker(Emitter):
         """Decorator: the function takes the messages of the subscription `name`.
 
         It is called as ``handler(content)`` or ``handler(content, message)``; see
-        `Subscription.handle`, and `broker_client.handlers` for all it may do.
+        `Subscription.handle`, and `broker_client.consuming.handlers` for all it may do.
 
         Raises:
             UnknownNameError: no such subscription.
@@ -462,7 +462,7 @@ class Broker(Emitter):
             raise failures[0]
 
     async def bounce(self, *, timeout: float = _BOUNCE_TIMEOUT) -> None:
-        """Cancel every subscription and replace every connection (rascal R-216).
+        """Cancel every subscription and replace every connection (as in rascal).
 
         Args:
             timeout: seconds for the connections of each vhost to be back.

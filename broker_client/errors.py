@@ -73,7 +73,7 @@ class BrokerClientError(Exception):
 
     broker: Any = None
     """Of an error of `Broker.create`: the half-made Broker, closed, whose `nuke()` deletes what it
-    had declared (rascal R-212). It does not travel to other processes."""
+    had declared (as in rascal). It does not travel to other processes."""
 
     def __init__(self, *fields: Any) -> None:
         super().__init__(*fields)

@@ -161,7 +161,7 @@ class Message:
     def headers(self) -> dict[str, Any]:
         """The headers, to read and to scribble on.
 
-        Under ``rascal`` a subscription adds what rascal adds (R-137): `originalQueue`,
+        Under ``rascal`` a subscription adds what rascal adds: `originalQueue`,
         `originalVhost` and `redeliveries`.
         """
         if self._headers is None:

@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 from broker_client.config import PoolConfig
 from broker_client.errors import BrokerClientError, PoolClosedError, PoolTimeoutError
-from broker_client.stats import PoolStats
-from broker_client.tasks import TaskGroup
+from broker_client.events.stats import PoolStats
+from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel
 
 log = logging.getLogger("broker_client.pool")
 
 Notify = Callable[[str, PoolStats], object]
-"""Told ``busy`` and ``ready`` (rascal R-102 to R-104)."""
+"""Told ``busy`` and ``ready`` (as in rascal)."""
 
 
 class _Waiter(NamedTuple):

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Generator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from broker_client.emitter import Emitter, Listener
 from broker_client.errors import PublishAbortedError, PublishError
 from broker_client.message import Outgoing, Returned
-from broker_client.tasks import TaskGroup
+from broker_client.runtime.emitter import Emitter, Listener
+from broker_client.runtime.tasks import TaskGroup
 
 log = logging.getLogger("broker_client.publication")
 

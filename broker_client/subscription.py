@@ -6,19 +6,19 @@ import asyncio
 from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
-from broker_client import content
 from broker_client.ackornack import Republisher
+from broker_client.codec import content
 from broker_client.config import SubscriptionConfig
-from broker_client.consuming import ConsumingSetup
-from broker_client.emitter import Emitter, Listener
-from broker_client.handlers import Handler, check_listener, listener_from
-from broker_client.intake import Intake
+from broker_client.consuming.consumer import Session, SubscriptionVhost
+from broker_client.consuming.dispatcher import Intake
+from broker_client.consuming.handlers import Handler, check_listener, listener_from
+from broker_client.consuming.iterator import Deliveries
+from broker_client.consuming.setup import ConsumingSetup
+from broker_client.consuming.unacked import DeliveryObserver, Unsettled
+from broker_client.events.stats import SubscriptionStats
 from broker_client.message import Message, Outgoing, Properties
-from broker_client.pulling import Deliveries
-from broker_client.session import Session, SubscriptionVhost
-from broker_client.stats import SubscriptionStats
-from broker_client.tasks import TaskGroup, see_through
-from broker_client.unsettled import DeliveryObserver, Unsettled
+from broker_client.runtime.emitter import Emitter, Listener
+from broker_client.runtime.tasks import TaskGroup, see_through
 
 H = TypeVar("H", bound=Handler)
 
@@ -172,7 +172,7 @@ class Subscription(Emitter):
         """Have `handler` take the messages: ``handler(content)`` or ``handler(content, message)``.
 
         A decorator. Returning acks, raising recovers, and what it returns answers a message that
-        has a `reply_to`; see `broker_client.handlers`.
+        has a `reply_to`; see `broker_client.consuming.handlers`.
 
         Raises:
             InvalidHandlerError: it takes another number of arguments.

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from broker_client import Broker, load_config
 from broker_client.config import BrokerConfig, PublicationConfig
-from broker_client.delivery_event import REPLAYED, DeliveryEvent
 from broker_client.errors import PublishError, UnknownNameError, UsageError
-from broker_client.eventlog import EventLog
+from broker_client.events.delivery_event import REPLAYED, DeliveryEvent
+from broker_client.events.log import EventLog
 from broker_client.message import RASCAL
-from broker_client.routes import PublishOverrides
+from broker_client.publishing.template import PublishOverrides
 from spark.archiving import read_archive
 from spark.tables import show
 

@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from broker_client.deadlines import Deadlines
+from broker_client.runtime.deadlines import Deadlines
 
 try:
     from sortedcontainers import SortedList  # type: ignore[import-untyped]  # ships no types

@@ -7,7 +7,7 @@ import asyncio
 from bench.peers.load import BODY, PREFETCH, QUEUE, WINDOW, Countdown, Seconds, run, timed
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
 from broker_client.transport.base import Channel, ConsumerCallbacks
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 
 BATCH = 200
 

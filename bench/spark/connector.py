@@ -27,7 +27,7 @@ from broker_client.message import Delivery
 from broker_client.spark import DriverPublisher
 from broker_client.spark.loop_thread import LoopThread
 from broker_client.transport.base import ConsumerCallbacks
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.rabbitmq import RabbitMQ
 
 if TYPE_CHECKING:

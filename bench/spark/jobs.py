@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.spark.ratios import Ratio, in_turns, middle
 from broker_client import AckOrNack, Broker, Message
-from broker_client.delivery_event import DeliveryEvent
-from broker_client.eventlog import EventLog
+from broker_client.events.delivery_event import DeliveryEvent
+from broker_client.events.log import EventLog
 from broker_client.spark.events import read_events, whole
 from spark import jobs
 from spark.examples import simulated_log

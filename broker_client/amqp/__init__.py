@@ -1,1 +1,1 @@
-"""AMQP 0-9-1 on the wire: pure functions from values to bytes and back."""
+"""AMQP 0-9-1 as bytes, without I/O: frames, properties and tables, encoded and decoded."""

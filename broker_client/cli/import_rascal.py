@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from broker_client.config.loader import load_text
+from broker_client.config.rascal.conversion import converted
+from broker_client.config.rascal.draft import written
 from broker_client.errors import ConfigError
-from broker_client.rascal.conversion import converted
-from broker_client.rascal.draft import written
 
 _MODULES = (".js", ".cjs", ".mjs", ".ts")
 

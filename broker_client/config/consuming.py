@@ -219,7 +219,7 @@ class SubscriptionConfig(Settings):
 
     @model_validator(mode="after")
     def _recovery_has_something_to_settle(self) -> Self:
-        # Rascal R-182: with no_ack the broker has forgotten the message already.
+        # with no_ack the broker has forgotten the message already.
         if self.options.no_ack and self.recovery:
             raise ValueError("no_ack leaves nothing to settle: take out no_ack or recovery")
         return self

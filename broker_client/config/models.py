@@ -239,7 +239,7 @@ class BrokerConfig(Settings):
     # ------------------------------------------------------------------ names on the broker
 
     def qualify(self, vhost: str, name: str) -> str:
-        """The name on the broker of the queue or exchange called `name` in `vhost` (R-220).
+        """The name on the broker of the queue or exchange called `name` in `vhost`.
 
         Where both are called so, it is the queue's; they differ only when it has a `reply_to`.
 
@@ -257,7 +257,7 @@ class BrokerConfig(Settings):
         return vhost.exchange_name(publication.exchange or ""), publication.routing_key
 
     def reply_queue_of(self, publication: PublicationConfig) -> str | None:
-        """What a publication's messages name as queue for answers (rascal R-068)."""
+        """What a publication's messages name as queue for answers (as in rascal)."""
         if publication.options.reply_to is not None or publication.reply_to is None:
             return publication.options.reply_to
         return self.vhosts[publication.vhost].queue_name(publication.reply_to)
@@ -272,7 +272,7 @@ class BrokerConfig(Settings):
         """The brokers of `vhost` in the order to try them.
 
         `random` draws one place in the order for each ``host:port``, kept as long as this
-        configuration, so that all vhosts of a Broker go to one node first (rascal R-014).
+        configuration, so that all vhosts of a Broker go to one node first (as in rascal).
         """
         config = self.vhosts[vhost]
         if config.connection_strategy == "fixed" or len(config.connections) == 1:

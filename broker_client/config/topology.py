@@ -30,7 +30,7 @@ ExchangeType = Annotated[
 
 
 def _made_up(value: object) -> object:
-    """Rascal R-011, R-048: true stands for a name nobody else has."""
+    """true stands for a name nobody else has."""
     if value is True:
         return str(uuid4())
     return None if value is False or value == "" else value
@@ -45,7 +45,7 @@ MadeUp = Annotated[
 
 
 def qualified(namespace: str | None, name: str) -> str:
-    """`name` within `namespace`; the default exchange, "", is in none (rascal R-011)."""
+    """`name` within `namespace`; the default exchange, "", is in none (as in rascal)."""
     return f"{namespace}:{name}" if namespace and name else name
 
 
@@ -164,7 +164,7 @@ class QueueConfig(Named):
 
     @property
     def qualified_name(self) -> str:
-        """Its name on the broker (rascal R-011, R-048)."""
+        """Its name on the broker (as in rascal)."""
         name = qualified(self._namespace, self.name)
         return f"{name}:{self.reply_to}" if self.reply_to else name
 
@@ -235,7 +235,7 @@ class BindingConfig(Named):
 
     @property
     def qualified_keys(self) -> tuple[str, ...]:
-        """The keys to bind with. A key left out stays ``#`` (rascal prefixes it, C-16)."""
+        """The keys to bind with. A key left out stays ``#`` (rascal prefixes it)."""
         if not self.qualify_binding_keys or "binding_keys" not in self.model_fields_set:
             return self.binding_keys
         return tuple(qualified(self._namespace, key) for key in self.binding_keys)

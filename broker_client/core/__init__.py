@@ -1,0 +1,1 @@
+"""The broker's decisions, pure: commands in with the time, ordered effects out."""

@@ -132,7 +132,7 @@ def queue_settings(arguments: Arguments, name: str, vhost: str) -> QueueSettings
 
 
 def consumer_message_timeout(arguments: Arguments, queue: str, most: float) -> float | None:
-    """Seconds that a consumer wants for each delivery, None where it does not say (N-117).
+    """Seconds that a consumer wants for each delivery, None where it does not say.
 
     Args:
         arguments: of basic.consume.

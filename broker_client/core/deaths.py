@@ -14,7 +14,7 @@ from broker_client.core.observer import Observer
 from broker_client.core.queue import Entry, Queue
 from broker_client.core.settings import EngineSettings
 from broker_client.core.vhost import NO_HEADERS, VHost
-from broker_client.delivery_event import REASON_CYCLE, REASON_PURGED, REASON_UNROUTABLE
+from broker_client.events.delivery_event import REASON_CYCLE, REASON_PURGED, REASON_UNROUTABLE
 from broker_client.message import Outgoing
 
 
@@ -36,7 +36,7 @@ class Deaths(ABC):
         """Give `queue` a copy of `message`; False when its limit refuses it."""
 
     def drop_all(self, entries: Iterable[Entry]) -> int:
-        """Count entries as purged; they do not become dead letters (S-08-01)."""
+        """Count entries as purged; they do not become dead letters."""
         count = 0
         for entry in entries:
             count += 1

@@ -18,11 +18,11 @@ from broker_client.core.outward import Outward
 from broker_client.core.queue import NEVER, ChannelState, Consumer, Entry, Queue
 from broker_client.core.settings import EngineSettings
 from broker_client.core.vhost import VHost
-from broker_client.delivery_event import (
+from broker_client.errors import StaleDeliveryError
+from broker_client.events.delivery_event import (
     REASON_CONNECTION_LOST,
     REASON_REJECTED,
 )
-from broker_client.errors import StaleDeliveryError
 
 
 class Dispatcher(Outward):
@@ -61,7 +61,7 @@ class Dispatcher(Outward):
         self._release(entry, now)
 
     def defer(self, entry: Entry, delay: float, now: float) -> None:
-        """Back to ready after `delay` seconds, at the tail (X-05)."""
+        """Back to ready after `delay` seconds, at the tail."""
         queue = entry.queue
         if self.observer is not None:
             self.observer.nacked(entry, now)
@@ -82,7 +82,7 @@ class Dispatcher(Outward):
     def give_back(
         self, entries: Iterable[Entry], now: float, reason: str = REASON_CONNECTION_LOST
     ) -> None:
-        """Requeue deliveries, each to where it was, to be redelivered (S-06-08)."""
+        """Requeue deliveries, each to where it was, to be redelivered."""
         queues: dict[Queue, None] = {}
         for entry in reversed(list(entries)):  # the last first, so that each becomes the head
             queue = entry.queue
@@ -195,7 +195,7 @@ class Dispatcher(Outward):
     # ---------------------------------------------------------------- time
 
     def touch(self, channel: ChannelState, tag: int, now: float) -> float:
-        """Extend a delivery's time; returns the seconds it has left (N-050).
+        """Extend a delivery's time; returns the seconds it has left.
 
         Raises:
             StaleDeliveryError: it is not in flight.
@@ -208,7 +208,7 @@ class Dispatcher(Outward):
         if not timeout:
             return NEVER
         at = min(now + timeout, entry.delivered_at + self.settings.max_message_timeout)
-        at = max(at, channel.ledger.deadline(tag) or at)  # never an earlier one (N-051)
+        at = max(at, channel.ledger.deadline(tag) or at)  # never an earlier one
         channel.ledger.move(tag, at)
         return max(0.0, at - now)
 
@@ -252,7 +252,7 @@ class Dispatcher(Outward):
         return None
 
     def time_out(self, channel: ChannelState, now: float, limit: int | None = None) -> bool:
-        """Give back, to the tail, what was in flight too long, and tell its consumer (X-02).
+        """Give back, to the tail, what was in flight too long, and tell its consumer.
 
         Returns False when there was nothing.
         """

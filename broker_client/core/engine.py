@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker_client.core.administration import Administration
+from broker_client.core.commands.admin import Administration
 from broker_client.core.effects import Effect
 from broker_client.core.observer import Observer
 from broker_client.core.queue import ChannelState, Queue
@@ -172,7 +172,7 @@ class Engine(Administration):
 
     @property
     def late_settles(self) -> int:
-        """Settlements ignored since their delivery had timed out before (parity X-02)."""
+        """Settlements ignored since their delivery had timed out before."""
         return self._dispatch.late_settles
 
     def check_conservation(self) -> None:

@@ -25,7 +25,7 @@ class Destination(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """One binding; two that differ in any field are two (S-04-11)."""
+    """One binding; two that differ in any field are two."""
 
     source: str
     destination: Destination

@@ -1,5 +1,5 @@
 """How long messages take from their queue's acceptance to their acknowledgement, over a sliding
-window (nsq's end-to-end processing latency, parity N-134)."""
+window (nsq's end-to-end processing latency)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from json.encoder import encode_basestring_ascii as quoted
 
 from broker_client.core.deadletter import EXPIRED as DEATH_EXPIRED
 from broker_client.core.queue import ChannelState, Entry
-from broker_client.delivery_event import (
+from broker_client.events.delivery_event import (
     ACKED,
     CACHED_STARTS,
     CONFIRMED,

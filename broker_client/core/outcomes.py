@@ -1,5 +1,5 @@
 """What becomes of an attempt to finish, requeue or touch one delivery, as nsq's FIN, REQ and
-TOUCH do: a value to look at, never a broken connection (parity N-046, N-047)."""
+TOUCH do: a value to look at, never a broken connection."""
 
 from __future__ import annotations
 

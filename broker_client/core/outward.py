@@ -56,7 +56,7 @@ class Outward(Deaths):
         return True
 
     def put_later(self, queue: Queue, message: Outgoing, due: float, now: float) -> None:
-        """Give `queue` a copy of `message` that becomes ready at `due` (nsq's DPUB, N-063).
+        """Give `queue` a copy of `message` that becomes ready at `due` (nsq's DPUB).
 
         No limit refuses it: lengths count what is ready, and once it is, the oldest give way.
         """
@@ -98,7 +98,7 @@ class Outward(Deaths):
         entry = self._new_entry(queue, message, now, now)
         self._admit(entry)
         if queue.able and not queue.ready:
-            # No look at the TTL: one of 0 means now or never (S-09-01).
+            # No look at the TTL: one of 0 means now or never.
             self._deliver(entry, queue.next_consumer(), now)
             return True
         queue.push(entry)
@@ -225,7 +225,7 @@ class Outward(Deaths):
 
 
 def _expires_at(queue: Queue, message: Outgoing, now: float) -> float | None:
-    """The earlier of the queue's TTL and the message's own (S-09-01)."""
+    """The earlier of the queue's TTL and the message's own."""
     ttl = queue.settings.message_ttl
     expiration = message.properties.expiration
     if expiration is not None:
@@ -236,7 +236,7 @@ def _expires_at(queue: Queue, message: Outgoing, now: float) -> float | None:
 
 def _as_delivered(entry: Entry, properties: Properties) -> Properties:
     """The properties as a consumer sees them: without BCC, and with the count of returns where
-    the queue counts them (S-09-06; absent at the first delivery)."""
+    the queue counts them (absent at the first delivery)."""
     headers = properties.headers or NO_HEADERS
     counts = entry.queue.settings.counts_deliveries
     hidden = _HIDDEN_AND_COUNTED if counts else _HIDDEN

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import deque
 
 from broker_client.core.arguments import Arguments, QueueSettings
-from broker_client.core.inflight import InFlightLedger
+from broker_client.core.in_flight import InFlightLedger
 from broker_client.core.latency import NO_LATENCY, LatencyWindow
 from broker_client.core.ready import PriorityReady, Ready
 from broker_client.core.snapshots import ConsumerStats, QueueStats
 from broker_client.core.transaction import Transaction
-from broker_client.deadlines import Deadlines
 from broker_client.message import Outgoing, Properties
+from broker_client.runtime.deadlines import Deadlines
 
 NEVER = float("inf")
 
@@ -273,7 +273,7 @@ class Queue:
         self.latency: LatencyWindow | None = None
         """From acceptance to ack; made at the first ack, where latencies are kept."""
         self.paused = False
-        """Nothing is delivered; all else goes on (nsq: a paused channel, N-115)."""
+        """Nothing is delivered; all else goes on (nsq: a paused channel)."""
         self.unfinished = False
         """More could be delivered at once than a step delivers; see `Dispatcher.proceed`."""
         self.ready_bytes = 0
@@ -359,7 +359,7 @@ class Queue:
             self._activate(consumer)
 
     def leave(self, consumer: Consumer) -> None:
-        """Take a consumer out; a single active one is followed by the next in line (S-06-17)."""
+        """Take a consumer out; a single active one is followed by the next in line."""
         del self.consumers[consumer]
         self._rank()
         was_active, consumer.active = consumer.active, False
@@ -368,7 +368,7 @@ class Queue:
             self._activate(max(self.consumers, key=lambda each: each.priority))
 
     def next_consumer(self) -> Consumer:
-        """The consumer whose turn it is (S-06-03); out of `able` if one more fills it.
+        """The consumer whose turn it is; out of `able` if one more fills it.
 
         Raises:
             IndexError: none is able.
@@ -433,7 +433,7 @@ class Queue:
     # ---------------------------------------------------------------- accounts
 
     def check_conservation(self) -> None:
-        """What came in is either gone, for a counted reason, or here (parity N-153)."""
+        """What came in is either gone, for a counted reason, or here."""
         gone = self.acked + self.dropped + self.dead_lettered + self.purged
         here = len(self.ready) + self.in_flight + len(self.deferred)
         assert self.puts == gone + here, f"{self!r}: {self.puts} in, {gone} gone, {here} here"

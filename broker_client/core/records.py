@@ -118,7 +118,7 @@ class QueueRemoved:
 
 @dataclass(frozen=True, slots=True)
 class QueuePaused:
-    """A durable queue delivers nothing from now on, or delivers again (X-08)."""
+    """A durable queue delivers nothing from now on, or delivers again."""
 
     vhost: str
     name: str

@@ -1,6 +1,6 @@
 """When to look for what is due, at how many queues, and whether to look again at once.
 
-The knobs are those of nsq's queueScanLoop (parity N-070 to N-079) and so are their defaults. One
+The knobs are those of nsq's queueScanLoop and so are their defaults. One
 thing differs: nsq draws queues at random and finds out whether anything of theirs is due, so with
 ten thousand queues a time-out waits for most of a minute until its queue is drawn. Here queues
 are chosen among those that have something due, the longest overdue first; see `Schedule`.
@@ -29,7 +29,7 @@ class ScanSettings:
 
 
 def ideal_pool_size(queues: int, most: int) -> int:
-    """nsq's resizePool (N-072): a quarter of the queues, at least 1, at most `most`."""
+    """nsq's resizePool: a quarter of the queues, at least 1, at most `most`."""
     return max(1, min(int(queues * 0.25), most))
 
 
@@ -72,5 +72,5 @@ class ScanPolicy:
         self._looks = self.settings.selection_count
 
     def again(self, chosen: int, dirty: int) -> bool:
-        """Whether to choose again at once (N-075): nsq compares with a strict `>`."""
+        """Whether to choose again at once: nsq compares with a strict `>`."""
         return chosen > 0 and dirty / chosen > self.settings.dirty_percent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_client.core.queue import NEVER, ChannelState, Queue
-from broker_client.deadlines import Deadlines
+from broker_client.runtime.deadlines import Deadlines
 
 Owner = Queue | ChannelState
 

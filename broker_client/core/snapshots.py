@@ -9,7 +9,7 @@ from broker_client.core.latency import NO_LATENCY, LatencyStats
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """One consumer as it is now; counts since it started (nsq's client, parity N-133)."""
+    """One consumer as it is now; counts since it started (nsq's client)."""
 
     consumer_tag: str
     connection: int

@@ -321,7 +321,7 @@ class VHost:
         self.routes.clear()
         exchange = self.exchanges[binding.source]
         if exchange.auto_delete and not exchange.bindings:
-            self._drop_exchange(exchange)  # S-04-06: with the last binding from it
+            self._drop_exchange(exchange)  # with the last binding from it
 
     def _forget(self, binding: Binding) -> bool:
         exchange = self.exchanges.get(binding.source)

@@ -1,0 +1,1 @@
+"""The core running: with a store, a clock and a scan loop."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from broker_client.clock import Clock, SystemClock
 from broker_client.core.effects import (
     CancelConsumer,
     CloseChannel,
@@ -35,10 +34,11 @@ from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.core.snapshots import QueueStats
 from broker_client.errors import BrokerClosedError, StoreError
-from broker_client.eventlog import EventLog
+from broker_client.events.log import EventLog
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.node.control import NodeControl
-from broker_client.node.scan import Scanner
+from broker_client.node.scan_loop import Scanner
+from broker_client.runtime.clock import Clock, SystemClock
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
 

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from broker_client.broker import Broker
+from broker_client.codec.content import JSON, encode
 from broker_client.config.loader import Source, load_config
-from broker_client.content import JSON, encode
 from broker_client.errors import (
     BrokerClientError,
     BrokerClosedError,
@@ -32,7 +32,7 @@ from broker_client.errors import (
     UnknownNameError,
 )
 from broker_client.publication import Publication
-from broker_client.routes import PublishOverrides
+from broker_client.publishing.template import PublishOverrides
 from broker_client.spark.errors import DriverMisuseError, FramePublishError, OptionError
 from broker_client.spark.ids import ContentIds, streaming_scope
 from broker_client.spark.loop_thread import LoopThread

@@ -15,7 +15,7 @@ from broker_client.errors import ConnectFailedError, TransportError, UnknownName
 from broker_client.spark.errors import OptionError
 from broker_client.spark.options import CommonOptions, SinkOptions, SourceOptions
 from broker_client.transport.base import Connector, Link
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 
 _HEARTBEAT = 10.0  # seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between rounds of attempts

@@ -29,7 +29,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from broker_client.file_lock import try_lock
+from broker_client.runtime.file_lock import try_lock
 from broker_client.spark.errors import (
     SpoolEpochError,
     SpoolError,

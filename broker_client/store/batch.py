@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
+from broker_client.amqp.tables import decode_properties, encode_arguments, encode_properties
 from broker_client.core.records import (
     COPY_BITS,
     Append,
@@ -33,7 +34,6 @@ from broker_client.core.records import (
 )
 from broker_client.message import Outgoing
 from broker_client.store import schema
-from broker_client.store.encoding import decode_properties, encode_arguments, encode_properties
 
 Row = tuple[Any, ...]
 

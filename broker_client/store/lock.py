@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from broker_client.errors import StoreError, StoreLockedError, StoreReadOnlyError
-from broker_client.file_lock import try_lock
+from broker_client.runtime.file_lock import try_lock
 
 SUFFIX = ".lock"
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker_client.amqp.tables import decode_properties
 from broker_client.core.records import COPY_BITS
 from broker_client.errors import MalformedFrameError, StoreError
 from broker_client.store import schema
-from broker_client.store.encoding import decode_properties
 from broker_client.store.lock import FileLock
 from broker_client.store.sqlite import SqliteFile, intact, translated
 

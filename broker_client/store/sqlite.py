@@ -16,6 +16,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
+from broker_client.amqp.tables import decode_arguments, decode_properties
 from broker_client.core.records import (
     BindingAdded,
     ExchangeAdded,
@@ -38,7 +39,6 @@ from broker_client.errors import (
 from broker_client.message import Outgoing
 from broker_client.store import schema
 from broker_client.store.batch import Batch, QueueIds, Row
-from broker_client.store.encoding import decode_arguments, decode_properties
 
 _NEEDED = (3, 35)  # UPDATE ... FROM is of 3.33
 _CHUNK = 2_048  # rows a statement: SQLite takes 32,766 values

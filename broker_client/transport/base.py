@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from broker_client.errors import TransportError
 from broker_client.message import Delivery, Outgoing, Returned
-from broker_client.transport.size_limits import SizeLimit
+from broker_client.transport.limits import SizeLimit
 
 Arguments = Mapping[str, Any]
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
-from broker_client.delivery_event import DeliveryEvent  # noqa: E402 - found once the path is set
-from broker_client.eventlog import EventLog  # noqa: E402
+from broker_client.events.delivery_event import DeliveryEvent  # noqa: E402 - found once the path is set
+from broker_client.events.log import EventLog  # noqa: E402
 
 START = 1_767_261_600.0
 """2026-01-01T10:00:00Z"""

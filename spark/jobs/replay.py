@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
 
-from broker_client.delivery_event import ACKED, DEAD_LETTERED, REPLAYED
+from broker_client.events.delivery_event import ACKED, DEAD_LETTERED, REPLAYED
 
 PROPERTIES = (
     "headers",

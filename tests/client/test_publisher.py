@@ -180,7 +180,6 @@ async def test_request_gets_the_answer_that_carries_its_correlation_id(start: St
 
 
 async def test_request_without_an_answer_ends_in_time(start: StartBroker) -> None:
-    """F7."""
     broker = await start(ORDERS)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -232,7 +231,7 @@ async def test_shovel_moves_what_arrives_and_acks_it(start: StartBroker) -> None
 
 
 async def test_shovel_dead_letters_what_no_queue_takes_and_says_so(start: StartBroker) -> None:
-    """C-13: rascal acks it, and it is lost."""
+    """rascal acks it, and it is lost."""
     queues = {
         "kitchen": {"options": {"dead_letter_exchange": "", "dead_letter_routing_key": "failed"}},
         "failed": None,
@@ -260,7 +259,7 @@ async def test_shovel_dead_letters_what_no_queue_takes_and_says_so(start: StartB
 
 
 async def test_namespace_keeps_two_applications_apart(start: StartBroker) -> None:
-    """R-011: the same names, other queues."""
+    """the same names, other queues."""
     one = await start({**ORDERS, "namespace": "one"})
     two = await start({**ORDERS, "namespace": "two"})
     first, second = await an_inbox(one, "kitchen"), await an_inbox(two, "kitchen")

@@ -11,8 +11,8 @@ import pytest
 
 from broker_client.core.settings import EngineSettings
 from broker_client.transport.base import Channel, Connector, Link
-from broker_client.transport.embedded import Address, EmbeddedNodes
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.embedded.nodes import Address, EmbeddedNodes
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.contract.observers import Watch
 from tests.support.rabbitmq import RabbitMQ
 

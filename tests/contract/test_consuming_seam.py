@@ -43,7 +43,6 @@ async def test_release_on_a_closed_channel_is_refused(channel: Channel) -> None:
 
 
 async def test_shared_prefetch_holds_for_all_consumers_together_and_at_once(watch: Watch) -> None:
-    """R-124."""
     channel = watch.channel
     first = await Consumer.start(channel, prefetch=10)
     second = await Consumer.start(channel)

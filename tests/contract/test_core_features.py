@@ -30,7 +30,6 @@ async def asked(watch: Watch, server: Channel) -> str:
 async def test_direct_reply_goes_straight_to_who_asked(
     watch: Watch, other_link: Link, queue: str
 ) -> None:
-    """S-07-12"""
     replies = await Consumer.start(watch.channel, REPLY_TO, no_ack=True)
     server = await Watch.open(other_link)
     address = await asked(watch, server.channel)
@@ -44,18 +43,15 @@ async def test_direct_reply_goes_straight_to_who_asked(
 async def test_asking_without_consuming_replies_closes_the_channel(
     watch: Watch, queue: str
 ) -> None:
-    """S-07-12"""
     await watch.channel.publish([a_message(reply_to=REPLY_TO)])
     assert await watch.closed_with() == 406
 
 
 async def test_consuming_replies_with_acks_is_refused(channel: Channel) -> None:
-    """S-07-12"""
     assert await reply_code_of(Consumer.start(channel, REPLY_TO)) == 406
 
 
 async def test_answer_to_who_is_gone_is_dropped(watch: Watch, other_link: Link, queue: str) -> None:
-    """S-07-12"""
     await Consumer.start(watch.channel, REPLY_TO, no_ack=True)
     server = await Watch.open(other_link)
     address = await asked(watch, server.channel)
@@ -68,7 +64,7 @@ async def test_answer_to_who_is_gone_is_dropped(watch: Watch, other_link: Link, 
 async def test_mandatory_answer_comes_back_although_it_arrives(
     watch: Watch, other_link: Link, queue: str
 ) -> None:
-    """S-07-12: the address is no queue."""
+    """the address is no queue."""
     replies = await Consumer.start(watch.channel, REPLY_TO, no_ack=True)
     server = await Watch.open(other_link)
     address = await asked(watch, server.channel)
@@ -81,7 +77,6 @@ async def test_mandatory_answer_comes_back_although_it_arrives(
 
 
 async def test_dead_letter_goes_where_bcc_sent_it_and_tells_nobody(watch: Watch) -> None:
-    """S-07-07, S-08-03, S-08-08"""
     channel = watch.channel
     await channel.declare_exchange("dlx", "direct")
     await channel.declare_queue("q", arguments={"x-dead-letter-exchange": "dlx"})
@@ -108,7 +103,6 @@ async def test_dead_letter_goes_where_bcc_sent_it_and_tells_nobody(watch: Watch)
 async def test_quorum_queue_counts_returns_in_a_header_that_first_deliveries_lack(
     watch: Watch,
 ) -> None:
-    """S-09-06, S-09-07"""
     await watch.channel.declare_queue("q", arguments={"x-queue-type": "quorum"})
     await watch.publish(a_message(delivery_mode=PERSISTENT))
     consumer = await Consumer.start(watch.channel, prefetch=1)
@@ -121,7 +115,6 @@ async def test_quorum_queue_counts_returns_in_a_header_that_first_deliveries_lac
 
 
 async def test_classic_queue_adds_no_count_and_takes_none_away(watch: Watch, queue: str) -> None:
-    """S-09-06"""
     await watch.publish(a_message(headers={"x-delivery-count": 7}))
     for _ in range(2):
         delivery = await watch.channel.get("q")
@@ -132,7 +125,7 @@ async def test_classic_queue_adds_no_count_and_takes_none_away(watch: Watch, que
 
 
 async def test_message_returned_once_too_often_is_dead_lettered_at_once(watch: Watch) -> None:
-    """S-09-06, S-08-01: with nobody there to take it again."""
+    """with nobody there to take it again."""
     channel = watch.channel
     await channel.declare_exchange("dlx", "fanout")
     await channel.declare_queue("dead")
@@ -160,7 +153,6 @@ async def test_message_returned_once_too_often_is_dead_lettered_at_once(watch: W
 async def test_consumer_of_higher_priority_is_served_first_while_it_can(
     watch: Watch, queue: str
 ) -> None:
-    """S-06-04"""
     await watch.channel.qos(2)
     low = await Consumer.start(watch.channel)
     high = await Consumer.start(watch.channel, arguments={"x-priority": 5})
@@ -171,7 +163,6 @@ async def test_consumer_of_higher_priority_is_served_first_while_it_can(
 
 
 async def test_consumer_priority_that_is_no_number_is_refused(channel: Channel, queue: str) -> None:
-    """S-06-04"""
     started = Consumer.start(channel, arguments={"x-priority": "high"})
     assert await reply_code_of(started) == 406
 
@@ -179,7 +170,7 @@ async def test_consumer_priority_that_is_no_number_is_refused(channel: Channel, 
 async def test_all_of_a_long_queue_comes_in_order_to_a_consumer_without_limit(
     watch: Watch, queue: str
 ) -> None:
-    """S-06-11: also where it is handed over in steps."""
+    """also where it is handed over in steps."""
     await watch.publish(*numbered(1, 3_000))
     consumer = await Consumer.start(watch.channel)
     await eventually(lambda: len(consumer.deliveries) == 3_000)
@@ -193,7 +184,7 @@ async def test_all_of_a_long_queue_comes_in_order_to_a_consumer_without_limit(
 
 
 async def test_delayed_publish_comes_at_its_time_once_and_as_new(watch: Watch, queue: str) -> None:
-    """G5, S-09-10, N-062: a plain RabbitMQ delivers it at once, the header untouched."""
+    """G5: a plain RabbitMQ delivers it at once, the header untouched."""
     consumer = await Consumer.start(watch.channel)
     await watch.publish(a_message(b"late", headers={"x-delay": 150}), a_message(b"now"))
     await consumer.receives(2)
@@ -206,7 +197,6 @@ async def test_delayed_publish_comes_at_its_time_once_and_as_new(watch: Watch, q
 async def test_delay_out_of_range_closes_the_channel(
     watch: Watch, queue: str, delay: object
 ) -> None:
-    """D10"""
     await watch.channel.publish([a_message(headers={"x-delay": delay})])
     async with asyncio.timeout(10.0):
         assert await watch.closed_with() == 406
@@ -215,7 +205,6 @@ async def test_delay_out_of_range_closes_the_channel(
 async def test_consumers_own_message_timeout_gives_a_delivery_back(
     watch: Watch, queue: str
 ) -> None:
-    """N-055, N-117, X-02"""
     consumer = await Consumer.start(watch.channel, arguments={"x-message-timeout": 30})
     await watch.publish(a_message(b"slow", message_id="m"), a_message(b"next", message_id="n"))
     await eventually(lambda: consumer.timeouts[:2] == [1, 2], timeout=2.0)

@@ -14,7 +14,7 @@ from broker_client.errors import (
     TransportError,
 )
 from broker_client.transport.base import Link
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.contract.observers import Watch, a_message, numbered
 from tests.support.eventually import eventually
 from tests.support.proxy import Proxy

@@ -178,7 +178,6 @@ async def test_async_for_reads_until_cancelled(where: Where) -> None:
 
 
 async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
-    """R-124."""
     async with Broker.create(where.config({"prefetch": 10, "channel_prefetch": 2})) as broker:
         held: list[AckOrNack] = []
         subscription = await broker.subscribe("work", lambda m, c, settle: held.append(settle))
@@ -196,7 +195,6 @@ async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
 
 
 async def test_failing_message_does_not_spin(where: Where) -> None:
-    """D4."""
     async with Broker.create(
         where.config({"requeue_defer": {"min": "200ms", "max": "200ms"}})
     ) as broker:
@@ -247,7 +245,7 @@ async def test_republished_message_that_is_nacked_keeps_its_first_key(where: Whe
 async def test_immediate_nack_dead_letters_with_the_error_and_delivers_a_replay(
     where: Where, bound: str
 ) -> None:
-    """R-178: fail, dead letter with the error in its headers, replay, delivered."""
+    """fail, dead letter with the error in its headers, replay, delivered."""
     config = where.config(
         {"recovery": [{"strategy": "republish", "immediate_nack": True}]},
         bindings=["orders[#] -> work", f"dead[{bound}] -> cemetery"],
@@ -309,7 +307,7 @@ async def test_recovery_that_fails_passes_on_and_never_acks(where: Where) -> Non
 async def test_message_whose_copy_finds_no_room_comes_back_although_nothing_takes_dead_letters(
     where: Where,
 ) -> None:
-    """R-227: the queue is full, so that it refuses the copy, and has no dead-letter exchange."""
+    """the queue is full, so that it refuses the copy, and has no dead-letter exchange."""
     full = {"max_length": 1, "arguments": {"x-overflow": "reject-publish"}}
     config = where.config(
         {"prefetch": 1, "recovery": {"strategy": "republish"}, "requeue_defer": QUICK},
@@ -343,7 +341,7 @@ async def test_message_whose_copy_finds_no_room_comes_back_although_nothing_take
 async def test_forward_round_a_retry_queue_comes_back_until_its_attempts_are_used_up(
     where: Where,
 ) -> None:
-    """R-179: rascal's retry exchange, with `x_death_fix` and a time to wait as option."""
+    """rascal's retry exchange, with `x_death_fix` and a time to wait as option."""
     recovery = [
         {
             "strategy": "forward",
@@ -402,7 +400,7 @@ async def declare_in_namespace(link: Link) -> None:
 
 
 async def test_names_of_a_namespace_are_those_of_the_headers(where: Where) -> None:
-    """R-120, R-177, R-220: consumed, republished and dead-lettered by the names on the broker."""
+    """consumed, republished and dead-lettered by the names on the broker."""
     config = where.config(
         {"recovery": [{"strategy": "republish", "attempts": 1}, {"strategy": "nack"}]},
         namespace="ns",
@@ -440,7 +438,6 @@ async def test_names_of_a_namespace_are_those_of_the_headers(where: Where) -> No
 
 
 async def test_message_redelivered_too_often_is_dead_lettered(where: Where) -> None:
-    """R-141, R-143."""
     config = where.config(
         {
             "recovery": [{"strategy": "nack", "requeue": True}],
@@ -468,7 +465,7 @@ async def test_message_redelivered_too_often_is_dead_lettered(where: Where) -> N
 
 
 async def test_quorum_queue_counts_and_is_believed(where: Where) -> None:
-    """R-143: `x-delivery-count`; the counter is never asked."""
+    """`x-delivery-count`; the counter is never asked."""
     config = where.config(
         {"redeliveries": {"limit": 10, "counter": "mine"}},
         queues={
@@ -518,7 +515,6 @@ def a_custom_counter(where: Where) -> dict[str, Any]:
 async def test_custom_counter_is_made_with_its_settings_and_closed_with_the_broker(
     where: Where,
 ) -> None:
-    """R-143."""
     made: list[Generous] = []
 
     def make(config: CounterConfig) -> Generous:
@@ -613,7 +609,6 @@ async def test_answer_for_somebody_who_has_gone_is_dropped(where: Where) -> None
 
 
 async def test_subscribe_all_takes_declared_ones_and_others_when_asked(where: Where) -> None:
-    """R-150."""
     async with Broker.create(where.config()) as broker:
 
         def names(subscriptions: list[Subscription]) -> list[str]:

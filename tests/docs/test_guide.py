@@ -9,7 +9,7 @@ import yaml
 
 from broker_client import Broker, Message, Publication, Subscription
 from broker_client.config.loader import load_config
-from broker_client.routes import PublishOverrides
+from broker_client.publishing.template import PublishOverrides
 from tests.docs.documents import ROOT, blocks, read
 from tests.docs.fragments import check_fragments
 

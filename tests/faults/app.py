@@ -12,7 +12,7 @@ from broker_client.message import Message
 from broker_client.publication import Publication
 from broker_client.subscription import Subscription
 from broker_client.transport.base import ConsumerCallbacks
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.eventually import eventually
 
 QUICK = {"min": "20ms", "max": "100ms", "factor": 1.5}

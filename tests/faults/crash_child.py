@@ -25,8 +25,8 @@ from functools import partial
 from broker_client.core.settings import EngineSettings
 from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Outgoing, Properties
 from broker_client.transport.base import ConsumerCallbacks
-from broker_client.transport.embedded import EmbeddedNodes
-from broker_client.transport.embedded_channel import EmbeddedChannel
+from broker_client.transport.embedded.channel import EmbeddedChannel
+from broker_client.transport.embedded.nodes import EmbeddedNodes
 
 QUEUES = ("left", "right")
 DEAD = "dead"

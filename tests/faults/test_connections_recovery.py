@@ -13,7 +13,7 @@ from broker_client.ackornack import AckOrNack
 from broker_client.broker import Broker
 from broker_client.errors import ConnectFailedError, TopologyMismatchError
 from broker_client.message import Message
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.faults.app import QUICK, App, a_config
 from tests.faults.conftest import Place
 from tests.support.eventually import eventually
@@ -36,9 +36,7 @@ async def consumers_of(place: Place, queue: str) -> int:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("loss", ["closed by the broker", "reset", "stall", "reset and refused"])
-async def test_consumer_is_back_within_two_seconds_of_the_broker_b1(
-    place: Place, loss: str
-) -> None:
+async def test_consumer_is_back_within_two_seconds_of_the_broker(place: Place, loss: str) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["connection"]["heartbeat"] = "1s"
     async with Broker.create(config) as broker:
@@ -78,7 +76,7 @@ async def test_consumer_is_back_within_two_seconds_of_the_broker_b1(
 
 
 @pytest.mark.timeout(120)
-async def test_queue_of_ones_own_comes_back_with_its_binding_and_gets_one_copy_b7(
+async def test_queue_of_ones_own_comes_back_with_its_binding_and_gets_one_copy(
     place: Place,
 ) -> None:
     config = a_config(place.url, place.vhost)
@@ -126,7 +124,7 @@ async def declare(place: Place, queue: str, **arguments: int) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_mismatch_at_the_start_names_both_within_a_second_b8(place: Place) -> None:
+async def test_mismatch_at_the_start_names_both_within_a_second(place: Place) -> None:
     await declare(place, "odd", **{"x-max-length": 1})
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["queues"]["odd"] = {"options": {"max_length": 2}}
@@ -138,7 +136,7 @@ async def test_mismatch_at_the_start_names_both_within_a_second_b8(place: Place)
 
 
 @pytest.mark.timeout(120)
-async def test_mismatch_leaves_the_other_subscriptions_and_the_processor_alone_b8(
+async def test_mismatch_leaves_the_other_subscriptions_and_the_processor_alone(
     place: Place,
 ) -> None:
     await declare(place, "odd", **{"x-max-length": 1})
@@ -166,7 +164,7 @@ async def test_mismatch_leaves_the_other_subscriptions_and_the_processor_alone_b
 
 
 @pytest.mark.timeout(150)
-async def test_counts_return_to_where_they_were_b10(place: Place) -> None:
+async def test_counts_return_to_where_they_were(place: Place) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["connection"]["retry"] = {**QUICK, "stable_after": "1ms"}
     async with Broker.create(config) as broker:
@@ -296,7 +294,7 @@ async def test_shutdown_while_the_broker_is_away_ends_in_time_and_tells_each_pub
 
 
 @pytest.mark.timeout(120)
-async def test_broker_that_closes_in_order_is_told_as_close_r222(place: Place) -> None:
+async def test_broker_that_closes_in_order_is_told_as_close(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost)) as broker:
         heard: list[str] = []
         broker.on("error", lambda error, vhost: heard.append(f"error {error}"))

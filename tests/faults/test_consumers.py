@@ -12,7 +12,7 @@ from broker_client.ackornack import AckOrNack
 from broker_client.broker import Broker
 from broker_client.errors import ConsumerCancelledError, ConsumerLostError
 from broker_client.message import Message
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.faults.app import App, a_config, drained
 from tests.faults.conftest import Place
 from tests.support.eventually import eventually
@@ -39,7 +39,7 @@ async def test_queue_deleted_while_consuming_comes_back_and_is_consumed(place: P
 
 
 @pytest.mark.timeout(120)
-async def test_consumer_that_the_broker_loses_without_a_word_is_back_b1(place: Place) -> None:
+async def test_consumer_that_the_broker_loses_without_a_word_is_back(place: Place) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["subscriptions"]["work"]["check_interval"] = "200ms"
     async with Broker.create(config) as broker:
@@ -152,7 +152,7 @@ async def test_acks_of_handled_messages_reach_the_broker_when_it_shuts_down(plac
 
 
 @pytest.mark.timeout(120)
-async def test_subscription_that_nobody_holds_consumes_on_after_a_cut_b2(place: Place) -> None:
+async def test_subscription_that_nobody_holds_consumes_on_after_a_cut(place: Place) -> None:
     """B2: the broker holds what it needs; names of the application's do not matter."""
     handled: list[str | None] = []
 

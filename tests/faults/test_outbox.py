@@ -13,8 +13,8 @@ from broker_client import Broker
 from broker_client.errors import MessageReturnedError
 from broker_client.message import Delivery
 from broker_client.transport.base import Connector
-from broker_client.transport.embedded import EmbeddedNodes
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.embedded.nodes import EmbeddedNodes
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.faults.conftest import Place
 from tests.faults.outbox_child import a_config
 from tests.support.eventually import eventually

@@ -12,7 +12,7 @@ from broker_client.errors import (
     PublishTimeoutError,
     PublishUnconfirmedError,
 )
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.faults.app import App, a_config, drained
 from tests.faults.conftest import Place
 from tests.support.eventually import eventually

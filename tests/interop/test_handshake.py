@@ -15,7 +15,7 @@ from broker_client.errors import (
     TopologyError,
     UnsupportedError,
 )
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.fake_broker import FakeBroker
 from tests.support.rabbitmq import free_port
 
@@ -33,7 +33,7 @@ def a_config(*connections: dict[str, Any] | str, **vhost: Any) -> dict[str, Any]
 
 @pytest.mark.parametrize("vhost", ["/", "a/b", "größe", "50%", "a b"])
 @pytest.mark.parametrize("form", ["url", "parts"])
-async def test_special_characters_reach_the_broker_as_they_are_f1(
+async def test_special_characters_reach_the_broker_as_they_are(
     form: str, vhost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
@@ -60,7 +60,7 @@ async def test_special_characters_reach_the_broker_as_they_are_f1(
 
 
 @pytest.mark.parametrize("vhost", ["", "a%2Fb"])
-async def test_vhost_that_aio_pika_cannot_ask_for_is_refused_f1(vhost: str) -> None:
+async def test_vhost_that_aio_pika_cannot_ask_for_is_refused(vhost: str) -> None:
     with pytest.raises(UnsupportedError, match="the vhost"):
         NetworkConnector("amqp://guest:guest@127.0.0.1:1", vhost=vhost)
 
@@ -68,7 +68,7 @@ async def test_vhost_that_aio_pika_cannot_ask_for_is_refused_f1(vhost: str) -> N
 # --------------------------------------------------------------------------- properties, limits
 
 
-async def test_name_and_properties_are_told_to_the_broker_r023() -> None:
+async def test_name_and_properties_are_told_to_the_broker() -> None:
     async with FakeBroker() as fake:
         connection = {
             "url": f"amqp://127.0.0.1:{fake.port}",
@@ -101,7 +101,7 @@ async def test_property_that_cannot_be_sent_is_refused_before_anything_is_opened
         ((0, 0), (2047, 131_072), (2047, 131_072)),
     ],
 )
-async def test_smaller_limit_is_agreed_on_r022(
+async def test_smaller_limit_is_agreed_on(
     ours: tuple[int | None, int | None], theirs: tuple[int, int], agreed: tuple[int, int]
 ) -> None:
     async with FakeBroker(tune=(*theirs, 60)) as fake:
@@ -118,7 +118,7 @@ async def test_smaller_limit_is_agreed_on_r022(
         await link.close()
 
 
-async def test_channel_beyond_the_limit_is_refused_and_numbers_are_used_again_r022() -> None:
+async def test_channel_beyond_the_limit_is_refused_and_numbers_are_used_again() -> None:
     async with FakeBroker() as fake:
         url = f"amqp://guest:guest@127.0.0.1:{fake.port}"
         link = await NetworkConnector(url, channel_max=3).connect(timeout=5.0)
@@ -141,7 +141,7 @@ def home_node_down(method: Frame) -> list[Frame] | None:
     return None
 
 
-async def test_good_node_is_reached_in_one_round_past_a_dead_and_a_broken_one_b5() -> None:
+async def test_good_node_is_reached_in_one_round_past_a_dead_and_a_broken_one() -> None:
     async with FakeBroker(script=home_node_down) as broken, FakeBroker() as good:
         urls = [f"amqp://127.0.0.1:{port}" for port in (free_port(), broken.port, good.port)]
         config = a_config(*urls, connection_strategy="fixed", queues=["q"])
@@ -150,7 +150,7 @@ async def test_good_node_is_reached_in_one_round_past_a_dead_and_a_broken_one_b5
             assert broken.connections == 1
 
 
-async def test_round_goes_on_after_the_good_node_is_gone_and_returns_to_the_first_b5() -> None:
+async def test_round_goes_on_after_the_good_node_is_gone_and_returns_to_the_first() -> None:
     first, port = FakeBroker(), free_port()
     first.port = port
     connections = [{"url": f"amqp://127.0.0.1:{port}", "retry": QUICK}]
@@ -166,7 +166,7 @@ async def test_round_goes_on_after_the_good_node_is_gone_and_returns_to_the_firs
             await broker._vhosts["/"].connection.wait_up()
 
 
-async def test_failure_of_every_node_raises_the_last_in_words_r029() -> None:
+async def test_failure_of_every_node_raises_the_last_in_words() -> None:
     async with FakeBroker(script=home_node_down) as broken:
         dead = f"amqp://127.0.0.1:{free_port()}"
         for order, kind in ((("broken", "dead"), ConnectFailedError), (("dead",), None)):

@@ -10,8 +10,8 @@ import pytest
 
 from broker_client.broker import Broker
 from broker_client.config import ManagementConfig
+from broker_client.connection.management import assert_vhost, check_vhost, delete_vhost
 from broker_client.errors import ConnectFailedError, ManagementError
-from broker_client.management import assert_vhost, check_vhost, delete_vhost
 from tests.support.rabbitmq import RabbitMQ, free_port
 
 pytestmark = pytest.mark.timeout(120)
@@ -44,9 +44,7 @@ def api(server: RabbitMQ, **changes: Any) -> ManagementConfig:
     return config.completed("127.0.0.1", "guest", config.password)  # type: ignore[arg-type]
 
 
-async def test_asserted_vhost_is_made_used_and_nuked_r015_r215(
-    rabbitmq: RabbitMQ, vhost: str
-) -> None:
+async def test_asserted_vhost_is_made_used_and_nuked(rabbitmq: RabbitMQ, vhost: str) -> None:
     broker = await Broker.create(a_config(rabbitmq, vhost, **{"assert": True, "check": True}))
     await (await broker.publish(f"{vhost}/q", "x"))
     await check_vhost(api(rabbitmq), vhost)
@@ -55,9 +53,7 @@ async def test_asserted_vhost_is_made_used_and_nuked_r015_r215(
         await check_vhost(api(rabbitmq), vhost)
 
 
-async def test_vhost_that_is_only_checked_is_never_made_r016(
-    rabbitmq: RabbitMQ, vhost: str
-) -> None:
+async def test_vhost_that_is_only_checked_is_never_made(rabbitmq: RabbitMQ, vhost: str) -> None:
     with pytest.raises(ManagementError) as caught:
         await Broker.create(a_config(rabbitmq, vhost, check=True))
     assert f"failed to check vhost {vhost!r}: http://127.0.0.1:" in str(caught.value)
@@ -66,9 +62,7 @@ async def test_vhost_that_is_only_checked_is_never_made_r016(
         await check_vhost(api(rabbitmq), vhost)
 
 
-async def test_vhost_that_is_not_asserted_outlives_a_nuke_r215(
-    rabbitmq: RabbitMQ, vhost: str
-) -> None:
+async def test_vhost_that_is_not_asserted_outlives_a_nuke(rabbitmq: RabbitMQ, vhost: str) -> None:
     await assert_vhost(api(rabbitmq), vhost)
     broker = await Broker.create(a_config(rabbitmq, vhost))
     await broker.nuke()
@@ -76,7 +70,7 @@ async def test_vhost_that_is_not_asserted_outlives_a_nuke_r215(
     await delete_vhost(api(rabbitmq), vhost)
 
 
-async def test_patient_start_waits_for_a_vhost_that_is_made_later_r016(
+async def test_patient_start_waits_for_a_vhost_that_is_made_later(
     rabbitmq: RabbitMQ, vhost: str
 ) -> None:
     config = a_config(rabbitmq, vhost, check=True, startup="retry", startup_timeout="20s")
@@ -96,7 +90,7 @@ async def test_deleting_a_vhost_that_is_not_there_is_harmless(
         await check_vhost(api(rabbitmq), vhost)
 
 
-async def test_refused_login_is_told_without_the_password_r026(
+async def test_refused_login_is_told_without_the_password(
     rabbitmq: RabbitMQ, vhost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
@@ -109,16 +103,14 @@ async def test_refused_login_is_told_without_the_password_r026(
     assert "s3cr3t-word" not in str(caught.value) + repr(caught.value) + caplog.text
 
 
-async def test_api_that_is_not_there_is_an_error_in_time_r027(
-    rabbitmq: RabbitMQ, vhost: str
-) -> None:
+async def test_api_that_is_not_there_is_an_error_in_time(rabbitmq: RabbitMQ, vhost: str) -> None:
     config = a_config(rabbitmq, vhost, **{"assert": True})
     config["vhosts"][vhost]["connection"]["management"]["port"] = free_port()
     with pytest.raises(ManagementError, match="refused"):
         await Broker.create(config)
 
 
-async def test_api_of_the_next_broker_is_used_when_the_first_is_away_r027(
+async def test_api_of_the_next_broker_is_used_when_the_first_is_away(
     rabbitmq: RabbitMQ, vhost: str
 ) -> None:
     config = a_config(rabbitmq, vhost, **{"assert": True})
@@ -134,7 +126,7 @@ async def test_api_of_the_next_broker_is_used_when_the_first_is_away_r027(
         await check_vhost(api(rabbitmq), vhost)
 
 
-async def test_half_made_broker_is_nuked_with_what_it_had_declared_r212(
+async def test_half_made_broker_is_nuked_with_what_it_had_declared(
     rabbitmq: RabbitMQ, vhost: str
 ) -> None:
     config = a_config(rabbitmq, vhost, **{"assert": True})

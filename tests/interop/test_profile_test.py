@@ -46,7 +46,7 @@ def a_config(server: RabbitMQ, vhost: str) -> dict[str, Any]:
     }
 
 
-async def test_test_profile_works_end_to_end_and_two_runs_do_not_meet_r011(
+async def test_test_profile_works_end_to_end_and_two_runs_do_not_meet(
     rabbitmq: RabbitMQ,
 ) -> None:
     vhost = rabbitmq.make_vhost()

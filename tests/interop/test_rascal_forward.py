@@ -9,7 +9,7 @@ import pytest
 
 from broker_client import AckOrNack, Broker, Message
 from broker_client.message import Delivery
-from broker_client.routes import ForwardOverrides
+from broker_client.publishing.template import ForwardOverrides
 from tests.interop.conftest import RunRascal
 from tests.support.rabbitmq import RabbitMQ
 
@@ -119,7 +119,7 @@ async def test_forwarded_message_is_what_rascal_makes_of_it(
         theirs_made.exchange,
         theirs_made.routing_key,
     )
-    # A count of the queue it came from; whoever receives the copy counts anew.
+    # A count of the queue it came from; whoever receives the copy counts anew.
     assert headers_of(theirs_made)["rascal"].pop("redeliveries") == 0
     assert ours_made.properties == theirs_made.properties
     rabbitmq.delete_vhost(vhost)

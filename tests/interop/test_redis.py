@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from broker_client.config import CounterConfig, DeduplicateConfig
-from broker_client.deduplication import handled_ids_from
-from broker_client.redeliveries import counter_from
+from broker_client.consuming.deduplication import handled_ids_from
+from broker_client.consuming.redeliveries import counter_from
 from tests.support.eventually import eventually
 
 

@@ -77,7 +77,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(180)]
 
 
-async def test_own_authority_and_client_certificate_make_a_link_f5(place: Place) -> None:
+async def test_own_authority_and_client_certificate_make_a_link(place: Place) -> None:
     async with Broker.create(place.config()) as broker:
         await (await broker.publish("/tls", {"over": "TLS"}))
         assert broker.connections()[0][1].startswith("amqps://guest:***@localhost:")
@@ -90,24 +90,24 @@ async def test_own_authority_and_client_certificate_make_a_link_f5(place: Place)
         )
 
 
-async def test_wrong_authority_is_an_error_that_names_the_issuer_f5(place: Place) -> None:
+async def test_wrong_authority_is_an_error_that_names_the_issuer(place: Place) -> None:
     other = Authority(place.folder, "Another Authority")
     with pytest.raises(ConnectFailedError) as caught:
         await Broker.create(place.config(cafile=str(other.file)))
     assert "from 'Our Authority', not trusted (tls.cafile)" in str(caught.value)
 
 
-async def test_system_authorities_do_not_trust_ours_f5(place: Place) -> None:
+async def test_system_authorities_do_not_trust_ours(place: Place) -> None:
     with pytest.raises(ConnectFailedError, match="'Our Authority', not trusted"):
         await Broker.create(place.config(cafile=None))
 
 
-async def test_wrong_host_is_an_error_of_its_own_f5(place: Place) -> None:
+async def test_wrong_host_is_an_error_of_its_own(place: Place) -> None:
     with pytest.raises(ConnectFailedError, match=r"another host \(tls.verify_hostname\).*127"):
         await Broker.create(place.config("127.0.0.1"))
 
 
-async def test_host_name_alone_may_be_left_unchecked_f5(place: Place) -> None:
+async def test_host_name_alone_may_be_left_unchecked(place: Place) -> None:
     async with Broker.create(place.config("127.0.0.1", verify_hostname=False)):
         pass
     other = Authority(place.folder, "Third Authority")
@@ -117,17 +117,17 @@ async def test_host_name_alone_may_be_left_unchecked_f5(place: Place) -> None:
         )
 
 
-async def test_nothing_is_checked_without_verify_f5(place: Place) -> None:
+async def test_nothing_is_checked_without_verify(place: Place) -> None:
     async with Broker.create(place.config("127.0.0.1", verify=False, cafile=None)):
         pass
 
 
-async def test_missing_client_certificate_is_said_to_be_missing_f5(place: Place) -> None:
+async def test_missing_client_certificate_is_said_to_be_missing(place: Place) -> None:
     with pytest.raises(ConnectFailedError, match=r"asks for a client certificate"):
         await Broker.create(place.config(certfile=None, keyfile=None))
 
 
-async def test_client_certificate_of_another_authority_is_not_accepted_f5(place: Place) -> None:
+async def test_client_certificate_of_another_authority_is_not_accepted(place: Place) -> None:
     stranger = Authority(place.folder, "Stranger").sign("stranger")
     with pytest.raises(ConnectFailedError, match=r"does not accept our certificate"):
         await Broker.create(
@@ -135,7 +135,7 @@ async def test_client_certificate_of_another_authority_is_not_accepted_f5(place:
         )
 
 
-async def test_reconnects_with_the_same_trust_f5(place: Place) -> None:
+async def test_reconnects_with_the_same_trust(place: Place) -> None:
     async with Proxy("127.0.0.1", place.port) as proxy:
         config = place.config(port=proxy.port)
         async with Broker.create(config) as broker:
@@ -151,7 +151,7 @@ async def test_amqps_address_is_never_spoken_to_in_plain_text(place: Place) -> N
         await Broker.create(config)
 
 
-async def test_server_that_speaks_tls_12_and_asks_for_a_certificate_f5(place: Place) -> None:
+async def test_server_that_speaks_tls_12_and_asks_for_a_certificate(place: Place) -> None:
     files = place.authority.sign("twelve", "localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(place.authority.file))
     context.load_cert_chain(files.certificate, files.key)
@@ -178,27 +178,27 @@ async def _create(config: dict[str, Any]) -> None:
     await Broker.create(config)
 
 
-def test_encrypted_key_is_refused_and_nobody_is_asked_for_a_password_f5(place: Place) -> None:
+def test_encrypted_key_is_refused_and_nobody_is_asked_for_a_password(place: Place) -> None:
     files = place.authority.sign("secretive", password="hidden")
     text = refused(place.config(certfile=str(files.certificate), keyfile=str(files.key)))
     assert "vhosts./.connection.tls.keyfile" in text
     assert "is encrypted" in text
 
 
-def test_key_of_another_certificate_is_refused_f5(place: Place) -> None:
+def test_key_of_another_certificate_is_refused(place: Place) -> None:
     other = place.authority.sign("other")
     text = refused(place.config(keyfile=str(other.key)))
     assert "vhosts./.connection.tls.certfile" in text
     assert "key values mismatch" in text
 
 
-def test_file_that_is_no_pem_is_refused_f5(place: Place) -> None:
+def test_file_that_is_no_pem_is_refused(place: Place) -> None:
     nonsense = place.folder / "nonsense.pem"
     nonsense.write_text("not a certificate")
     assert "tls.cafile: " in refused(place.config(cafile=str(nonsense)))
 
 
-async def test_cut_right_after_the_handshake_speaks_of_certificates_f5(place: Place) -> None:
+async def test_cut_right_after_the_handshake_speaks_of_certificates(place: Place) -> None:
     """With TLS 1.3 a refused client may see a reset instead of the alert that says why."""
 
     async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

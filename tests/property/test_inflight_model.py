@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_client.core.inflight import InFlightLedger
+from broker_client.core.in_flight import InFlightLedger
 from broker_client.errors import StaleDeliveryError
 
 TIMES = st.integers(0, 20).map(float)
@@ -72,7 +72,7 @@ def test_ledger_does_as_the_model(steps: list[tuple[str, object]]) -> None:
                     assert tag in model.deadlines
                     model.deadlines[tag] = at
             case "expire", float(now):
-                # Which of two equal deadlines comes first is not promised (N-042).
+                # Which of two equal deadlines comes first is not promised.
                 due = model.due(now)
                 expired = ledger.expire(now)
                 assert sorted(tag for tag, _ in expired) == sorted(due)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from broker_client.ackornack import AckOrNack
-from broker_client.emitter import close_unstarted
 from broker_client.errors import BrokerClientError, ConnectionLostError
 from broker_client.message import Message
 from broker_client.publication import Publication
+from broker_client.runtime.emitter import close_unstarted
 from broker_client.subscription import Subscription
 from tests.support.fake_client import FakeBroker
 from tests.support.links import FakeChannel

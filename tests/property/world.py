@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from broker_client.clock import ManualClock
 from broker_client.core.queue import ON_DISK
 from broker_client.core.records import message_number
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import ReplyError, StaleDeliveryError, StoreError
 from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Outgoing, Properties, Returned
 from broker_client.node.node import Node
+from broker_client.runtime.clock import ManualClock
 from tests.support.faulty_store import DiskState, FaultyStore
 
 DEAD = "dead"

@@ -9,7 +9,7 @@ from typing import Any
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
 from broker_client.spark.confirmed import Job, PublishingLink, Terms
 from broker_client.spark.loop_thread import LoopThread
-from broker_client.transport.network import NetworkConnector
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.rabbitmq import RabbitMQ
 
 _TERMS = Terms(window=1000, confirm_timeout=10.0, retries=0, connect_timeout=10.0)

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from broker_client.ackornack import AckOrNack
 from broker_client.config import SubscriptionConfig
-from broker_client.consuming import ConsumingSetup
+from broker_client.consuming.setup import ConsumingSetup
 from broker_client.message import Message, Outgoing
+from broker_client.runtime.tasks import TaskGroup
 from broker_client.subscription import Subscription
-from broker_client.tasks import TaskGroup
 from broker_client.transport.base import Capabilities
 from tests.support.links import FakeChannel, FakeLink
 from tests.support.warp import settle

@@ -7,7 +7,7 @@ from typing import Any
 from broker_client.broker import Broker
 from broker_client.config import VhostConfig
 from broker_client.config.loader import load_config
-from broker_client.vhost import Vhost
+from broker_client.connection.vhost import Vhost
 from tests.support.links import FakeConnector, FakeLink
 
 CONFIG: dict[str, Any] = {

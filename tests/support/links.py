@@ -19,7 +19,7 @@ from broker_client.transport.base import (
     ConsumerCallbacks,
     QueueState,
 )
-from broker_client.transport.size_limits import NO_SIZE_LIMIT, SizeLimit
+from broker_client.transport.limits import NO_SIZE_LIMIT, SizeLimit
 
 _PLAIN = Capabilities()
 

@@ -298,7 +298,7 @@ async def test_forward_keeps_body_and_properties_and_lets_the_publication_win(
     await (await broker.forward("marked", message))
     assert await sink.receives() == [{"id": 1}]
     properties = sink.messages[0].properties
-    # rascal R-091: override > publication > message
+    # rascal: override > publication > message
     assert (properties.priority, properties.type) == (5, "T")
     assert own_headers(properties) == {"by": "marked", "x": 1}
     assert (properties.message_id, properties.app_id) == ("m", "a")
@@ -331,7 +331,6 @@ async def test_forward_takes_the_publications_routing_key_or_the_messages_own(
 
 
 async def test_recovery_by_forward_leads_back_by_its_cc(broker: Broker) -> None:
-    # rascal R-093
     sink = Sink()
     await broker.subscribe("audit", sink)
 

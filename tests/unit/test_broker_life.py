@@ -42,7 +42,7 @@ def _in_child(broker: Broker) -> int:
     return 0
 
 
-async def test_forked_child_is_refused_and_the_parent_goes_on_e7() -> None:
+async def test_forked_child_is_refused_and_the_parent_goes_on() -> None:
     async with Broker.create(CONFIG) as broker:
         await (await broker.publish("/q", "before"))
         with warnings.catch_warnings():
@@ -60,7 +60,7 @@ async def test_forked_child_is_refused_and_the_parent_goes_on_e7() -> None:
         assert await broker.purge() == 2
 
 
-async def test_error_of_a_start_carries_the_half_made_broker_r212() -> None:
+async def test_error_of_a_start_carries_the_half_made_broker() -> None:
     config = {
         "vhosts": {
             "/": {},
@@ -81,9 +81,7 @@ async def test_error_of_a_start_carries_the_half_made_broker_r212() -> None:
 
 
 @pytest.mark.parametrize(("how", "expected"), [("failed", 0), ("closed", 0), ("forgotten", 1)])
-def test_broker_that_is_collected_open_is_warned_of_and_no_other_e6(
-    how: str, expected: int
-) -> None:
+def test_broker_that_is_collected_open_is_warned_of_and_no_other(how: str, expected: int) -> None:
     async def use() -> None:
         if how == "failed":
             with pytest.raises(ConnectFailedError):
@@ -189,7 +187,7 @@ async def test_built_in_broker_has_one_link_for_everything() -> None:
         assert connection.role == "both"
 
 
-async def test_nuke_ends_what_is_still_queued_r215() -> None:
+async def test_nuke_ends_what_is_still_queued() -> None:
     broker = await Broker.create(CONFIG)
     publications = [await broker.publish("/q", number) for number in range(50)]
     await broker.nuke()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from broker_client.cli.main import app
 from broker_client.message import Outgoing, Properties
-from broker_client.transport.embedded import EmbeddedNodes
+from broker_client.transport.embedded.nodes import EmbeddedNodes
 
 
 async def a_running_file(path: Path) -> EmbeddedNodes:

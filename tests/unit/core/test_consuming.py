@@ -397,7 +397,7 @@ def test_a_deferred_message_survives_its_connection(desk: Desk) -> None:
 
 
 def test_a_consumer_without_limit_at_a_long_queue_is_served_in_steps(desk: Desk) -> None:
-    """S-06-11: unlimited is unlimited, but others have their turn in between."""
+    """unlimited is unlimited, but others have their turn in between."""
     desk.queue()
     desk.queue("other")
     desk.publish(*(a_message(body=b"%d" % n) for n in range(2_500)))
@@ -441,7 +441,7 @@ def test_an_unfinished_queue_may_be_deleted_paused_or_left(desk: Desk) -> None:
 
 
 def test_recover_without_requeue_is_not_implemented(desk: Desk) -> None:
-    """S-06-14: 540, as RabbitMQ."""
+    """540, as RabbitMQ."""
     with pytest.raises(ReplyError) as refused:
         desk.engine.recover(desk.channel, desk.now, requeue=False)
     assert (refused.value.reply_code, refused.value.scope) == (540, "connection")

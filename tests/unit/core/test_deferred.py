@@ -1,4 +1,4 @@
-"""Publishes that wait for their time, and what one can do about those that wait (parity 2.4)."""
+"""Publishes that wait for their time, and what one can do about those that wait ."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from broker_client.core.effects import Confirm
-from broker_client.delay import MAX_DELAY
 from broker_client.errors import ReplyError
 from broker_client.message import Outgoing
+from broker_client.publishing.delay import MAX_DELAY
 from tests.support.builders import Desk, a_message
 
 
@@ -19,7 +19,7 @@ def delayed(milliseconds: Any, body: bytes = b"hello", **options: Any) -> Outgoi
 
 
 def test_a_delayed_publish_comes_at_its_time_as_a_first_delivery(desk: Desk) -> None:
-    """G5, N-061, N-062, S-09-10: attempts 1, no requeue; the header is negated as the plugin's."""
+    """G5: attempts 1, no requeue; the header is negated as the plugin's."""
     desk.queue()
     desk.consume()
     desk.publish(delayed(200, headers={"mine": 1}))
@@ -40,7 +40,7 @@ def test_a_delayed_publish_is_confirmed_at_once(desk: Desk) -> None:
 
 
 def test_each_queue_that_it_is_routed_to_holds_it_and_counts_it(desk: Desk) -> None:
-    """N-063: it waits behind the exchange, where it is counted and can be seen."""
+    """it waits behind the exchange, where it is counted and can be seen."""
     for name in ("a", "b"):
         desk.queue(name)
         desk.engine.bind_queue(desk.channel, name, "amq.fanout", "", {})
@@ -68,7 +68,7 @@ def test_delays_of_any_length_do_not_wait_for_each_other(desk: Desk) -> None:
 
 @pytest.mark.parametrize("value", [2_160_000_001, 2**32, 2**70, "200", 1.5, True, None, [200]])
 def test_a_delay_out_of_range_is_refused_and_never_taken_for_none(desk: Desk, value: Any) -> None:
-    """D10, N-062, X-06: an error for a publish, where a requeue is cut."""
+    """D10: an error for a publish, where a requeue is cut."""
     desk.queue()
     with pytest.raises(ReplyError, match="x-delay") as refused:
         desk.publish(delayed(value))
@@ -99,7 +99,7 @@ def test_the_longest_delay_is_a_setting() -> None:
 
 
 def test_the_ttl_of_a_delayed_message_begins_when_it_is_ready(desk: Desk) -> None:
-    """S-09-01: counted from arrival, and it arrives when its time has come."""
+    """counted from arrival, and it arrives when its time has come."""
     desk.queue(message_ttl=100)
     desk.publish(delayed(1_000))
     desk.advance(1.0)
@@ -127,7 +127,6 @@ def test_what_becomes_ready_makes_the_oldest_give_way(desk: Desk) -> None:
 
 
 def test_deferred_messages_are_no_bodys_and_outlive_connections(desk: Desk) -> None:
-    """N-066."""
     desk.queue()
     desk.publish(delayed(200))
     desk.engine.close_connection(desk.connection, desk.now)
@@ -151,7 +150,7 @@ def test_what_is_deferred_is_listed_next_first(desk: Desk) -> None:
 
 
 def test_one_deferred_message_can_be_cancelled(desk: Desk) -> None:
-    """N-065: nsq has no way to."""
+    """nsq has no way to."""
     desk.queue(dead_letter_exchange="amq.fanout")
     desk.queue("dead")
     desk.engine.bind_queue(desk.channel, "dead", "amq.fanout", "", {})
@@ -183,7 +182,7 @@ def test_deferred_messages_can_be_run_now(desk: Desk) -> None:
 
 
 def test_an_exchange_of_the_delaying_type_routes_as_it_is_told(desk: Desk) -> None:
-    """S-04-02, S-09-10: what is written for RabbitMQ's plugin runs here."""
+    """what is written for RabbitMQ's plugin runs here."""
     for kind in ("topic", "headers"):
         arguments = {"x-delayed-type": kind}
         desk.engine.declare_exchange(desk.channel, kind, "x-delayed-message", arguments=arguments)

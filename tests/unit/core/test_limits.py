@@ -270,7 +270,7 @@ def test_the_published_message_is_left_as_it_was(desk: Desk) -> None:
 
 
 def test_a_dead_letter_goes_to_bcc_too_and_nobody_sees_the_header(desk: Desk) -> None:
-    """S-07-07, S-08-03, S-08-08: RabbitMQ keeps the keys of BCC with the message."""
+    """RabbitMQ keeps the keys of BCC with the message."""
     desk.queue(dead_letter_exchange="amq.direct")
     for name in ("one", "two", "secret"):
         desk.queue(name)
@@ -295,7 +295,6 @@ def test_a_dead_letter_goes_to_bcc_too_and_nobody_sees_the_header(desk: Desk) ->
 
 
 def test_a_dead_letter_with_a_key_of_its_own_forgets_cc_and_bcc(desk: Desk) -> None:
-    """S-08-08."""
     desk.queue(dead_letter_exchange="amq.direct", dead_letter_routing_key="dead")
     for name in ("dead", "two", "secret"):
         desk.queue(name)
@@ -320,7 +319,7 @@ def test_a_returned_message_does_not_show_its_bcc(desk: Desk) -> None:
 def test_returns_are_told_in_a_header_that_first_deliveries_lack(
     desk: Desk, arguments: dict[str, Any]
 ) -> None:
-    """S-09-06, G12, X-04: attempts are one more."""
+    """attempts are one more."""
     desk.queue(**arguments)
     desk.publish(a_message(headers={"mine": 1}))
     seen = []
@@ -360,7 +359,7 @@ def test_a_classic_queue_adds_no_header(desk: Desk) -> None:
 def test_the_delivery_limit_ends_a_message_at_the_return_that_exceeds_it(
     desk: Desk, delay: float | None
 ) -> None:
-    """G12, S-08-01: at once, with nobody there to take it; also when the return is deferred."""
+    """G12: at once, with nobody there to take it; also when the return is deferred."""
     desk.queue(dead_letter_exchange="amq.fanout", delivery_limit=2)
     desk.queue("dead")
     desk.engine.bind_queue(desk.channel, "dead", "amq.fanout", "", {})

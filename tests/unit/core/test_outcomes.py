@@ -1,4 +1,4 @@
-"""Finish, requeue and touch as nsq has them: outcomes to look at (parity 2.3, X-02 to X-05)."""
+"""Finish, requeue and touch as nsq has them: outcomes to look at ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def filled(desk: Desk, count: int = 1, **arguments: Any) -> None:
 
 
 def test_finish_settles_and_a_second_is_not_in_flight(desk: Desk) -> None:
-    """N-045, N-046: no error, no closed channel, and the queue is as it was."""
+    """no error, no closed channel, and the queue is as it was."""
     filled(desk)
     desk.get()
     assert desk.engine.finish(desk.channel, 1, desk.now) == Done()
@@ -33,7 +33,7 @@ def test_finish_settles_and_a_second_is_not_in_flight(desk: Desk) -> None:
 def test_what_was_never_delivered_or_came_from_a_closed_channel_is_not_in_flight(
     desk: Desk,
 ) -> None:
-    """N-048: a tag is a number here, so none is malformed."""
+    """a tag is a number here, so none is malformed."""
     filled(desk)
     for tag in (0, 1, -1, 99):
         assert desk.engine.finish(desk.channel, tag, desk.now) == NotInFlight(tag)
@@ -41,7 +41,7 @@ def test_what_was_never_delivered_or_came_from_a_closed_channel_is_not_in_flight
 
 
 def test_who_lost_a_delivery_to_another_is_told_so_and_the_other_is_unharmed(desk: Desk) -> None:
-    """G3, N-047, N-049: a late FIN never finishes a newer delivery."""
+    """G3: a late FIN never finishes a newer delivery."""
     filled(desk, message_timeout=1000)
     other = desk.another_channel()
     desk.get()
@@ -60,7 +60,7 @@ def test_who_lost_a_delivery_to_another_is_told_so_and_the_other_is_unharmed(des
 
 
 def test_the_new_delivery_on_the_same_channel_has_a_tag_of_its_own(desk: Desk) -> None:
-    """X-03: the old tag does not settle it."""
+    """the old tag does not settle it."""
     filled(desk, message_timeout=1000)
     desk.get()
     desk.advance(1.0)
@@ -76,7 +76,7 @@ def test_only_done_is_true() -> None:
 
 
 def test_requeue_goes_to_its_place_and_with_a_delay_to_the_tail(desk: Desk) -> None:
-    """N-052 to N-054, X-05: without delay the head, as AMQP wants it, not nsq's tail."""
+    """without delay the head, as AMQP wants it, not nsq's tail."""
     filled(desk, 3)
     desk.get()
     assert desk.engine.requeue(desk.channel, 1, desk.now)
@@ -93,7 +93,7 @@ def test_requeue_goes_to_its_place_and_with_a_delay_to_the_tail(desk: Desk) -> N
 def test_a_requeue_out_of_range_is_cut_and_the_consumer_lives(
     desk: Desk, delay: float, waits: float
 ) -> None:
-    """N-013, N-052, X-06, G5: nsq clamps too."""
+    """nsq clamps too."""
     filled(desk)
     desk.consume()
     desk.take()
@@ -108,7 +108,6 @@ def test_a_requeue_out_of_range_is_cut_and_the_consumer_lives(
 
 
 def test_attempts_go_on_past_what_sixteen_bits_hold(desk: Desk) -> None:
-    """G5, N-032, X-04."""
     filled(desk)
     for tag in range(1, 70_001):
         desk.get()
@@ -123,7 +122,7 @@ def test_attempts_go_on_past_what_sixteen_bits_hold(desk: Desk) -> None:
 
 
 def test_touch_gives_the_time_left_and_stops_at_the_most_from_delivery() -> None:
-    """N-050, N-051, N-154: the deadline is pinned, and touching goes on to succeed."""
+    """the deadline is pinned, and touching goes on to succeed."""
     desk = Desk(message_timeout=60.0, max_message_timeout=100.0)
     filled(desk)
     desk.get()
@@ -137,7 +136,7 @@ def test_touch_gives_the_time_left_and_stops_at_the_most_from_delivery() -> None
 
 
 def test_touch_never_makes_a_deadline_earlier() -> None:
-    """N-051, where a queue allows more than max_message_timeout."""
+    """Where a queue allows more than max_message_timeout."""
     desk = Desk(max_message_timeout=10.0)
     filled(desk, message_timeout=60_000)
     desk.get()
@@ -149,7 +148,7 @@ def test_touch_never_makes_a_deadline_earlier() -> None:
 
 
 def test_a_consumer_brings_its_own_message_timeout(desk: Desk) -> None:
-    """N-010, N-043, N-117: beside the queue's and the node's; touch uses it too."""
+    """beside the queue's and the node's; touch uses it too."""
     filled(desk, 2, message_timeout=30_000)
     desk.engine.qos(desk.channel, 1)
     desk.consume(arguments={"x-message-timeout": 2_000})
@@ -170,7 +169,7 @@ def test_a_consumer_brings_its_own_message_timeout(desk: Desk) -> None:
 def test_a_message_timeout_that_is_none_is_refused_and_no_consumer_made(
     desk: Desk, value: object
 ) -> None:
-    """N-011, N-117: nsq's `msg timeout (%d) is invalid`."""
+    """nsq's `msg timeout (%d) is invalid`."""
     desk.queue()
     with pytest.raises(ReplyError, match="x-message-timeout") as refused:
         desk.consume(arguments={"x-message-timeout": value})
@@ -179,7 +178,7 @@ def test_a_message_timeout_that_is_none_is_refused_and_no_consumer_made(
 
 
 def test_a_consumers_own_timeout_gives_back_where_its_queue_would_close(desk: Desk) -> None:
-    """X-02, S-06-18: who asks for a time-out of its own, asks for nsq's way."""
+    """who asks for a time-out of its own, asks for nsq's way."""
     filled(desk, consumer_timeout=1_000)
     desk.consume(arguments={"x-message-timeout": 500})
     desk.take()

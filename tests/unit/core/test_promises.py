@@ -14,7 +14,7 @@ from tests.support.builders import Desk, a_message
 
 
 def test_every_queue_counts_attempts_for_itself(desk: Desk) -> None:
-    """N-033, N-082: copies of one message, one id."""
+    """copies of one message, one id."""
     for name in ("a", "b"):
         desk.queue(name)
         desk.engine.bind_queue(desk.channel, name, "amq.fanout", "", {})
@@ -29,7 +29,7 @@ def test_every_queue_counts_attempts_for_itself(desk: Desk) -> None:
 
 
 def test_a_delivery_is_in_flight_before_it_is_sent(desk: Desk) -> None:
-    """N-044: so that a connection that breaks while sending loses nothing."""
+    """so that a connection that breaks while sending loses nothing."""
     desk.queue()
     other = desk.another_channel()
     desk.consume(channel=other)
@@ -40,7 +40,7 @@ def test_a_delivery_is_in_flight_before_it_is_sent(desk: Desk) -> None:
 
 
 def test_a_slow_consumer_does_not_hold_up_the_others(desk: Desk) -> None:
-    """N-059, N-112, N-119, N-155: prefetch is nsq's RDY, a window and no credit."""
+    """prefetch is nsq's RDY, a window and no credit."""
     desk.queue()
     desk.engine.qos(desk.channel, 1)
     slow, quick = desk.consume(), desk.consume()
@@ -55,7 +55,7 @@ def test_a_slow_consumer_does_not_hold_up_the_others(desk: Desk) -> None:
 
 
 def test_a_cancelled_consumer_gets_no_more_but_may_finish_what_it_has(desk: Desk) -> None:
-    """N-113: nsq's CLS."""
+    """nsq's CLS."""
     desk.queue()
     tag = desk.consume()
     desk.publish(a_message(), a_message())
@@ -68,7 +68,7 @@ def test_a_cancelled_consumer_gets_no_more_but_may_finish_what_it_has(desk: Desk
 
 
 def test_depth_is_what_is_ready_and_never_refuses(desk: Desk) -> None:
-    """N-080, N-090, X-09: without a length limit a publisher is never turned away."""
+    """without a length limit a publisher is never turned away."""
     desk.queue()
     desk.publish(*(a_message() for _ in range(5)))
     desk.get()
@@ -79,14 +79,14 @@ def test_depth_is_what_is_ready_and_never_refuses(desk: Desk) -> None:
 
 
 def test_an_empty_body_is_a_message(desk: Desk) -> None:
-    """N-100: nsq refuses it, AMQP does not."""
+    """nsq refuses it, AMQP does not."""
     desk.queue()
     desk.publish(a_message(body=b""))
     assert desk.drain() == [b""]
 
 
 def test_a_transient_queue_of_ones_own_goes_with_its_last_consumer(desk: Desk) -> None:
-    """N-093: nsq's #ephemeral."""
+    """nsq's #ephemeral."""
     desk.queue(durable=False, auto_delete=True)
     tag = desk.consume()
     desk.engine.cancel(desk.channel, tag, desk.now)
@@ -97,7 +97,7 @@ def test_a_transient_queue_of_ones_own_goes_with_its_last_consumer(desk: Desk) -
 def test_generated_consumer_tags_are_told_apart_and_come_before_the_first_delivery(
     desk: Desk,
 ) -> None:
-    """S-06-01: consume answers first; what it delivers is an effect."""
+    """consume answers first; what it delivers is an effect."""
     desk.queue()
     desk.publish(a_message())
     desk.take()
@@ -110,7 +110,6 @@ def test_generated_consumer_tags_are_told_apart_and_come_before_the_first_delive
 
 
 def test_delivery_tags_rise_by_one_and_are_shared_by_get_and_deliver(desk: Desk) -> None:
-    """S-06-05."""
     desk.queue()
     desk.publish(a_message(), a_message(), a_message())
     first = desk.get()
@@ -121,7 +120,6 @@ def test_delivery_tags_rise_by_one_and_are_shared_by_get_and_deliver(desk: Desk)
 
 
 def test_tag_zero_with_multiple_is_everything_outstanding(desk: Desk) -> None:
-    """S-06-06."""
     desk.queue()
     desk.publish(a_message(), a_message())
     desk.get()
@@ -133,7 +131,7 @@ def test_tag_zero_with_multiple_is_everything_outstanding(desk: Desk) -> None:
 
 
 def test_an_exclusive_queue_outlives_a_channel_of_its_connection(desk: Desk) -> None:
-    """S-05-04: it goes with the connection, not before."""
+    """it goes with the connection, not before."""
     other = desk.another_channel()
     desk.queue("mine", channel=other, exclusive=True)
     desk.engine.close_channel(other, desk.now)
@@ -141,7 +139,7 @@ def test_an_exclusive_queue_outlives_a_channel_of_its_connection(desk: Desk) -> 
 
 
 def test_a_queue_may_be_its_own_dead_letter_queue(desk: Desk) -> None:
-    """S-08-10, S-08-07: a rejection steers, so it goes round; the publisher hears nothing."""
+    """a rejection steers, so it goes round; the publisher hears nothing."""
     desk.queue(dead_letter_exchange="")
     desk.publish(a_message())
     assert desk.confirms() == [(1, 1, True)]
@@ -157,7 +155,6 @@ def test_a_queue_may_be_its_own_dead_letter_queue(desk: Desk) -> None:
 
 
 def test_expired_messages_die_in_the_order_in_which_they_stood(desk: Desk) -> None:
-    """S-08-11."""
     desk.queue(message_ttl=100, dead_letter_exchange="", dead_letter_routing_key="dead")
     desk.queue("dead")
     desk.publish(*(a_message(body=b"%d" % n) for n in range(5)))
@@ -166,7 +163,7 @@ def test_expired_messages_die_in_the_order_in_which_they_stood(desk: Desk) -> No
 
 
 def test_x_death_that_a_publisher_sends_is_counted_on(desk: Desk) -> None:
-    """S-08-09: as RabbitMQ 3.10 does; so a retry loop by republishing keeps its history."""
+    """as RabbitMQ 3.10 does; so a retry loop by republishing keeps its history."""
     desk.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
     desk.queue("dead")
     sent = [{"queue": "q", "reason": "rejected", "count": 4}]

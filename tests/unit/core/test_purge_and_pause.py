@@ -25,7 +25,7 @@ def three_of_each(desk: Desk) -> None:
 
 
 def test_a_purge_takes_all_three_places_and_nothing_comes_back(desk: Desk) -> None:
-    """G10, N-089: old settlements find nothing, and the consumer may take its prefetch again."""
+    """G10: old settlements find nothing, and the consumer may take its prefetch again."""
     three_of_each(desk)
     purged = desk.engine.purge("/", "q", desk.now, deferred=True, in_flight=True)
     assert (purged, purged.total) == (Purged(3, 3, 3), 9)
@@ -51,7 +51,7 @@ def test_a_purge_takes_all_three_places_and_nothing_comes_back(desk: Desk) -> No
 def test_a_purge_takes_only_the_places_named(
     desk: Desk, places: dict[str, bool], counts: Purged
 ) -> None:
-    """S-05-07 for the first: AMQP's purge is of what is ready."""
+    """AMQP's purge is of what is ready."""
     three_of_each(desk)
     assert desk.engine.purge("/", "q", desk.now, **places) == counts
     assert desk.stats().purge_count == 3
@@ -71,7 +71,7 @@ def test_what_is_in_flight_elsewhere_is_no_concern_of_a_purge(desk: Desk) -> Non
 
 
 def test_a_paused_queue_delivers_nothing_and_takes_everything(desk: Desk) -> None:
-    """N-115, S-09-09, X-08: what is in flight may be settled, given back, or time out."""
+    """what is in flight may be settled, given back, or time out."""
     desk.queue()
     desk.consume()
     desk.publish(a_message(body=b"1"), a_message(body=b"2"), a_message(body=b"3"))

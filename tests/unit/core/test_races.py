@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, a message is in exactly one place (G1, N-150, N-153)."""
+"""Whatever happens in whatever order, a message is in exactly one place (G1)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Crowd:
                 deadline = state.ledger.deadline(tag)
                 assert entry.out
                 assert deadline is not None
-                assert entry.delivered_at < deadline <= entry.delivered_at + 20.0  # N-051, N-154
+                assert entry.delivered_at < deadline <= entry.delivered_at + 20.0
                 flying += 1
             for consumer in state.consumers.values():
                 mine = sum(entry.consumer is consumer for _, entry in state.ledger.items())
@@ -104,7 +104,7 @@ class Crowd:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_ten_thousand_random_commands_lose_and_double_nothing(seed: int) -> None:
-    """G1, G7, N-040, N-044, N-056, N-150, N-153: checked after each; at the end all is drained."""
+    """G1, G7: checked after each; at the end all is drained."""
     crowd = Crowd(seed)
     for step in range(STEPS):
         crowd.step()
@@ -136,7 +136,7 @@ def every_way(desk: Desk) -> Iterator[Callable[[], object]]:
 @pytest.mark.parametrize("first", range(7))
 @pytest.mark.parametrize("second", range(7))
 def test_two_ends_of_one_delivery_never_both_count(first: int, second: int) -> None:
-    """G3, G7, N-056: whichever comes first wins, in every pair."""
+    """G3, G7: whichever comes first wins, in every pair."""
     desk = Desk()
     desk.queue()
     desk.publish(a_message(body=b"once"))
@@ -152,7 +152,7 @@ def test_two_ends_of_one_delivery_never_both_count(first: int, second: int) -> N
 
 
 def test_a_consumer_that_goes_gives_everything_back_in_order(desk: Desk) -> None:
-    """N-058, X-01, S-06-09: at once, also what it had not taken in order."""
+    """at once, also what it had not taken in order."""
     desk.queue()
     desk.publish(*(a_message(body=b"%d" % n) for n in range(6)))
     other = desk.another_channel()

@@ -1,4 +1,4 @@
-"""Direct reply-to (S-07-12): answers without a queue."""
+"""Direct reply-to: answers without a queue."""
 
 from __future__ import annotations
 

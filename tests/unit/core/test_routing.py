@@ -169,7 +169,7 @@ def test_an_unroutable_mandatory_message_is_returned_before_its_confirm(desk: De
 
 
 def test_confirms_count_from_the_first_publish_after_they_were_asked_for(desk: Desk) -> None:
-    """S-07-01: and to ask again begins nothing anew."""
+    """and to ask again begins nothing anew."""
     channel = desk.another_channel()
     desk.queue()
     desk.publish(a_message(), a_message(), channel=channel)

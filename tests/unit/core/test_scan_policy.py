@@ -1,4 +1,4 @@
-"""nsq's scan loop as a policy (parity 2.5)."""
+"""nsq's scan loop as a policy ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from tests.support.builders import Desk, a_message
 
 
 def test_the_defaults_are_nsqs() -> None:
-    """N-005 to N-009, N-070."""
     assert ScanSettings() == ScanSettings(
         interval=0.1,
         refresh_interval=5.0,
@@ -23,12 +22,11 @@ def test_the_defaults_are_nsqs() -> None:
     ("queues", "workers"), [(0, 1), (1, 1), (4, 1), (7, 1), (8, 2), (12, 3), (16, 4), (100, 4)]
 )
 def test_a_quarter_of_the_queues_work_at_least_one_at_most_four(queues: int, workers: int) -> None:
-    """N-072: nsq's resize table."""
+    """nsq's resize table."""
     assert ideal_pool_size(queues, 4) == workers
 
 
 def test_the_pool_follows_the_queues_once_a_refresh_interval() -> None:
-    """N-071."""
     policy = ScanPolicy(ScanSettings())
     policy.refresh(100, 0.0)
     assert policy.workers == 4
@@ -44,7 +42,7 @@ def test_the_pool_follows_the_queues_once_a_refresh_interval() -> None:
 def test_more_than_a_quarter_dirty_looks_again_at_once(
     chosen: int, dirty: int, again: bool
 ) -> None:
-    """N-009, N-075: a strict `>`."""
+    """a strict `>`."""
     assert ScanPolicy(ScanSettings()).again(chosen, dirty) is again
 
 
@@ -53,14 +51,14 @@ def test_a_dirty_percent_of_one_never_looks_again_at_once() -> None:
 
 
 def test_few_deadlines_are_met_when_they_come() -> None:
-    """N-079, X-12: exact timers."""
+    """exact timers."""
     policy = ScanPolicy(ScanSettings())
     policy.look(10.0)
     assert policy.wake_at(10.003) == 10.003
 
 
 def test_many_deadlines_wait_for_the_end_of_the_interval_and_no_longer() -> None:
-    """X-12: as many wake-ups an interval as a selection has queues."""
+    """as many wake-ups an interval as a selection has queues."""
     policy = ScanPolicy(ScanSettings())
     for n in range(20):
         policy.look(10.0 + n / 1000)
@@ -92,7 +90,7 @@ def due_queues(desk: Desk, count: int) -> None:
 
 
 def test_a_scan_chooses_those_that_are_due_longest_overdue_first_each_once(desk: Desk) -> None:
-    """N-073, N-074, G11: never one that has nothing due."""
+    """never one that has nothing due."""
     due_queues(desk, 5)
     desk.now -= 0.01  # the first is not due
     assert desk.engine.scan(desk.now, 3) == (3, 3)
@@ -128,7 +126,7 @@ def test_one_queue_with_very_much_due_is_handled_in_parts(desk: Desk) -> None:
 
 
 def test_timeouts_of_many_channels_are_all_found(desk: Desk) -> None:
-    """N-055: nsq's TestInFlightWorker, 250 messages."""
+    """nsq's TestInFlightWorker, 250 messages."""
     desk.queue()
     ids = [b"%d" % number for number in range(250)]
     desk.publish(*(a_message(body=id) for id in ids))
@@ -148,7 +146,6 @@ def test_timeouts_of_many_channels_are_all_found(desk: Desk) -> None:
 
 
 def test_a_deleted_queue_is_not_dirty(desk: Desk) -> None:
-    """N-078."""
     due_queues(desk, 2)
     desk.engine.delete_queue(desk.channel, "q0")
     assert desk.engine.scan(desk.now, 20) == (1, 1)

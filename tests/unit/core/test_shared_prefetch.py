@@ -1,4 +1,4 @@
-"""basic.qos with global: one limit for all consumers of a channel (S-06-12)."""
+"""basic.qos with global: one limit for all consumers of a channel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ def two_queues(desk: Desk, each: int) -> None:
 
 
 def test_the_limit_is_shared_by_consumers_of_several_queues(desk: Desk) -> None:
-    """S-06-12."""
     two_queues(desk, 5)
     desk.engine.qos(desk.channel, 3, desk.now, shared=True)
     desk.consume("a")
@@ -49,7 +48,6 @@ def test_each_consumers_own_limit_holds_beside_it(desk: Desk) -> None:
 
 
 def test_get_and_no_ack_are_not_counted(desk: Desk) -> None:
-    """S-06-11."""
     two_queues(desk, 5)
     desk.engine.qos(desk.channel, 1, desk.now, shared=True)
     desk.get("a")

@@ -1,4 +1,4 @@
-"""What the engine tells of its queues and consumers (parity 2.9)."""
+"""What the engine tells of its queues and consumers ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.builders import Desk, a_message
 
 
 def test_a_queue_counts_first_puts_only_and_knows_its_bytes(desk: Desk) -> None:
-    """N-090, N-104, N-131, N-132: requeues and time-outs are no new messages."""
+    """requeues and time-outs are no new messages."""
     desk.queue()
     desk.publish(a_message(body=b"12345"), a_message(body=b"678"))
     desk.get()
@@ -26,7 +26,6 @@ def test_a_queue_counts_first_puts_only_and_knows_its_bytes(desk: Desk) -> None:
 
 
 def test_a_consumer_counts_what_it_did(desk: Desk) -> None:
-    """N-133."""
     desk.queue()
     desk.engine.qos(desk.channel, 10)
     began = desk.now
@@ -66,7 +65,7 @@ def test_snapshots_do_not_change(desk: Desk) -> None:
 
 
 def test_latency_is_from_acceptance_to_ack_whatever_lies_between(desk: Desk) -> None:
-    """N-134, N-045: at FIN, from when it was published; from its due time if it was delayed."""
+    """at FIN, from when it was published; from its due time if it was delayed."""
     desk.queue()
     desk.publish(a_message())
     desk.get()
@@ -88,7 +87,6 @@ def test_latency_is_from_acceptance_to_ack_whatever_lies_between(desk: Desk) -> 
 
 
 def test_a_window_of_zero_keeps_no_latency() -> None:
-    """N-020."""
     desk = Desk(latency_window=0.0)
     desk.queue()
     desk.publish(a_message())

@@ -1,4 +1,4 @@
-"""tx.select, commit and rollback (S-07-11)."""
+"""tx.select, commit and rollback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ def channel(desk: Desk) -> int:
 
 
 def test_publishes_are_seen_at_the_commit(desk: Desk, channel: int) -> None:
-    """S-07-11."""
     desk.publish(a_message(body=b"1"), a_message(body=b"2"), channel=channel)
     assert desk.stats().message_count == 0
     desk.engine.tx_commit(channel, desk.now)
@@ -60,7 +59,7 @@ def test_a_rollback_leaves_deliveries_in_flight_to_be_settled_again(
 
 
 def test_settling_twice_in_a_transaction_is_refused(desk: Desk, channel: int) -> None:
-    """S-06-06: `Delivery tag already acked` inside tx; RabbitMQ calls it unknown."""
+    """`Delivery tag already acked` inside tx; RabbitMQ calls it unknown."""
     desk.publish(a_message(), a_message())
     desk.engine.get(channel, "q", desk.now)
     desk.engine.get(channel, "q", desk.now)
@@ -116,7 +115,6 @@ def test_commit_and_rollback_need_a_transaction(desk: Desk) -> None:
 
 
 def test_transactions_and_confirms_shut_each_other_out(desk: Desk, channel: int) -> None:
-    """S-07-01."""
     with pytest.raises(ReplyError, match="cannot switch from confirm to tx mode"):
         desk.engine.tx_select(desk.channel)
     with pytest.raises(ReplyError, match="cannot switch from tx to confirm mode"):

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from broker_client.clock import ManualClock
 from broker_client.core.outcomes import Done, NodeClosed, NotInFlight, NotOwner, Outcome
 from broker_client.core.records import Append, Record, Settled
 from broker_client.core.snapshots import Purged
 from broker_client.errors import ReplyError
 from broker_client.message import PERSISTENT
 from broker_client.node.node import Node
+from broker_client.runtime.clock import ManualClock
 from broker_client.store.base import Committed
 from broker_client.store.memory import MemoryStore
 from tests.support.builders import a_message
@@ -50,7 +50,6 @@ async def test_outcomes_come_from_the_node(node: Node, clock: ManualClock) -> No
 
 
 async def test_queues_are_seen_and_emptied(node: Node) -> None:
-    """G10."""
     channel, ear = opened(node)
     publish(node, channel, b"0", headers={"x-delay": 1_000})
     publish(node, channel, b"1", b"2", b"3")
@@ -71,7 +70,6 @@ async def test_queues_are_seen_and_emptied(node: Node) -> None:
 
 
 async def test_stats_have_consumers_and_latency(node: Node, clock: ManualClock) -> None:
-    """N-131 to N-134."""
     channel, _ = opened(node)
     tag = node.engine.consume(channel, "q", node.now())
     publish(node, channel, b"1")

@@ -1,12 +1,12 @@
-"""What waits for its time waits on through a restart (N-064, N-085, S-09-10)."""
+"""What waits for its time waits on through a restart."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from broker_client.clock import ManualClock
 from broker_client.message import PERSISTENT
 from broker_client.node.node import Node
+from broker_client.runtime.clock import ManualClock
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
 from tests.unit.node.test_node import Ear, opened

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker_client.clock import ManualClock
 from broker_client.core.records import COPY_BITS, Append, Delivered, Record, Recovered, Settled
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import BrokerClosedError, StoreError
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Returned
 from broker_client.node.node import Node
+from broker_client.runtime.clock import ManualClock
 from broker_client.store.base import Committed
 from tests.support.builders import a_message
 from tests.support.eventually import eventually

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from broker_client.clock import ManualClock
 from broker_client.core.outcomes import Done, NodeClosed
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Returned
 from broker_client.node.node import Node
+from broker_client.runtime.clock import ManualClock
 from broker_client.store.maintenance import check, compact
 from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
@@ -125,7 +125,7 @@ def opened(path: Path, clock: ManualClock) -> Open:
 async def test_ready_in_flight_and_deferred_come_back_in_their_places(
     opened: Open, clock: ManualClock
 ) -> None:
-    """N-085, N-092, X-06: nsq loses the due time; here it is kept, and so are the attempts."""
+    """nsq loses the due time; here it is kept, and so are the attempts."""
     async with opened() as desk:
         desk.queue()
         desk.publish(b"1", b"2", b"3", b"4")
@@ -148,7 +148,7 @@ async def test_ready_in_flight_and_deferred_come_back_in_their_places(
 async def test_what_was_due_while_it_was_away_is_done_at_the_start(
     opened: Open, clock: ManualClock
 ) -> None:
-    """X-06: due times are times of the clock, not of the process."""
+    """due times are times of the clock, not of the process."""
     async with opened() as desk:
         desk.queue("dead")
         desk.queue(
@@ -164,7 +164,7 @@ async def test_what_was_due_while_it_was_away_is_done_at_the_start(
 
 
 async def test_transient_messages_and_exclusive_queues_do_not_come_back(opened: Open) -> None:
-    """N-093: what is not meant to stay is never on disk."""
+    """what is not meant to stay is never on disk."""
     async with opened() as desk:
         desk.queue()
         desk.node.engine.declare_queue(desk.channel, "mine", desk.node.now(), exclusive=True)
@@ -198,7 +198,6 @@ async def test_the_delivery_limit_counts_over_a_restart(opened: Open) -> None:
 
 
 async def test_a_paused_queue_is_paused_after_a_restart_until_it_is_resumed(opened: Open) -> None:
-    """X-08."""
     async with opened() as desk:
         desk.queue("q")
         desk.queue("other")
@@ -304,7 +303,7 @@ asyncio.run(main())
 async def test_a_queue_that_is_deleted_or_purged_leaves_nothing_in_the_file(
     opened: Open, path: Path
 ) -> None:
-    """N-088, N-089: closing keeps, deleting and purging do not."""
+    """closing keeps, deleting and purging do not."""
     async with opened() as desk:
         for name in ("deleted", "purged", "kept"):
             desk.queue(name)
@@ -345,7 +344,7 @@ async def test_a_message_that_is_published_again_is_another_and_each_is_kept(ope
 async def test_past_the_memory_limit_messages_are_on_disk_only_and_come_in_order(
     opened: Open,
 ) -> None:
-    """N-080, N-081, N-090, X-09: never refused for their number, and still first in, first out."""
+    """never refused for their number, and still first in, first out."""
     bodies = [b"%04d" % number * 100 for number in range(2_000)]
     async with opened(memory_limit=20_000) as desk:
         desk.queue()
@@ -388,7 +387,7 @@ async def test_past_the_memory_limit_transient_messages_too_are_on_disk_until_th
 async def test_a_length_limit_counts_what_is_on_disk_only_and_its_dead_letters_have_their_bodies(
     opened: Open, mode: int
 ) -> None:
-    """X-09: first spilled, then too many."""
+    """first spilled, then too many."""
     async with opened(memory_limit=0) as desk:
         desk.queue("dead")
         desk.queue(max_length=2, dead_letter_exchange="", dead_letter_routing_key="dead")
@@ -468,7 +467,7 @@ async def test_a_message_left_to_the_store_is_there_before_its_commit(opened: Op
 async def test_a_full_disk_stops_the_node_and_what_was_confirmed_is_there(
     path: Path, opened: Open
 ) -> None:
-    """N-091, X-11: no confirm without its commit."""
+    """no confirm without its commit."""
     program = """
 import asyncio, json, resource, sys
 from broker_client.node.node import Node
@@ -551,7 +550,7 @@ async def test_a_file_that_becomes_read_only_stops_the_node(opened: Open) -> Non
 async def test_a_damaged_message_stops_the_node_when_its_turn_comes(
     path: Path, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """N-087: told by its number, never given out, never silently skipped."""
+    """told by its number, never given out, never silently skipped."""
     async with opened() as desk:
         desk.queue()
         desk.publish(*(b"%d" % number * 3000 for number in range(6)))

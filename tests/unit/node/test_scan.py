@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker_client.clock import Clock
 from broker_client.core.scan import ScanSettings
 from broker_client.node.node import Node
+from broker_client.runtime.clock import Clock
 from tests.support.builders import a_message
 from tests.support.warp import WarpLoop
 from tests.unit.node.test_node import Ear, publish
@@ -64,7 +64,7 @@ async def test_an_idle_node_is_never_woken(nodes: list[Node]) -> None:
 async def test_six_hundred_queues_with_one_due_time_are_all_served_at_once(
     nodes: list[Node],
 ) -> None:
-    """G11, N-075, N-076: within 100 ms; here, at the very time."""
+    """G11: within 100 ms; here, at the very time."""
     node, channel, ear = a_node(nodes)
     queues(node, channel, 600)
     for n in range(600):
@@ -80,7 +80,7 @@ async def test_six_hundred_queues_with_one_due_time_are_all_served_at_once(
 
 
 async def test_between_two_slices_of_a_selection_the_loop_is_free(nodes: list[Node]) -> None:
-    """N-008, N-072: as many queues a turn as there are workers."""
+    """as many queues a turn as there are workers."""
     node, channel, _ = a_node(nodes)
     queues(node, channel, 40)
     for n in range(40):
@@ -98,7 +98,7 @@ async def test_between_two_slices_of_a_selection_the_loop_is_free(nodes: list[No
 
 
 async def test_many_deadlines_in_one_interval_share_their_wake_ups(nodes: list[Node]) -> None:
-    """X-12: a thousand deadlines a second, and no more than 21 looks in 100 ms."""
+    """a thousand deadlines a second, and no more than 21 looks in 100 ms."""
     node, channel, ear = a_node(nodes)
     queues(node, channel, 1)
     node.engine.consume(channel, "q0", node.now())
@@ -133,7 +133,7 @@ async def test_few_deadlines_are_met_exactly(nodes: list[Node]) -> None:
 async def test_never_dirty_enough_waits_for_the_interval_between_selections(
     nodes: list[Node],
 ) -> None:
-    """N-009: with dirty_percent 1.0 nothing is ever repeated at once."""
+    """with dirty_percent 1.0 nothing is ever repeated at once."""
     node, channel, _ = a_node(nodes, dirty_percent=1.0, interval=0.5)
     queues(node, channel, 50)
     for n in range(50):
@@ -148,7 +148,6 @@ async def test_never_dirty_enough_waits_for_the_interval_between_selections(
 
 
 async def test_a_closed_node_scans_no_more(nodes: list[Node]) -> None:
-    """N-078."""
     node, channel, _ = a_node(nodes)
     queues(node, channel, 1)
     node.engine.publish(channel, a_message("q0", headers={"x-delay": 1_000}), node.now())

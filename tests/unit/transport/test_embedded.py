@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker_client.clock import ManualClock
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import (
     ChannelClosedError,
@@ -18,9 +17,10 @@ from broker_client.errors import (
     UnsupportedError,
 )
 from broker_client.message import Delivery
+from broker_client.runtime.clock import ManualClock
 from broker_client.transport.base import ConsumerCallbacks
-from broker_client.transport.embedded import EmbeddedLink, EmbeddedNodes
-from broker_client.transport.embedded_channel import EmbeddedChannel
+from broker_client.transport.embedded.channel import EmbeddedChannel
+from broker_client.transport.embedded.nodes import EmbeddedLink, EmbeddedNodes
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
 

@@ -23,7 +23,7 @@ from broker_client.message import PERSISTENT
 from broker_client.store.batch import Batch
 from broker_client.store.writer import SqliteStore
 from broker_client.transport.base import Channel
-from broker_client.transport.embedded import EmbeddedLink, EmbeddedNodes
+from broker_client.transport.embedded.nodes import EmbeddedLink, EmbeddedNodes
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
 from tests.support.files import rows
@@ -142,7 +142,7 @@ async def test_another_process_is_told_who_has_the_file(path: Path, nodes: Embed
     await linked(nodes, path)
     program = (
         "import asyncio, sys\n"
-        "from broker_client.transport.embedded import EmbeddedNodes\n"
+        "from broker_client.transport.embedded.nodes import EmbeddedNodes\n"
         "connect = EmbeddedNodes().connector(sys.argv[1], '/').connect(timeout=5)\n"
         "asyncio.run(connect)\n"
     )

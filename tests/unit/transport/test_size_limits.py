@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from broker_client.errors import MessageTooLargeError
-from broker_client.transport.size_limits import size_limit_in, usual_size_limit
+from broker_client.transport.limits import size_limit_in, usual_size_limit
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""An application's content as bytes and back: by content type, and encrypted."""

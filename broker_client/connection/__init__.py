@@ -1,0 +1,1 @@
+"""Links kept alive: connecting and reconnecting, the topology declared on them, vhosts."""

@@ -1,0 +1,107 @@
+"""Vhosts made and looked for over a RabbitMQ's management API (as in rascal)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import ssl
+import urllib.error
+import urllib.request
+from urllib.parse import quote
+
+from broker_client.config import ManagementConfig
+from broker_client.errors import ManagementError
+
+_NOT_FOUND = 404
+_GRACE = 2.0  # seconds beyond `timeout`, which is for each step on the socket
+
+
+async def assert_vhost(
+    config: ManagementConfig, vhost: str, context: ssl.SSLContext | None = None
+) -> None:
+    """Make `vhost` if it is not there.
+
+    Args:
+        config: where the API is, and the login.
+        vhost: its name.
+        context: what to trust of an ``https`` API; None is what the system trusts.
+
+    Raises:
+        ManagementError: the API did not answer, or refused.
+    """
+    await _request(config, "PUT", vhost, "assert", context)
+
+
+async def check_vhost(
+    config: ManagementConfig, vhost: str, context: ssl.SSLContext | None = None
+) -> None:
+    """Fail unless `vhost` is there.
+
+    Raises:
+        ManagementError: it is missing, or the API did not answer.
+    """
+    await _request(config, "GET", vhost, "check", context)
+
+
+async def delete_vhost(
+    config: ManagementConfig, vhost: str, context: ssl.SSLContext | None = None
+) -> None:
+    """Delete `vhost` and all in it; one that is not there is no error.
+
+    Raises:
+        ManagementError: the API did not answer, or refused.
+    """
+    try:
+        await _request(config, "DELETE", vhost, "delete", context)
+    except ManagementError as error:
+        if error.status != _NOT_FOUND:
+            raise
+
+
+async def _request(
+    config: ManagementConfig, method: str, vhost: str, what: str, context: ssl.SSLContext | None
+) -> None:
+    # The thread ends by its own time-out on the socket; looking up a host name has none.
+    limit = config.timeout + _GRACE
+    try:
+        async with asyncio.timeout(limit):
+            await asyncio.to_thread(_blocking_request, config, method, vhost, what, context)
+    except TimeoutError as error:
+        reason = f"no answer within {limit:g} s"
+        raise ManagementError(what, vhost, config.address, 0, reason) from error
+
+
+def _blocking_request(
+    config: ManagementConfig, method: str, vhost: str, what: str, context: ssl.SSLContext | None
+) -> None:
+    address = config.address
+    request = urllib.request.Request(  # noqa: S310 - the scheme is http or https
+        f"{address}/api/vhosts/{quote(vhost, safe='')}", method=method
+    )
+    password = config.password.get_secret_value() if config.password else ""
+    login = base64.b64encode(f"{config.user}:{password}".encode()).decode()
+    request.add_header("Authorization", f"Basic {login}")
+    request.add_header("Content-Type", "application/json")
+    if config.scheme == "https" and context is None:
+        context = ssl.create_default_context()
+    # No proxy of the environment's and no redirect: both would take the password elsewhere.
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}),
+        _NoRedirect(),
+        *([urllib.request.HTTPSHandler(context=context)] if config.scheme == "https" else []),
+    )
+    try:
+        with opener.open(request, timeout=config.timeout):
+            return
+    except urllib.error.HTTPError as error:
+        with error:
+            raise ManagementError(what, vhost, address, error.code, error.reason) from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise ManagementError(what, vhost, address, 0, str(reason)) from error
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: object) -> None:
+        return None

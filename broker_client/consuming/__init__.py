@@ -1,0 +1,1 @@
+"""Everything that comes in: consumers kept alive, deliveries dispatched, checked, settled."""

@@ -1,0 +1,178 @@
+"""The delivery-event log as a client can write it, of a broker that writes none: what it sees.
+
+A client does not see what goes into a queue, nor what becomes of a message it
+refused: there is no `enqueued`, `dead_lettered`, `expired` or `dropped` in its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from broker_client.ackornack import AckOrNack
+from broker_client.config import SubscriptionConfig
+from broker_client.errors import PublishError
+from broker_client.events.delivery_event import (
+    ACKED,
+    CONFIRMED,
+    DELIVERED,
+    NACKED,
+    PUBLISH_FAILED,
+    PUBLISHED,
+    REASON_CONNECTION_LOST,
+    REASON_HANDLER_ERROR,
+    REASON_REJECTED,
+    REASON_TIMEOUT,
+    REASON_UNROUTABLE,
+    REQUEUED,
+    RETURNED,
+    TIMED_OUT,
+    DeliveryEvent,
+    trace_id_of,
+)
+from broker_client.events.log import EventLog
+from broker_client.message import Message
+from broker_client.publication import Publication
+
+REASON_FORWARDED = "forwarded"
+REASON_DUPLICATE = "duplicate"
+REASON_CANCELLED = "consumer_cancelled"
+"""Given back unhandled: the subscription ended, or was paused."""
+
+
+class PublishLog:
+    """Writes down what becomes of the publishes of one vhost (`PublishObserver`).
+
+    Args:
+        event_log: where to.
+        vhost: its name.
+    """
+
+    def __init__(self, event_log: EventLog, vhost: str) -> None:
+        self._event_log = event_log
+        self._vhost = vhost
+        self._offset = time.time() - asyncio.get_running_loop().time()
+        self._unconfirmable: set[Publication] = set()  # sent on channels without confirms
+
+    def accepted(self, publication: Publication, confirm: bool) -> None:
+        self._note(PUBLISHED, publication)
+        if not confirm:
+            self._unconfirmable.add(publication)
+
+    def succeeded(self, publication: Publication) -> None:
+        if publication not in self._unconfirmable:
+            self._note(CONFIRMED, publication)
+        self._unconfirmable.discard(publication)
+
+    def failed(self, publication: Publication, error: PublishError) -> None:
+        self._note(PUBLISH_FAILED, publication, error=error)
+        self._unconfirmable.discard(publication)
+
+    def returned(self, publication: Publication) -> None:
+        self._note(RETURNED, publication, REASON_UNROUTABLE)
+        self._unconfirmable.discard(publication)
+
+    def _note(
+        self,
+        event: str,
+        publication: Publication,
+        reason: str | None = None,
+        error: PublishError | None = None,
+    ) -> None:
+        message = publication.outgoing
+        self._event_log.record(
+            DeliveryEvent(
+                event,
+                self._vhost,
+                message.exchange,
+                message.routing_key,
+                reason=reason,
+                publication=publication.name,
+                message_id=publication.message_id or None,
+                ts=time.time(),
+                size=publication.size,
+                published_at=publication.started + self._offset,
+                priority=message.properties.priority,
+                error_class=None if error is None else type(error).__name__,
+                error=None if error is None else str(error),
+                trace_id=trace_id_of(message.properties.headers),
+            )
+        )
+
+
+class DeliveryLog:
+    """Writes down what becomes of the deliveries of one subscription (`DeliveryObserver`).
+
+    Args:
+        event_log: where to.
+        config: the subscription's.
+    """
+
+    def __init__(self, event_log: EventLog, config: SubscriptionConfig) -> None:
+        self._event_log = event_log
+        self._config = config
+        self._since: dict[int, float] = {}  # delivery tag of the present channel -> time
+
+    def delivered(self, settle: AckOrNack) -> None:
+        message, now = settle.message, time.time()
+        self._note(DELIVERED, message, now)
+        if self._config.options.no_ack:
+            self._note(ACKED, message, now)
+        else:
+            self._since[message.delivery.delivery_tag] = now
+
+    def ended(self, settle: AckOrNack, how: str) -> None:
+        message, error = settle.message, settle.error
+        reason = REASON_HANDLER_ERROR if isinstance(error, BaseException) else REASON_REJECTED
+        match how:
+            case "acked":
+                self._note(ACKED, message)
+            case "skipped":
+                self._note(ACKED, message, reason=REASON_DUPLICATE)
+            case "forwarded":
+                self._note(ACKED, message, reason=REASON_FORWARDED, error=error)
+            case "republished":
+                self._note(REQUEUED, message, reason=reason, error=error)
+            case "lost":
+                self._note(REQUEUED, message, reason=REASON_CONNECTION_LOST)
+            case "timed_out":
+                self._note(TIMED_OUT, message, reason=REASON_TIMEOUT)
+            case "released":
+                self._note(REQUEUED, message, reason=REASON_CANCELLED)
+            case _:
+                self._note(NACKED, message, reason=reason, error=error)
+                if settle.requeues:
+                    self._note(REQUEUED, message, reason=reason, error=error)
+        self._since.pop(message.delivery.delivery_tag, None)
+
+    def _note(
+        self,
+        event: str,
+        message: Message,
+        now: float | None = None,
+        reason: str | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        delivery = message.delivery
+        self._event_log.record(
+            DeliveryEvent(
+                event,
+                message.vhost,
+                delivery.exchange,
+                delivery.routing_key,
+                message.queue,
+                delivery.consumer_tag,
+                message.attempts,
+                message.redelivered,
+                reason,
+                subscription=self._config.name,
+                message_id=message.message_id,
+                ts=time.time() if now is None else now,
+                size=len(delivery.body),
+                delivered_at=now or self._since.get(delivery.delivery_tag),
+                priority=delivery.properties.priority,
+                error_class=type(error).__name__ if isinstance(error, BaseException) else None,
+                error=None if error is None else str(error),
+                trace_id=trace_id_of(delivery.properties.headers),
+            )
+        )

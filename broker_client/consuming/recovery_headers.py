@@ -1,0 +1,268 @@
+"""What recovery publishes in place of a message: copies, their headers, dead letters.
+
+Headers are rascal's, so that both may share queues. All is made from the message
+as it was delivered, never from headers that a handler may have changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from broker_client.config import ForwardOptions, Republish
+from broker_client.message import (
+    PERSISTENT,
+    RASCAL,
+    TRANSIENT,
+    Delivery,
+    Message,
+    Outgoing,
+    Properties,
+)
+
+_ERROR_TEXT_LIMIT = 1024  # characters
+_X_DEATH = "x-death"
+_REJECTED = "rejected"
+
+
+def recovery_headers(
+    message: Message,
+    error: BaseException | str,
+    counters: Mapping[str, int],
+    *,
+    restore: bool,
+) -> dict[str, Any]:
+    """Headers of the copy that a recovery strategy publishes.
+
+    CC and BCC are left out: the copy goes to one place, not to all the first one went to.
+    """
+    headers = {
+        key: copy.deepcopy(value)
+        for key, value in (message.properties.headers or {}).items()
+        if key not in ("CC", "BCC")
+    }
+    history = _table_at(headers, RASCAL)
+    history.setdefault("originalQueue", message.queue)
+    history.setdefault("originalVhost", message.vhost)
+    history.setdefault("originalExchange", message.exchange)
+    history.setdefault("originalRoutingKey", message.routing_key)
+    history["restoreRoutingHeaders"] = restore
+    _table_at(_table_at(history, "recovery"), message.queue).update(counters)
+    history["error"] = {"message": _shortened(str(error))}
+    code = getattr(error, "code", None)
+    if isinstance(code, str | int):
+        history["error"]["code"] = code
+    return headers
+
+
+def republished(message: Message, error: BaseException | str, strategy: Republish) -> Outgoing:
+    """The copy for the end of the message's own queue."""
+    headers = recovery_headers(
+        message,
+        error,
+        {"republished": message.republished + 1},
+        restore=strategy.restore_routing_headers,
+    )
+    if strategy.immediate_nack:
+        # the flag takes the place of the counters.
+        death = _rejection(headers, message.queue)
+        headers[RASCAL]["recovery"][message.queue] = {
+            "immediateNack": True,
+            "xDeath": death if death is not None else {"count": 0, "time": {"value": 0}},
+        }
+    return Outgoing(
+        "",  # AMQP 0-9-1 §3.1.3.1: the default exchange routes to the queue of that name
+        message.queue,
+        message.body,
+        message.properties._replace(headers=headers),
+        mandatory=True,
+    )
+
+
+def without_x_death(headers: dict[str, Any]) -> dict[str, Any]:
+    """`headers` less the deaths, so that RabbitMQ does not take a message that goes in a circle
+    for one that nobody steers, and drop it."""
+    headers.pop(_X_DEATH, None)
+    return headers
+
+
+def overridden(
+    properties: Properties, options: ForwardOptions, headers: Mapping[str, Any]
+) -> tuple[Properties, dict[str, Any]]:
+    """Properties and headers of a forwarded copy, as its strategy wants them."""
+    changes: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in (
+            "content_type",
+            "content_encoding",
+            "priority",
+            "correlation_id",
+            "reply_to",
+            "type",
+            "app_id",
+        )
+        if getattr(options, name) is not None
+    }
+    if options.expiration is not None:
+        changes["expiration"] = str(round(options.expiration * 1000))
+    if options.persistent is not None:
+        changes["delivery_mode"] = PERSISTENT if options.persistent else TRANSIENT
+    return properties._replace(**changes), {**headers, **options.headers}
+
+
+def hops(message: Message) -> int:
+    """Copies that recovery has made of it so far, over all queues."""
+    states = _history(message).get("recovery")
+    if not isinstance(states, Mapping):
+        return 0
+    return sum(
+        _number(state.get(counter))
+        for state in states.values()
+        if isinstance(state, Mapping)
+        for counter in ("republished", "forwarded")
+    )
+
+
+# --------------------------------------------------------------------------- immediate nack
+
+
+def is_to_be_nacked(delivery: Delivery, queue: str) -> bool | None:
+    """What the flag of `immediate_nack` says of a delivery; None where there is none.
+
+    True the first time round. False once `queue` has rejected it since: then it was dead-lettered,
+    and somebody has sent it back to be handled again. RabbitMQ before 3.13 leaves the time of a
+    repeated death as it was, 3.13.0 to 3.13.2 the count; so either may tell.
+    """
+    flagged = _recovery(delivery.properties.headers, queue)
+    if not flagged or not flagged.get("immediateNack"):
+        return None
+    now = _rejection(delivery.properties.headers, queue)
+    if now is None:
+        return True
+    before = flagged.get("xDeath")
+    before = before if isinstance(before, Mapping) else {}
+    has_more = _number(now.get("count")) > _number(before.get("count"))
+    return not (has_more or _seconds(now.get("time")) > _seconds(before.get("time")))
+
+
+def unflagged(delivery: Delivery, queue: str) -> Delivery:
+    """`delivery` without the flag, which counts once."""
+    headers = copy.deepcopy(dict(delivery.properties.headers or {}))
+    state = headers[RASCAL]["recovery"][queue]
+    state.pop("immediateNack", None)
+    state.pop("xDeath", None)
+    return delivery._replace(properties=delivery.properties._replace(headers=headers))
+
+
+# --------------------------------------------------------------------------- dead letters
+
+
+def has_lost_its_key(message: Message) -> bool:
+    """True for a copy that `republish` made: it was routed by the name of its queue.
+
+    A broker dead-letters with the routing key of the copy, which a direct or topic exchange may
+    not know; the message would be dropped (rascal #155).
+    """
+    delivery = message.delivery
+    if delivery.exchange or delivery.routing_key != message.queue:
+        return False
+    state = _recovery(message.properties.headers, message.queue)
+    if not state or not ("republished" in state or "immediateNack" in state):
+        return False
+    return _original(message)[1] != message.queue
+
+
+def dead_letter(message: Message, exchange: str) -> Outgoing:
+    """The dead letter of a rejected message, as the broker makes it, but with its first key.
+
+    RabbitMQ: `x-death` counts by queue and reason, newest first, and `expiration` goes.
+    """
+    headers = copy.deepcopy(dict(message.properties.headers or {}))
+    first_exchange, key = _original(message)
+    death = _rejection(headers, message.queue)
+    now = datetime.fromtimestamp(int(datetime.now(UTC).timestamp()), UTC)
+    if death is None:
+        entry = {
+            "count": 1,
+            "exchange": first_exchange,
+            "queue": message.queue,
+            "reason": _REJECTED,
+            "routing-keys": [key],
+            "time": now,
+        }
+    else:
+        entry = {**death, "count": _number(death.get("count")) + 1, "time": now}
+    before = _deaths(headers)
+    if not before:
+        headers["x-first-death-exchange"] = first_exchange
+        headers["x-first-death-queue"] = message.queue
+        headers["x-first-death-reason"] = _REJECTED
+    headers[_X_DEATH] = [entry, *(each for each in before if each is not death)]
+    properties = message.properties._replace(headers=headers, expiration=None)
+    return Outgoing(exchange, key, message.body, properties)
+
+
+def _original(message: Message) -> tuple[str, str]:
+    known = _history(message)
+    return (
+        str(known.get("originalExchange", message.exchange)),
+        str(known.get("originalRoutingKey", message.routing_key)),
+    )
+
+
+# --------------------------------------------------------------------------- headers of anybody
+
+
+def _history(message: Message) -> Mapping[str, Any]:
+    history = (message.properties.headers or {}).get(RASCAL)
+    return history if isinstance(history, Mapping) else {}
+
+
+def _table_at(table: dict[str, Any], key: str) -> dict[str, Any]:
+    """The table under `key`, made anew where there is none: headers may come from anybody."""
+    inner = table.get(key)
+    if not isinstance(inner, dict):
+        inner = table[key] = {}
+    return inner
+
+
+def _recovery(headers: Mapping[str, Any] | None, queue: str) -> Mapping[str, Any] | None:
+    node: Any = headers
+    for key in (RASCAL, "recovery", queue):
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node if isinstance(node, Mapping) else None
+
+
+def _deaths(headers: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    deaths = (headers or {}).get(_X_DEATH)
+    return (
+        [each for each in deaths if isinstance(each, Mapping)] if isinstance(deaths, list) else []
+    )
+
+
+def _rejection(headers: Mapping[str, Any] | None, queue: str) -> Mapping[str, Any] | None:
+    for death in _deaths(headers):
+        if death.get("queue") == queue and death.get("reason") == _REJECTED:
+            return death
+    return None
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _seconds(value: Any) -> float:
+    """A time as headers carry it: AMQP's own, or node's rascal's table of a value."""
+    if isinstance(value, Mapping):
+        value = value.get("value")
+    if isinstance(value, datetime):
+        return value.timestamp()
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _ERROR_TEXT_LIMIT:
+        return text
+    return text[: _ERROR_TEXT_LIMIT - 3] + "..."

@@ -1,0 +1,178 @@
+"""Counters of how often each message was delivered again (as in rascal)."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from broker_client.config import CounterConfig
+from broker_client.errors import UnsupportedError
+
+_REDIS_EXPIRY = 7 * 24 * 3600  # seconds after its last redelivery until a count is forgotten
+
+
+class RedeliveryCounter(Protocol):
+    """Counts by key; ``<subscription>/<message id>`` is what subscriptions ask for."""
+
+    async def increment(self, key: str) -> int:
+        """Count one more redelivery of `key`, and say how many that makes."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of files and sockets."""
+        ...
+
+
+CounterFactory = Callable[[CounterConfig], RedeliveryCounter]
+"""What makes a `custom` counter out of its settings."""
+
+
+def counter_from(config: CounterConfig, custom: CounterFactory | None = None) -> RedeliveryCounter:
+    """The counter that `config` describes.
+
+    Raises:
+        UnsupportedError: a custom counter without a factory, or Redis without its package.
+    """
+    match config.type:
+        case "stub":
+            return StubCounter()
+        case "memory":
+            return MemoryCounter(config.size)
+        case "sqlite":
+            assert config.path is not None
+            return SqliteCounter(config.path, config.size)
+        case "redis":
+            assert config.url is not None
+            return RedisCounter(config.url.get_secret_value())
+    if custom is None:
+        raise UnsupportedError(
+            f"redelivery counter {config.name!r}",
+            "it is custom: give Broker.create a factory, counters={name: factory}",
+        )
+    return custom(config)
+
+
+class StubCounter:
+    """Counts nothing."""
+
+    async def increment(self, key: str) -> int:
+        return 0
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class MemoryCounter:
+    """Counts in this process; the keys used longest ago are forgotten beyond `size`."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._counts: OrderedDict[str, int] = OrderedDict()
+
+    async def increment(self, key: str) -> int:
+        count = self._counts.pop(key, 0) + 1
+        self._counts[key] = count
+        if len(self._counts) > self._size:
+            self._counts.popitem(last=False)
+        return count
+
+    async def close(self) -> None:
+        self._counts.clear()
+
+
+class SqliteCounter:
+    """Counts in a file, which processes of one machine may share."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self._file = SqliteFile(
+            path,
+            "CREATE TABLE IF NOT EXISTS redeliveries("
+            "key TEXT PRIMARY KEY, count INTEGER NOT NULL, used INTEGER NOT NULL) WITHOUT ROWID;"
+            "CREATE INDEX IF NOT EXISTS redeliveries_used ON redeliveries(used);",
+        )
+        self._size = size
+
+    async def increment(self, key: str) -> int:
+        return await asyncio.to_thread(self._file.run, self._increment, key)
+
+    def _increment(self, db: sqlite3.Connection, key: str) -> int:
+        (used,) = db.execute("SELECT COALESCE(MAX(used), 0) + 1 FROM redeliveries").fetchone()
+        (count,) = db.execute(
+            "INSERT INTO redeliveries VALUES(?, 1, ?) "
+            "ON CONFLICT(key) DO UPDATE SET count = count + 1, used = excluded.used "
+            "RETURNING count",
+            (key, used),
+        ).fetchone()
+        db.execute(
+            "DELETE FROM redeliveries WHERE used IN "
+            "(SELECT used FROM redeliveries ORDER BY used DESC LIMIT -1 OFFSET ?)",
+            (self._size,),
+        )
+        return int(count)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._file.close)
+
+
+class RedisCounter:
+    """Counts on a Redis server, which machines may share."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis_client(url)
+
+    async def increment(self, key: str) -> int:
+        name = f"broker_client:redeliveries:{key}"
+        async with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.incr(name)
+            pipeline.expire(name, _REDIS_EXPIRY)
+            count, _ = await pipeline.execute()
+        return int(count)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def redis_client(url: str) -> Any:
+    """An asyncio client of the Redis at `url`.
+
+    Raises:
+        UnsupportedError: the `redis` package is missing.
+    """
+    try:
+        from redis import asyncio as redis
+    except ImportError as error:
+        raise UnsupportedError(
+            "Redis", "install the extra: pip install 'broker-client[redis]'"
+        ) from error
+    return redis.Redis.from_url(url)
+
+
+class SqliteFile:
+    """One SQLite connection for short transactions, called from worker threads one at a time."""
+
+    def __init__(self, path: str, schema: str) -> None:
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA busy_timeout=5000")
+        self._db.executescript(schema)
+
+    def run(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Call ``work(connection, *args)`` in a transaction of its own."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(self._db, *args)
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+            return result
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()

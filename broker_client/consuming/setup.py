@@ -1,0 +1,156 @@
+"""What a subscription needs of the whole configuration, looked up once; and the stores of a broker.
+
+Counters of redeliveries and stores of handled ids are shared by the subscriptions that name them,
+and live as long as the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from broker_client.config import (
+    BrokerConfig,
+    CounterConfig,
+    EncryptionConfig,
+    SubscriptionConfig,
+    VhostConfig,
+)
+from broker_client.consuming.deduplication import HandledIds, handled_ids_from
+from broker_client.consuming.redeliveries import CounterFactory, RedeliveryCounter, counter_from
+from broker_client.errors import UnsupportedError
+
+log = logging.getLogger("broker_client.consuming")
+
+_CLOSE_TIMEOUT = 5.0  # seconds for a store to let go
+
+_KEYLESS = ("fanout", "headers")  # exchange types that do not look at routing keys
+
+_TIMEOUTS = ("x-consumer-timeout", "x-message-timeout")  # milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumingSetup:
+    """One subscription's part of the configuration."""
+
+    config: SubscriptionConfig
+    queue: str
+    """Name of the queue on the broker."""
+    profiles: Mapping[str, EncryptionConfig] = field(default_factory=dict)
+    """What to decrypt with, by name."""
+    counter: RedeliveryCounter | None = None
+    """Counts redeliveries; None where nobody does."""
+    handled: HandledIds | None = None
+    """Ids of handled messages; None where nobody deduplicates."""
+    dead_letter_exchange: str | None = None
+    """The queue's, where it may not know the key of a republished copy."""
+    is_stream: bool = False
+    settle_within: float | None = None
+    """Seconds a delivery may stay unsettled; None where the configuration does not tell."""
+
+    @classmethod
+    def plain(cls, config: SubscriptionConfig) -> Self:
+        """Of a subscription that stands alone."""
+        return cls(config, config.queue)
+
+
+class ConsumingStores:
+    """Makes the setups of one broker's subscriptions, and owns what they share.
+
+    Args:
+        config: the whole configuration.
+        factories: makers of `custom` counters, by the counter's name.
+
+    Raises:
+        UnsupportedError: a subscription uses a custom counter that has no factory.
+    """
+
+    def __init__(self, config: BrokerConfig, factories: Mapping[str, CounterFactory]) -> None:
+        self._config = config
+        self._factories = dict(factories)
+        self._counters: dict[int, tuple[CounterConfig, RedeliveryCounter]] = {}
+        self._handled: dict[str, HandledIds] = {}
+        for subscription in config.subscriptions.values():
+            counter = config.counter_of(subscription)
+            if counter.type == "custom" and counter.name not in self._factories:
+                raise UnsupportedError(
+                    f"redelivery counter {counter.name!r}",
+                    "it is custom: give Broker.create a factory, counters={name: factory}",
+                )
+
+    def setup(self, config: SubscriptionConfig) -> ConsumingSetup:
+        """What the subscription `config` needs.
+
+        Raises:
+            UnsupportedError: the package behind a store is missing.
+        """
+        vhost = self._config.vhosts[config.vhost]
+        queue = vhost.queues.get(config.queue)
+        return ConsumingSetup(
+            config,
+            self._config.source_of(config),
+            self._config.profiles_of(config),
+            self._counter(config),
+            self._handled_ids(config),
+            _keyed_dead_letter_exchange(vhost, config.queue),
+            queue is not None and queue.kind == "stream",
+            self._settle_within(vhost, config),
+        )
+
+    def _settle_within(self, vhost: VhostConfig, config: SubscriptionConfig) -> float | None:
+        """The time-out of the consumer, else of its queue, else of the built-in broker."""
+        if config.options.no_ack:
+            return None
+        queue = vhost.queues.get(config.queue)
+        for arguments in (config.options.all_arguments, {} if queue is None else queue.arguments):
+            for key in _TIMEOUTS:
+                value = arguments.get(key)
+                if isinstance(value, int) and value > 0:
+                    return value / 1000
+        if any(not each.is_embedded for each in vhost.connections):
+            return None  # RabbitMQ's consumer_timeout is not told to clients
+        return self._config.node.message_timeout
+
+    def _counter(self, subscription: SubscriptionConfig) -> RedeliveryCounter | None:
+        config = self._config.counter_of(subscription)
+        if config.type == "stub":
+            return None
+        known = self._counters.get(id(config))
+        if known is None:
+            made = counter_from(config, self._factories.get(config.name))
+            known = self._counters[id(config)] = (config, made)
+        return known[1]
+
+    def _handled_ids(self, config: SubscriptionConfig) -> HandledIds | None:
+        if config.deduplicate is None:
+            return None
+        if config.name not in self._handled:
+            self._handled[config.name] = handled_ids_from(config.deduplicate)
+        return self._handled[config.name]
+
+    async def close(self) -> None:
+        """Let go of every file and socket. Harmless twice."""
+        stores: list[RedeliveryCounter | HandledIds] = [*self._handled.values()]
+        stores += [counter for _, counter in self._counters.values()]
+        self._handled, self._counters = {}, {}
+        for store in stores:
+            try:
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
+                    await store.close()
+            except Exception as error:  # noqa: BLE001 - a store of the user's choice
+                log.warning("%r: while closing: %r", store, error)
+
+
+def _keyed_dead_letter_exchange(vhost: VhostConfig, name: str) -> str | None:
+    queue = vhost.queues.get(name)
+    arguments = {} if queue is None else queue.arguments
+    exchange = arguments.get("x-dead-letter-exchange")
+    if not exchange or "x-dead-letter-routing-key" in arguments:
+        return None
+    for declared in vhost.exchanges.values():
+        if declared.qualified_name == exchange and declared.type in _KEYLESS:
+            return None
+    return str(exchange)

@@ -1,0 +1,143 @@
+"""Commands of whoever looks after queues: see what is in flight and deferred, and act on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from heapq import nsmallest
+from itertools import islice
+
+from broker_client.core.commands.publish import PublishCommands
+from broker_client.core.queue import Entry, Queue
+from broker_client.core.replies import not_found
+from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged
+
+
+class Administration(PublishCommands):
+    """The part of the engine that knows no channels: queues are named by vhost and name.
+
+    Every command raises `ReplyError` 404 where there is no such queue.
+    """
+
+    def in_flight(self, vhost: str, queue: str, *, most: int = 100) -> tuple[InFlightMessage, ...]:
+        """What of a queue is in flight, longest first: who, since when, until when."""
+        target = self._find(vhost, queue)
+        flying = (
+            (channel, tag, entry)
+            for channel in self._channels.values()
+            for tag, entry in channel.ledger.items()
+            if entry.queue is target
+        )
+        longest = nsmallest(most, flying, key=lambda each: each[2].delivered_at)
+        return tuple(
+            InFlightMessage(
+                vhost=vhost,
+                queue=queue,
+                message_id=entry.message.properties.message_id,
+                exchange=entry.message.exchange,
+                routing_key=entry.message.routing_key,
+                size_bytes=len(entry.message.body),
+                attempts=entry.attempts,
+                connection=channel.connection,
+                channel=channel.id,
+                consumer_tag=entry.consumer.tag if entry.consumer is not None else "",
+                delivery_tag=tag,
+                delivered_at=entry.delivered_at,
+                deadline=channel.ledger.deadline(tag),
+            )
+            for channel, tag, entry in longest
+        )
+
+    def deferred(self, vhost: str, queue: str, *, most: int = 100) -> tuple[DeferredMessage, ...]:
+        """What of a queue waits for its time, next first."""
+        target = self._find(vhost, queue)
+        waiting = target.deferred
+        return tuple(
+            DeferredMessage(
+                vhost=vhost,
+                queue=queue,
+                id=entry.position,
+                message_id=message.properties.message_id,
+                exchange=message.exchange,
+                routing_key=message.routing_key,
+                size_bytes=len(message.body),
+                attempts=entry.attempts,
+                due_at=waiting.get(entry) or 0.0,
+            )
+            for entry in islice(waiting.keys(), most)
+            for message in (self._dispatch.keeper.fetch(entry),)
+        )
+
+    def cancel_deferred(self, vhost: str, queue: str, ids: Collection[int] | None = None) -> int:
+        """Drop deferred messages, all of them or those with these ids; returns their number.
+
+        They count as purged, and make no dead letters.
+        """
+        target = self._find(vhost, queue)
+        entries = _chosen(target, ids)
+        for entry in entries:
+            target.deferred.discard(entry)
+        return self._dispatch.drop_all(entries)
+
+    def run_deferred(
+        self, vhost: str, queue: str, now: float, ids: Collection[int] | None = None
+    ) -> int:
+        """Make deferred messages ready before their time, at the tail; returns their number."""
+        target = self._find(vhost, queue)
+        entries = _chosen(target, ids)
+        self._dispatch.run_now(target, entries, now)
+        return len(entries)
+
+    def purge(
+        self,
+        vhost: str,
+        queue: str,
+        now: float,
+        *,
+        ready: bool = True,
+        deferred: bool = False,
+        in_flight: bool = False,
+    ) -> Purged:
+        """Drop what a queue holds, by where it is; returns the counts.
+
+        Of what was in flight, a settlement that comes later is ignored, or answered
+        `NotInFlight`; its consumers may take as many again. (nsq's Empty, takes all.)
+        """
+        target = self._find(vhost, queue)
+        dispatch = self._dispatch
+        taken = 0
+        dropped_ready = dispatch.drop_all(target.clear()) if ready else 0
+        dropped_deferred = dispatch.drop_all(target.deferred.clear()) if deferred else 0
+        if in_flight:
+            for channel in list(self._channels.values()):
+                revoked = channel.ledger.revoke(lambda entry: entry.queue is target)
+                taken += dispatch.take_back(revoked, now)
+        dispatch.schedule.look_again(target)
+        return Purged(dropped_ready, dropped_deferred, taken)
+
+    def pause_queue(self, vhost: str, queue: str) -> None:
+        """Deliver nothing from the queue until `resume_queue`; all else goes on.
+
+        A durable queue stays paused over a restart.
+        """
+        target = self._find(vhost, queue)
+        self.vhosts[vhost].set_paused(target, True)
+
+    def resume_queue(self, vhost: str, queue: str, now: float) -> None:
+        """Deliver again."""
+        target = self._find(vhost, queue)
+        self.vhosts[vhost].set_paused(target, False)
+        self._dispatch.pump(target, now)
+
+    def _find(self, vhost: str, queue: str) -> Queue:
+        found = self.vhosts.get(vhost)
+        if found is None or queue not in found.queues:
+            raise not_found("queue", queue, vhost)
+        return found.queues[queue]
+
+
+def _chosen(queue: Queue, ids: Collection[int] | None) -> list[Entry]:
+    entries = queue.deferred.keys()
+    if ids is None:
+        return entries
+    wanted = frozenset(ids)
+    return [entry for entry in entries if entry.position in wanted]

@@ -1,0 +1,154 @@
+"""Deliveries handed out and not yet settled: what they are and when each must be back.
+
+One ledger belongs to one channel, so a delivery can only be settled by its owner: another
+channel's tag is simply not in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from broker_client.errors import StaleDeliveryError
+from broker_client.runtime.deadlines import NEVER, TimedMap
+
+E = TypeVar("E")
+
+_REMEMBERED = 1_000  # lapsed deliveries kept one by one; older ones are kept as a bound
+
+
+class InFlightLedger(Generic[E]):
+    """Which deliveries of a channel are out, by delivery tag.
+
+    The entry and its deadline are one record of one map, so they cannot disagree: a delivery is
+    either wholly in here or not at all. Times are passed in; nothing here reads a clock.
+    """
+
+    __slots__ = ("_first", "_flying", "_forgotten", "_lapsed", "last_tag")
+
+    def __init__(self) -> None:
+        self._flying: TimedMap[int, E] = TimedMap()  # in order of their tags, since tags only rise
+        self._lapsed: dict[int, E] = {}
+        self._forgotten = 0
+        self._first = 1
+        """No tag below it is in flight."""
+        self.last_tag = 0
+        """The tag issued last; AMQP 0-9-1 §1.1: tags start at 1 and belong to the channel."""
+
+    def __len__(self) -> int:
+        return len(self._flying)
+
+    def __contains__(self, tag: int) -> bool:
+        return tag in self._flying
+
+    def get(self, tag: int) -> E | None:
+        """The entry in flight under `tag`, or None."""
+        return self._flying.value(tag)
+
+    def issue(self) -> int:
+        """The next tag, for a delivery that is settled as it is sent."""
+        self.last_tag += 1
+        return self.last_tag
+
+    def start(self, entry: E, deadline: float | None) -> int:
+        """Take `entry` in under a new tag, due back at `deadline` (None: never)."""
+        self.last_tag = tag = self.last_tag + 1
+        self._flying.put(tag, NEVER if deadline is None else deadline, entry)
+        return tag
+
+    def settle(self, tag: int) -> E | None:
+        """Take the delivery out; None when it is not in flight."""
+        return self._flying.pop(tag)
+
+    def settle_through(self, tag: int) -> list[E]:
+        """Take out every delivery up to and with `tag`, in order."""
+        # Not by iteration: a dict walks over every key deleted at its front, each time anew.
+        pop = self._flying.pop
+        last = min(tag, self.last_tag)
+        settled = []
+        for each in range(self._first, last + 1):
+            entry = pop(each)
+            if entry is not None:
+                settled.append(entry)
+        self._first = max(self._first, last + 1)
+        return settled
+
+    def settle_all(self) -> list[E]:
+        """Take out everything, in order."""
+        entries = [entry for _, entry in self._flying.items()]
+        self._flying.drop_all()
+        return entries
+
+    def move(self, tag: int, deadline: float) -> None:
+        """Give a delivery another deadline.
+
+        Raises:
+            StaleDeliveryError: it is not in flight.
+        """
+        entry = self._flying.value(tag)
+        if entry is None:
+            raise StaleDeliveryError(tag, "")
+        self._flying.put(tag, deadline, entry)
+
+    def expire(self, now: float, limit: int | None = None) -> list[tuple[int, E]]:
+        """Take out and return the deliveries that are due back, earliest first.
+
+        Args:
+            now: the time, in seconds.
+            limit: deliveries at most; by default all that are due.
+        """
+        due = self._flying.take_due(now, limit)
+        for tag, entry in due:
+            self._lapse(tag, entry)
+        return due
+
+    def revoke(self, wanted: Callable[[E], bool]) -> list[E]:
+        """Take out every delivery that is `wanted`, as if it had timed out; in order."""
+        revoked = [(tag, entry) for tag, entry in self._flying.items() if wanted(entry)]
+        for tag, entry in revoked:
+            self._flying.pop(tag)
+            self._lapse(tag, entry)
+        return [entry for _, entry in revoked]
+
+    def _lapse(self, tag: int, entry: E) -> None:
+        self._lapsed[tag] = entry
+        if len(self._lapsed) > _REMEMBERED:
+            oldest = next(iter(self._lapsed))
+            del self._lapsed[oldest]
+            self._forgotten = max(self._forgotten, oldest)
+
+    def overdue(self, now: float) -> list[E]:
+        """Every delivery that is due back, left in flight. Looks at each one there is."""
+        at = self._flying.at
+        return [entry for tag, entry in self._flying.items() if (at(tag) or NEVER) <= now]
+
+    def lapsed(self, tag: int) -> E | None:
+        """The entry that was in flight under `tag` until it was taken back from its consumer."""
+        return self._lapsed.get(tag)
+
+    def forgives(self, tag: int) -> bool:
+        """Take note of a late settlement: True when `tag` had been taken back.
+
+        Each is forgiven once. What was forgotten is forgiven always: closing the channel of a
+        slow consumer is worse than overlooking one that settles twice.
+        """
+        if self._lapsed.pop(tag, None) is not None:
+            return True
+        return 0 < tag <= self._forgotten and tag not in self._flying
+
+    def deadline(self, tag: int) -> float | None:
+        """When the delivery is due back; None where never."""
+        at = self._flying.at(tag)
+        return None if at == NEVER else at
+
+    def entries(self) -> Iterator[E]:
+        """Every delivery in flight, in order of the tags."""
+        return (entry for _, entry in self._flying.items())
+
+    def items(self) -> Iterator[tuple[int, E]]:
+        """Every delivery in flight with its tag, in order of the tags."""
+        return self._flying.items()
+
+    def next_deadline(self) -> float | None:
+        """When the earliest delivery is due back."""
+        return self._flying.next_at()

@@ -1,0 +1,113 @@
+"""A stopped node's exchanges, queues and messages, put back before the first connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker_client.core.arguments import queue_settings
+from broker_client.core.commands.topology import SERVER_NAMED, TopologyCommands
+from broker_client.core.exchange import Destination, Exchange
+from broker_client.core.queue import ON_DISK, Entry, Queue
+from broker_client.core.records import (
+    BindingAdded,
+    ExchangeAdded,
+    MessageSource,
+    QueueAdded,
+    QueuePaused,
+    StoredEntry,
+    TopologyRecord,
+    VHostAdded,
+)
+
+
+class Recovery(TopologyCommands):
+    """The part of the engine that a store fills at the start; see `records.Recovered`.
+
+    Messages are not read: every entry begins `ON_DISK`, so that a million of them are there in
+    seconds, and their memory is bounded from the first moment.
+    """
+
+    def read_from(self, source: MessageSource) -> None:
+        """Where to read messages that are not in memory. Set it before the first message."""
+        self._dispatch.keeper.source = source
+
+    def restore_topology(self, records: Iterable[TopologyRecord]) -> None:
+        """Add what `records` tell of, what is needed before what needs it."""
+        for record in records:
+            if isinstance(record, VHostAdded):
+                self._add_vhost(record.vhost)
+                continue
+            vhost = self.vhosts[record.vhost]
+            if isinstance(record, ExchangeAdded):
+                vhost.declare_exchange(
+                    Exchange(
+                        record.name,
+                        record.type,
+                        auto_delete=record.auto_delete,
+                        internal=record.internal,
+                        arguments=record.arguments,
+                    )
+                )
+            elif isinstance(record, QueueAdded):
+                vhost.add_queue(_queue(record), server_named=True)
+                self._pass_over(record.name)
+            elif isinstance(record, QueuePaused):
+                vhost.set_paused(vhost.queues[record.name], record.paused)
+            else:
+                assert isinstance(record, BindingAdded), f"{record!r} is no state"
+                destination = Destination(record.kind, record.destination)
+                vhost.bind(destination, record.source, record.binding_key, record.arguments)
+        self._dispatch.effects.clear()  # the store knows all this
+
+    def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:
+        """Fill a queue with `entries`, which come in order of their positions."""
+        target = self.vhosts[vhost].queues[queue]
+        limited, push = target.limited, target.push  # a million times
+        count = highest = position = 0
+        for record_id, position, attempts, priority, size_bytes, expires_at, due_at in entries:
+            entry = Entry(target, ON_DISK, position)
+            entry.record_id = record_id
+            entry.attempts = attempts
+            entry.priority = priority
+            if limited:
+                entry.size_bytes = size_bytes
+            if expires_at is not None:
+                entry.expires_at = expires_at
+                target.expiring = True
+            if due_at is None:
+                push(entry)
+            else:
+                target.deferred.set(entry, due_at)
+            count += 1
+            if record_id > highest:
+                highest = record_id
+        target.puts += count
+        target.position = position
+        keeper = self._dispatch.keeper
+        keeper.last_record_id = max(keeper.last_record_id, highest)
+
+    def _pass_over(self, queue: str) -> None:
+        """Never make a name again that a queue of an earlier run still has."""
+        number = queue.removeprefix(SERVER_NAMED)
+        if number != queue and number.isdecimal():
+            self._last_id = max(self._last_id, int(number))
+
+    def restored(self, now: float) -> None:
+        """Everything is here: what is due by now can be done at the next `tick`."""
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                queue.last_used = now  # RabbitMQ: x-expires begins anew with the server
+                self._dispatch.schedule.look_again(queue)
+
+
+def _queue(record: QueueAdded) -> Queue:
+    return Queue(
+        record.name,
+        record.vhost,
+        durable=True,
+        owner=None,
+        auto_delete=record.auto_delete,
+        arguments=record.arguments,
+        settings=queue_settings(record.arguments, record.name, record.vhost),
+        now=0.0,
+    )

@@ -1,0 +1,1 @@
+"""Everything that goes out: prepared, queued, sent in batches, confirmed."""

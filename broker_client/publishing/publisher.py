@@ -1,0 +1,300 @@
+"""Everything that goes out: publishes, forwards, requests, and the copies that recovery makes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker_client.codec import content as contents
+from broker_client.codec.encryption import encryption_note
+from broker_client.config import BrokerConfig, PublicationConfig
+from broker_client.connection.vhost import Vhost
+from broker_client.errors import InvalidMessageError, PublishError, UnknownNameError
+from broker_client.message import Message, Outgoing
+from broker_client.publication import Publication
+from broker_client.publishing.delay import check_delay, delayed_by_header, step_for
+from broker_client.publishing.requests import Reply, Requests
+from broker_client.publishing.template import (
+    ForwardOverrides,
+    PublishOverrides,
+    Route,
+    check_overrides,
+)
+from broker_client.runtime.tasks import TaskGroup
+
+_REQUEST_TIMEOUT = 30.0  # seconds a request waits for its answer, unless told otherwise
+_ERRORS_KEPT = 100  # of `publish_many`
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReport:
+    """What became of the publishes of one `publish_many`."""
+
+    published: int
+    succeeded: int
+    failed: int
+    """Returned ones included."""
+    seconds: float
+    max_in_flight: int
+    """Most publishes under way at a time."""
+    errors: tuple[PublishError, ...]
+    """The first hundred failures, in order of their end."""
+
+
+class Publisher:
+    """Publishes by the names of a configuration."""
+
+    def __init__(self, config: BrokerConfig, vhosts: Mapping[str, Vhost], tasks: TaskGroup) -> None:
+        self._config = config
+        self._vhosts = vhosts
+        self._tasks = tasks
+        self._routes: dict[str, Route] = {}
+        self._requests: dict[str, Requests] = {}
+
+    def __repr__(self) -> str:
+        return f"<Publisher: {len(self._routes)} publications used>"
+
+    async def publish(
+        self, name: str, content: Any, routing_key: str | None, overrides: PublishOverrides
+    ) -> Publication:
+        """See `Broker.publish`."""
+        started = asyncio.get_running_loop().time()
+        route = self._route(name)
+        if overrides:
+            check_overrides(overrides)
+        body, content_type = contents.encode(content)
+        return await self._publish(route, body, content_type, routing_key, overrides, started)
+
+    async def forward(
+        self,
+        name: str,
+        message: Message,
+        routing_key: str | None,
+        overrides: ForwardOverrides,
+    ) -> Publication:
+        """See `Broker.forward`."""
+        started = asyncio.get_running_loop().time()
+        route = self._route(name)
+        if overrides:
+            check_overrides(overrides, forward=True)
+        key = routing_key or route.config.routing_key or message.routing_key
+        return await self._publish(
+            route,
+            message.body,
+            message.properties.content_type,
+            key,
+            route.forwarded(message, key, overrides),
+            started,
+            encrypted=encryption_note(message.properties) is not None,
+        )
+
+    async def _publish(
+        self,
+        route: Route,
+        body: bytes,
+        content_type: str | None,
+        routing_key: str | None,
+        overrides: PublishOverrides,
+        started: float,
+        *,
+        encrypted: bool = False,
+    ) -> Publication:
+        config, vhost = route.config, route.vhost
+        outgoing = route.outgoing(body, content_type, routing_key, overrides, encrypted=encrypted)
+        delay = overrides.get("delay", config.delay)
+        if delay:
+            outgoing = await self._delayed(route, outgoing, delay)
+        outbox = vhost.outbox if config.confirm else None
+        publication = Publication(
+            config.name,
+            outgoing,
+            vhost.publish_queue,
+            self._tasks,
+            started=started,
+            # What is in the outbox is sent, however long the broker is away.
+            timeout=0.0 if outbox else overrides.get("timeout", config.timeout),
+            nacks_left=config.retry_nacked,
+        )
+        if outbox is not None:
+            await outbox.accept(publication)
+        elif not vhost.publish_queue.put_now(publication, confirm=config.confirm):
+            await vhost.publish_queue.put(publication, confirm=config.confirm)
+        return publication
+
+    async def _delayed(self, route: Route, outgoing: Outgoing, delay: float) -> Outgoing:
+        """`outgoing` so that it arrives `delay` seconds late: by our own broker, or by a queue."""
+        check_delay(delay)
+        if route.vhost.is_embedded:
+            return delayed_by_header(outgoing, delay)
+        step = step_for(outgoing.exchange, delay)
+        await route.vhost.prepare_delay(step)
+        return outgoing._replace(exchange=step.name)
+
+    def _route(self, name: str) -> Route:
+        route = self._routes.get(name)
+        if route is None:
+            config = self._config.find_publication(name)
+            if config is None:
+                raise UnknownNameError("publication", name, list(self._config.publications))
+            route = Route(self._config, config, self._vhosts[config.vhost])
+            self._routes[name] = route
+        return route
+
+    # ------------------------------------------------------------------ many
+
+    async def publish_many(
+        self,
+        name: str,
+        many: Iterable[Any] | AsyncIterable[Any],
+        routing_key: str | Callable[[Any], str] | None,
+        window: int,
+        overrides: PublishOverrides,
+    ) -> PublishReport:
+        """See `Broker.publish_many`."""
+        if isinstance(many, str | bytes | Mapping) or not isinstance(
+            many, Iterable | AsyncIterable
+        ):
+            kind = type(many).__name__
+            raise InvalidMessageError(f"many of a {kind}", "which is one content; give a list")
+        run = _Many(window)
+        try:
+            async for content in _each(many):
+                await run.room()
+                key = routing_key(content) if callable(routing_key) else routing_key
+                run.began(await self.publish(name, content, key, overrides))
+        except Exception:
+            await run.ended()  # but whoever cancels this does not wait for the broker
+            raise
+        await run.ended()
+        return run.report()
+
+    # ------------------------------------------------------------------ requests
+
+    async def request(
+        self, name: str, content: Any, routing_key: str | None, overrides: PublishOverrides
+    ) -> Reply:
+        """See `Broker.request`."""
+        vhost = self._route(name).vhost
+        check_overrides(overrides)
+        requests = self._requests.get(vhost.name)
+        if requests is None:
+            requests = self._requests[vhost.name] = Requests(vhost)
+        timeout = overrides.get("timeout", _REQUEST_TIMEOUT)
+
+        async def publish(*, reply_to: str, correlation_id: str) -> Publication:
+            given: PublishOverrides = {
+                "persistent": False,  # its answer does not outlive us either
+                "expiration": timeout,
+                **overrides,
+                "reply_to": reply_to,
+                "correlation_id": correlation_id,
+            }
+            return await self.publish(name, content, routing_key, given)
+
+        return await requests.call(name, publish, timeout)
+
+    # ------------------------------------------------------------------ for recovery
+
+    async def republish(self, vhost: str, outgoing: Outgoing) -> None:
+        """Publish a recovery copy to a queue; returns once it is confirmed (`Republisher`)."""
+        await self._confirmed(
+            self._vhosts[vhost],
+            f"republish to {outgoing.routing_key}",
+            outgoing,
+            PublicationConfig.model_fields["timeout"].default,
+        )
+
+    async def forward_copy(
+        self,
+        publication: str,
+        message: Message,
+        headers: Mapping[str, Any],
+        routing_key: str | None,
+    ) -> None:
+        """Publish a recovery copy through a publication; returns once confirmed (`Republisher`).
+
+        Always confirmed, whatever the publication says: the original is acked on the strength
+        of it (as in rascal). The copy also gets a CC of ``<queue>.<routing key>``, by which an
+        exchange behind it can lead it back to the queue it failed in.
+        """
+        route = self._route(publication)
+        outgoing = route.copy(message, headers, routing_key)
+        if route.config.delay:
+            outgoing = await self._delayed(route, outgoing, route.config.delay)
+        await self._confirmed(route.vhost, route.config.name, outgoing, route.config.timeout)
+
+    async def _confirmed(self, vhost: Vhost, name: str, outgoing: Outgoing, timeout: float) -> None:
+        publication = Publication(
+            name,
+            outgoing,
+            vhost.publish_queue,
+            self._tasks,
+            started=asyncio.get_running_loop().time(),
+            timeout=timeout,
+        )
+        await vhost.publish_queue.put(publication, confirm=True)
+        await publication
+
+    async def close(self) -> None:
+        """Fail the requests that wait."""
+        for requests in self._requests.values():
+            await requests.close()
+
+
+class _Many:
+    """The publishes of one `publish_many` that are under way, and the count of the rest."""
+
+    def __init__(self, window: int) -> None:
+        if window < 1:
+            raise ValueError(f"window is {window}; 1 or more is allowed")
+        self._window = window
+        self._started = asyncio.get_running_loop().time()
+        self._under_way = 0
+        self._most = self._published = self._failed = 0
+        self._errors: list[PublishError] = []
+        self._changed = asyncio.Event()
+
+    async def room(self) -> None:
+        while self._under_way >= self._window:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def began(self, publication: Publication) -> None:
+        self._published += 1
+        self._under_way += 1
+        self._most = max(self._most, self._under_way)
+        publication.when_ended(self._one_ended)
+
+    def _one_ended(self, error: PublishError | None) -> None:
+        self._under_way -= 1
+        if error is not None:
+            self._failed += 1
+            if len(self._errors) < _ERRORS_KEPT:
+                self._errors.append(error)
+        self._changed.set()
+
+    async def ended(self) -> None:
+        while self._under_way:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def report(self) -> PublishReport:
+        return PublishReport(
+            self._published,
+            self._published - self._failed,
+            self._failed,
+            asyncio.get_running_loop().time() - self._started,
+            self._most,
+            tuple(self._errors),
+        )
+
+
+async def _each(many: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    if isinstance(many, AsyncIterable):
+        async for content in many:
+            yield content
+    else:
+        for content in many:
+            yield content

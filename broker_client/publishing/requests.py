@@ -1,0 +1,171 @@
+"""Request and reply: a message out, its answer back, within a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, NamedTuple, Protocol
+from uuid import uuid4
+
+from broker_client.codec import content
+from broker_client.errors import (
+    BrokerClientError,
+    InvalidContentError,
+    RequestLostError,
+    RequestTimeoutError,
+)
+from broker_client.message import Delivery, Message
+from broker_client.publication import Publication
+from broker_client.transport.base import Channel, ConsumerCallbacks, Link
+
+log = logging.getLogger("broker_client.requests")
+
+
+class Reply(NamedTuple):
+    """The answer to a request."""
+
+    message: Message
+    content: Any
+
+
+class RequestVhost(Protocol):
+    """The vhost requests go out in."""
+
+    @property
+    def name(self) -> str: ...
+    async def wait_up(self) -> Link: ...
+
+
+class PublishRequest(Protocol):
+    """Sends one request off."""
+
+    async def __call__(self, *, reply_to: str, correlation_id: str) -> Publication: ...
+
+
+class Requests:
+    """The requests of one vhost that wait for their answers, and the queue these come to.
+
+    The queue is exclusive and made with the first request. It dies with its connection, and the
+    answers with it: requests that wait then fail at once, as lost, and the next request makes
+    another queue. An answer nobody waits for (any more) is dropped and counted.
+    """
+
+    def __init__(self, vhost: RequestVhost) -> None:
+        self._vhost = vhost
+        self._channel: Channel | None = None
+        self._queue = ""
+        self._waiting: dict[str, asyncio.Future[Delivery]] = {}
+        self._opening = asyncio.Lock()
+        self.late_replies = 0
+        """Answers that came too late, or twice."""
+
+    def __repr__(self) -> str:
+        return f"<Requests {self._vhost.name}: {len(self._waiting)} waiting>"
+
+    async def call(self, name: str, publish: PublishRequest, timeout: float) -> Reply:
+        """Send a request off and wait for its answer.
+
+        Args:
+            name: of the publication, for errors.
+            publish: sends it.
+            timeout: seconds for all of it.
+
+        Raises:
+            RequestTimeoutError: no answer in time.
+            RequestLostError: the connection was lost; the request may have been carried out.
+            PublishError: the request was not delivered.
+            InvalidContentError: the answer cannot be read.
+        """
+        correlation_id = uuid4().hex
+        waiter: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        deadline = asyncio.timeout(timeout)
+        try:
+            async with deadline:
+                queue = await self._reply_queue()
+                self._waiting[correlation_id] = waiter
+                publication = await publish(reply_to=queue, correlation_id=correlation_id)
+                outcome = asyncio.ensure_future(_outcome(publication))
+                both: set[asyncio.Future[Any]] = {waiter, outcome}
+                try:
+                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                    if not waiter.done():
+                        await outcome  # raises when it was not delivered
+                finally:
+                    outcome.cancel()
+                delivery = await waiter
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise RequestTimeoutError(name, timeout) from None
+        finally:
+            self._waiting.pop(correlation_id, None)
+            if waiter.done() and not waiter.cancelled():
+                waiter.exception()  # seen, if nobody else does
+        return self._read(delivery)
+
+    def _read(self, delivery: Delivery) -> Reply:
+        message = Message(delivery, queue=self._queue, vhost=self._vhost.name, touch=_no_touch)
+        try:
+            return Reply(message, content.decode(delivery.body, delivery.properties.content_type))
+        except InvalidContentError:
+            log.warning("%r: an answer cannot be read", self)
+            raise
+
+    async def _reply_queue(self) -> str:
+        async with self._opening:
+            if self._channel is not None and self._channel.is_usable:
+                return self._queue
+            link = await self._vhost.wait_up()
+            channel = await link.open_channel()
+            try:
+                state = await channel.declare_queue(
+                    f"broker_client.reply.{uuid4().hex}",
+                    durable=False,
+                    exclusive=True,
+                    auto_delete=True,
+                )
+                channel.on_close = self._lost
+                await channel.consume(
+                    state.name,
+                    ConsumerCallbacks(self._arrived, self._cancelled, lambda tag: None),
+                    no_ack=True,
+                )
+            except BaseException:
+                channel.abort()
+                raise
+            self._channel, self._queue = channel, state.name
+            return self._queue
+
+    def _arrived(self, delivery: Delivery) -> None:
+        waiter = self._waiting.get(delivery.properties.correlation_id or "")
+        if waiter is None or waiter.done():
+            self.late_replies += 1
+        else:
+            waiter.set_result(delivery)
+
+    def _cancelled(self, consumer_tag: str) -> None:
+        channel = self._channel
+        if channel is not None:
+            channel.abort()
+        self._lost(RequestLostError(self._queue, "the reply queue was deleted"))
+
+    def _lost(self, error: BrokerClientError) -> None:
+        self._channel = None
+        for waiter in self._waiting.values():
+            if not waiter.done():
+                waiter.set_exception(RequestLostError(self._queue, str(error)))
+
+    async def close(self) -> None:
+        """Fail what waits and let the queue go."""
+        channel, self._channel = self._channel, None
+        self._lost(RequestLostError(self._queue, "the broker was shut down"))
+        if channel is not None:
+            await channel.close()
+
+
+async def _outcome(publication: Publication) -> None:
+    await publication
+
+
+def _no_touch(delivery_tag: int) -> float:
+    raise RequestLostError("", "an answer is settled when it arrives")

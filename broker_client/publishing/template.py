@@ -1,0 +1,255 @@
+"""Publications made ready: from a name and some content to a message for the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from secrets import token_hex
+from typing import Any, TypedDict
+
+from broker_client.amqp.encode import check_publish
+from broker_client.codec.encryption import encrypt, encryption_note
+from broker_client.config import BrokerConfig, PublicationConfig
+from broker_client.connection.vhost import Vhost
+from broker_client.errors import InvalidMessageError, nearest
+from broker_client.message import (
+    PERSISTENT,
+    RASCAL,
+    TRANSIENT,
+    Message,
+    Outgoing,
+    Properties,
+)
+
+
+class PublishOverrides(TypedDict, total=False):
+    """What one publish may set otherwise than its publication."""
+
+    message_id: str
+    headers: Mapping[str, Any]
+    content_type: str
+    content_encoding: str
+    persistent: bool
+    mandatory: bool
+    priority: int
+    expiration: float
+    """Seconds."""
+    correlation_id: str
+    reply_to: str
+    timestamp: datetime
+    type: str
+    user_id: str
+    app_id: str
+    timeout: float
+    """Seconds for the whole publish."""
+    delay: float
+    """Seconds before the message reaches its queues."""
+
+
+class ForwardOverrides(PublishOverrides, total=False):
+    """What one forward may set otherwise than its publication and its message."""
+
+    restore_routing_headers: bool
+    """True shows handlers of the copy the exchange and routing key of the message it was made of,
+    not its own."""
+
+
+_PUBLISH_OPTIONS = PublishOverrides.__required_keys__ | PublishOverrides.__optional_keys__
+_FORWARD_OPTIONS = ForwardOverrides.__required_keys__ | ForwardOverrides.__optional_keys__
+_LONGEST_EXPIRATION = 315_360_000.0  # seconds; RabbitMQ: ten years of 365 days
+
+
+def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> None:
+    """Raise InvalidMessageError for what no publish, or `forward`, can be told.
+
+    The rest is seen as it is encoded.
+    """
+    known = _FORWARD_OPTIONS if forward else _PUBLISH_OPTIONS
+    for name, value in overrides.items():
+        if name not in known:
+            near = nearest(name, sorted(known))
+            hint = f"did you mean {near!r}?; " if near else ""
+            listed = f"({hint}allowed: {', '.join(sorted(known))})"
+            raise InvalidMessageError(
+                f"{name!r}", f"is nothing that a publish can be told {listed}"
+            )
+        if name == "timeout" or (name == "expiration" and value is not None):
+            most = _LONGEST_EXPIRATION if name == "expiration" else float("inf")
+            if not isinstance(value, int | float) or not 0 <= value <= most:
+                allowed = f"seconds from 0 to {most:.0f}" if most < float("inf") else "seconds"
+                raise InvalidMessageError(name, f"is {value!r}; a number of {allowed} is needed")
+        if name == "headers" and not isinstance(value, Mapping):
+            raise InvalidMessageError(name, f"are {value!r}; a mapping is needed")
+
+
+_TEXT_PROPERTIES = ("content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id")
+_FORWARDED = (
+    *_TEXT_PROPERTIES,
+    "content_type",
+    "headers",
+    "message_id",
+    "priority",
+    "timestamp",
+)
+
+
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
+
+
+class Route:
+    """A publication, made ready once: publishing fills in what differs from message to message."""
+
+    __slots__ = (
+        "_after_id",
+        "_before_id",
+        "_is_queue",
+        "_mandatory",
+        "_template",
+        "config",
+        "exchange",
+        "routing_key",
+        "vhost",
+    )
+
+    def __init__(self, every: BrokerConfig, config: PublicationConfig, vhost: Vhost) -> None:
+        self.config = config
+        self.vhost = vhost
+        self.exchange, self.routing_key = every.target_of(config)
+        self._is_queue = config.queue is not None
+        options = config.options
+        self._mandatory = options.mandatory
+        self._template = Properties(
+            content_type=options.content_type,
+            content_encoding=options.content_encoding,
+            headers=options.headers or None,
+            delivery_mode=PERSISTENT if options.persistent else TRANSIENT,
+            priority=options.priority,
+            correlation_id=options.correlation_id,
+            reply_to=every.reply_queue_of(config),
+            expiration=_milliseconds(options.expiration),
+            type=options.type,
+            user_id=options.user_id,
+            app_id=options.app_id,
+        )
+        check_publish(Outgoing(self.exchange, self.routing_key, b"", self._template))
+        before = Properties._fields.index("message_id")
+        self._before_id, self._after_id = self._template[1:before], self._template[before + 1 :]
+
+    def forwarded(
+        self, message: Message, key: str, overrides: ForwardOverrides
+    ) -> PublishOverrides:
+        """What `message` brings along, less what this publication or the call says itself.
+
+        Its headers tell where it came from, as rascal's do, and a CC of
+        ``<queue>.<routing key>`` lets an exchange lead the copy back to that queue.
+        """
+        properties, template = message.properties, self._template
+        given: PublishOverrides = {}
+        for name in _FORWARDED:
+            value = getattr(properties, name)
+            if value is not None and getattr(template, name) is None:
+                given[name] = value  # type: ignore[literal-required] # a name out of _FORWARDED
+        if properties.delivery_mode is not None:
+            given["persistent"] = properties.delivery_mode == PERSISTENT
+        if template.expiration is None and (properties.expiration or "").isdecimal():
+            given["expiration"] = int(properties.expiration or "") / 1000
+        given.update(overrides)
+        # The copy goes where its publication sends it, not to all the places of the first.
+        said = {**(template.headers or {}), **overrides.get("headers", {})}
+        headers = {**(properties.headers or {}), "BCC": None, **said}
+        if headers["BCC"] is None:
+            del headers["BCC"]
+        headers["CC"] = _copies_to(said.get("CC"), back=f"{message.queue}.{key}")
+        history = headers.get(RASCAL)
+        headers[RASCAL] = {
+            **(history if isinstance(history, Mapping) else {}),
+            "originalQueue": message.queue,
+            "originalVhost": message.vhost,
+            "originalExchange": message.exchange,
+            "originalRoutingKey": message.routing_key,
+            "restoreRoutingHeaders": overrides.get("restore_routing_headers", False),
+        }
+        given["headers"] = headers
+        return given
+
+    def copy(
+        self, message: Message, headers: Mapping[str, Any], routing_key: str | None
+    ) -> Outgoing:
+        """A copy of `message` as recovery sends it: with these headers, and mandatory.
+
+        It is encrypted where this publication encrypts, unless it is already.
+        """
+        key = routing_key or self.config.routing_key or message.routing_key
+        headers = {**headers, "CC": [f"{message.queue}.{key}"]}
+        body, properties = message.body, message.properties._replace(headers=headers)
+        if self.config.encryption is not None and encryption_note(properties) is None:
+            body, properties = encrypt(self.config.encryption, body, properties)
+        if self._is_queue:
+            key = self.routing_key
+        return Outgoing(self.exchange, key, body, properties, mandatory=True)
+
+    def outgoing(
+        self,
+        body: bytes,
+        content_type: str | None,
+        routing_key: str | None,
+        overrides: PublishOverrides,
+        *,
+        encrypted: bool = False,
+    ) -> Outgoing:
+        """The message for the wire.
+
+        Args:
+            body: as `content.encode` makes it.
+            content_type: of the body, unless the publication or the call says otherwise.
+            routing_key: that of the publication when None.
+            overrides: what the call says.
+            encrypted: `body` is encrypted already.
+        """
+        content_type = self._template.content_type or content_type
+        message_id = overrides.get("message_id") or token_hex(16)
+        properties: Properties = _new(
+            Properties, (content_type, *self._before_id, message_id, *self._after_id)
+        )
+        # What is published to a queue goes to that queue, whatever a message brings along.
+        key = self.routing_key if routing_key is None or self._is_queue else routing_key
+        mandatory = self._mandatory
+        if overrides:
+            mandatory = overrides.get("mandatory", mandatory)
+            properties = _overridden(properties, overrides)
+        if self.config.encryption is not None and not encrypted:
+            body, properties = encrypt(self.config.encryption, body, properties)
+        outgoing: Outgoing = _new(Outgoing, (self.exchange, key, body, properties, mandatory))
+        if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
+            check_publish(outgoing, overrides)  # the publication's own were, by `__init__`
+        return outgoing
+
+
+_SURELY_SHORT = 63  # characters, four bytes at most each: within AMQP's 255 bytes
+
+
+def _overridden(properties: Properties, overrides: PublishOverrides) -> Properties:
+    changes: dict[str, Any] = {
+        name: overrides[name]  # type: ignore[literal-required] # a name of both
+        for name in (*_TEXT_PROPERTIES, "content_type", "priority", "timestamp")
+        if name in overrides
+    }
+    if "headers" in overrides:
+        changes["headers"] = {**(properties.headers or {}), **overrides["headers"]} or None
+    if "expiration" in overrides:
+        changes["expiration"] = _milliseconds(overrides["expiration"])
+    if "persistent" in overrides:
+        changes["delivery_mode"] = PERSISTENT if overrides["persistent"] else TRANSIENT
+    return properties._replace(**changes)
+
+
+def _copies_to(keys: Any, *, back: str) -> list[Any]:
+    """The CC of a forwarded message: what is asked for, and the way back."""
+    listed = list(keys) if isinstance(keys, list | tuple) else [keys]
+    asked = [key for key in listed if key]
+    return asked if back in asked else [*asked, back]
+
+
+def _milliseconds(seconds: float | None) -> str | None:
+    """RabbitMQ: `expiration` is a whole number of milliseconds, in digits."""
+    return None if seconds is None else str(round(seconds * 1000))

@@ -1,0 +1,1 @@
+"""Links to a node in this process. Here alone the client meets the broker."""

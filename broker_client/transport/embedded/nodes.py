@@ -1,0 +1,418 @@
+"""The built-in broker behind the transport seam: links to a node in this process.
+
+Addresses: `embedded://` is a node private to one `EmbeddedNodes`; `embedded://NAME` is shared by
+that name within the event loop, while a link to it is open or an `EmbeddedNodes` holds it. A node
+with a file, `embedded:///path/to.db` or `embedded://./to.db`, is shared by its file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from broker_client.config.node import EventLogConfig, NodeConfig
+from broker_client.config.url import parse_url
+from broker_client.core.scan import ScanSettings
+from broker_client.core.settings import EngineSettings
+from broker_client.errors import (
+    BrokerClosedError,
+    ConnectFailedError,
+    ConnectionLostError,
+    StoreError,
+    TransportError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from broker_client.events.log import EventLog
+from broker_client.node.node import Node
+from broker_client.runtime.clock import Clock
+from broker_client.store.base import Store
+from broker_client.store.writer import SqliteStore
+from broker_client.transport.base import Capabilities
+from broker_client.transport.embedded.channel import EmbeddedChannel
+
+_CAPABILITIES = Capabilities(touch=True, deferred_requeue=True, lasting_consumers=True)
+
+
+class EmbeddedLink:
+    """One connection to a node in this process."""
+
+    def __init__(self, url: str, node: Node, vhost: str, released: Callable[[], None]) -> None:
+        self.on_close: Callable[[TransportError], None] | None = None
+        self.on_blocked: Callable[[str], None] | None = None
+        self.on_unblocked: Callable[[], None] | None = None
+        self._url, self._node, self._vhost = url, node, vhost
+        self._released = released
+        self._channels: dict[EmbeddedChannel, None] = {}
+        self._connection = node.open_connection(vhost, self)
+        self._is_open = True
+        self._is_blocked = False
+
+    def __repr__(self) -> str:
+        state = "open" if self._is_open else "closed"
+        return f"<EmbeddedLink {self._url} vhost={self._vhost!r} {state}>"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _CAPABILITIES
+
+    async def open_channel(self, *, confirm: bool = False) -> EmbeddedChannel:
+        if not self._is_open:
+            raise ConnectionLostError(self._url, "the link is closed")
+        channel = EmbeddedChannel(self, self._node, self._connection, confirm=confirm)
+        self._channels[channel] = None
+        return channel
+
+    async def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            try:
+                await self._node.settled()
+            finally:
+                self._drop("link closed by its owner")
+
+    def abort(self) -> None:
+        self._is_open = False
+        self._drop("link aborted by its owner")
+
+    def fail(self, reason: str) -> None:
+        """End as a lost connection would: what was in flight is requeued at once, then the
+        channels' and the link's `on_close` are called from the event loop."""
+        if self._is_open:
+            self._is_open = False
+            self._notify_later(self._drop(reason), reason)
+
+    def closed(self, reply_code: int, reply_text: str) -> None:
+        """The node has closed the connection."""
+        self.fail(f"{reply_code} {reply_text}")
+
+    def block(self) -> None:
+        """It publishes while the node is short of memory: say so, once, until there is room."""
+        if self._is_blocked:
+            return
+        self._is_blocked = True
+        self._node.call_when_room(self._unblock)
+        if self.on_blocked is not None:
+            asyncio.get_running_loop().call_soon(self.on_blocked, "low on memory")
+
+    def _unblock(self) -> None:
+        self._is_blocked = False
+        if self._is_open and self.on_unblocked is not None:
+            self.on_unblocked()
+
+    def forget(self, channel: EmbeddedChannel) -> None:
+        """The channel has ended by itself."""
+        self._channels.pop(channel, None)
+
+    def _drop(self, reason: str) -> list[EmbeddedChannel]:
+        """Requeue everything; returns the channels that were usable."""
+        lost = [channel for channel in list(self._channels) if channel.lose(reason)]
+        self._channels.clear()
+        self._node.close_connection(self._connection)
+        self._released()
+        return lost
+
+    def _notify_later(self, channels: list[EmbeddedChannel], reason: str) -> None:
+        loop = asyncio.get_running_loop()
+        error = ConnectionLostError(self._url, reason)
+        for channel in channels:
+            if channel.on_close is not None:
+                loop.call_soon(channel.on_close, error)
+        if self.on_close is not None:
+            loop.call_soon(self.on_close, error)
+
+
+class _SharedNode:
+    """A node and who holds it; it is closed when the last holder lets go."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.holders = 0
+        self.opening: asyncio.Task[None] | None = None
+        """Brings back what its file holds; None where there is no file."""
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _SharedNode]] = WeakKeyDictionary()
+_leaving: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[str, Store]] = (
+    WeakKeyDictionary()
+)
+"""Stores of nodes that nobody holds any more; each lives on until it has let go of its file."""
+
+
+_NONE: WeakValueDictionary[str, Store] = WeakValueDictionary()
+
+
+class Address(NamedTuple):
+    """Which node: one of a file, one of a name in the event loop, or a private one."""
+
+    name: str
+    path: str = ""
+
+    @property
+    def key(self) -> str:
+        """What two addresses of one node have in common; "" for a private one."""
+        return f"file:{os.path.realpath(self.path)}" if self.path else self.name
+
+
+class EmbeddedNodes:
+    """The nodes that one owner, usually a Broker, holds alive until `close`."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        settings: EngineSettings | None = None,
+        event_log: EventLogConfig | None = None,
+        config: NodeConfig | None = None,
+    ) -> None:
+        """
+        Args:
+            clock: time source of the nodes made here.
+            settings: limits of the nodes made here.
+            event_log: where the nodes made here write what happens to each message.
+            config: of the scan loop, and of the limits and the event log that are not given.
+        """
+        if config is not None:
+            settings = settings or engine_settings(config)
+            event_log = event_log or config.event_log
+        self._clock, self._settings, self._event_log = clock, settings, event_log
+        self._scan = None if config is None else ScanSettings(**config.scan.model_dump())
+        self._private: Node | None = None
+        self._held: dict[str, _SharedNode] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<EmbeddedNodes {state} private={self._private!r} shared={sorted(self._held)}>"
+
+    def connector(self, url: str, vhost: str) -> EmbeddedConnector:
+        """A connector to the node that `url` names.
+
+        Raises:
+            UnsupportedError: it is not an address of the built-in broker.
+        """
+        return EmbeddedConnector(self, url, _address(url), vhost)
+
+    def node(self, name: str = "") -> Node:
+        """The node of that name, made when there is none.
+
+        Args:
+            name: of ``embedded://NAME``; or the whole address of a file that is open. Left out,
+                it is the node behind ``embedded://``, or else the only one that is open.
+
+        Raises:
+            UnknownNameError: the file is not open.
+            BrokerClosedError: `close` was called.
+        """
+        if "://" in name:
+            return self._opened(name)
+        if not name and self._private is None and len(self._held) == 1:
+            [shared] = self._held.values()
+            return shared.node
+        return self._named(name)
+
+    @property
+    def have_failed(self) -> bool:
+        """True once the store of one of them failed: it takes no connection any more."""
+        nodes = [shared.node for shared in self._held.values()]
+        return any(node.failure is not None for node in nodes)
+
+    def _opened(self, url: str) -> Node:
+        address = _address(url)
+        if not address.path:
+            return self._named(address.name)
+        if address.key not in self._held:
+            files = [shared.node.name for shared in self._held.values() if shared.opening]
+            raise UnknownNameError("built-in broker", address.path, files)
+        return self._held[address.key].node
+
+    def _named(self, name: str) -> Node:
+        if self._closed:
+            raise BrokerClosedError("EmbeddedNodes")
+        if name:
+            return self._share(name, lambda: self._new_node(name)).node
+        if self._private is None:
+            self._private = self._new_node("")
+        return self._private
+
+    async def open(self, address: Address) -> Node:
+        """The node of `address`, with what its file holds.
+
+        Several may wait for one node to open; to be cancelled does not stop it.
+
+        Raises:
+            BrokerClosedError: `close` was called.
+            StoreError: the file cannot be used.
+        """
+        if not address.path:
+            return self._named(address.name)
+        key = address.key
+        before = _leaving.get(asyncio.get_running_loop(), _NONE).get(key)
+        if before is not None:
+            await before.close()
+        if self._closed:
+            raise BrokerClosedError("EmbeddedNodes")
+        shared = self._share(key, lambda: self._new_node(address.path, durable=True))
+        if shared.opening is None:
+            shared.opening = asyncio.create_task(shared.node.recover(), name=f"open {address.path}")
+        try:
+            await asyncio.shield(shared.opening)
+        except StoreError:
+            _forget_shared(key, shared)
+            if self._held.get(key) is shared:
+                del self._held[key]
+            shared.node.stop()
+            raise
+        return shared.node
+
+    def _share(self, key: str, make: Callable[[], Node]) -> _SharedNode:
+        if key not in self._held:
+            here = _shared.setdefault(asyncio.get_running_loop(), {})
+            if key not in here:
+                here[key] = _SharedNode(make())
+            self._held[key] = here[key]
+            here[key].holders += 1
+        return self._held[key]
+
+    def hold(self, key: str) -> Callable[[], None]:
+        """Count one more holder of a shared node; returns what lets go of it, once."""
+        if not key:
+            return lambda: None
+        return _Hold(key, self._held[key])
+
+    async def close(self) -> None:
+        """Close the private node; let go of the shared ones, and close those nobody holds."""
+        self._closed = True
+        if self._private is not None:
+            await self._private.close()
+        held, self._held = self._held, {}
+        for key, shared in held.items():
+            shared.holders -= 1
+            if not shared.holders:
+                if shared.opening is not None:
+                    await asyncio.wait([shared.opening])
+                _leave(key, shared)
+                await shared.node.close()
+
+    def _new_node(self, name: str, *, durable: bool = False) -> Node:
+        log_name = Path(name).stem if durable else name
+        log = None if self._event_log is None else _open_event_log(log_name, self._event_log)
+        store = SqliteStore(name) if durable else None
+        return Node(
+            name,
+            store=store,
+            clock=self._clock,
+            settings=self._settings,
+            scan=self._scan,
+            event_log=log,
+        )
+
+
+def engine_settings(config: NodeConfig) -> EngineSettings:
+    """The limits that a configuration sets."""
+    return EngineSettings(
+        message_timeout=config.message_timeout,
+        max_message_timeout=config.max_message_timeout,
+        max_requeue_timeout=config.max_requeue_timeout,
+        max_publish_delay=config.max_publish_delay,
+        max_message_size=config.max_message_size,
+        memory_limit=config.memory_limit,
+        memory_high_watermark=config.memory_high_watermark,
+    )
+
+
+def _open_event_log(name: str, config: EventLogConfig) -> EventLog | None:
+    if config.path is None:
+        return None
+    return EventLog(
+        config.path,
+        name or socket.gethostname(),
+        max_bytes=config.max_bytes,
+        max_age=config.max_age,
+        buffer=config.buffer,
+    )
+
+
+class _Hold:
+    """One holder's claim to a shared node."""
+
+    def __init__(self, key: str, shared: _SharedNode) -> None:
+        self._key, self._shared = key, shared
+        self._held = True
+        shared.holders += 1
+
+    def __call__(self) -> None:
+        if not self._held:
+            return
+        self._held = False
+        self._shared.holders -= 1
+        if not self._shared.holders:
+            _leave(self._key, self._shared)
+            self._shared.node.stop()
+
+
+def _leave(key: str, shared: _SharedNode) -> None:
+    """Nobody holds it any more; who wants its file next waits until the node has let go."""
+    _forget_shared(key, shared)
+    if shared.node.keeps:
+        leaving = _leaving.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+        leaving[key] = shared.node.store
+
+
+def _forget_shared(key: str, shared: _SharedNode) -> None:
+    here = _shared.get(asyncio.get_running_loop(), {})
+    if here.get(key) is shared:
+        del here[key]
+
+
+class EmbeddedConnector:
+    """Makes links to one node and vhost."""
+
+    def __init__(self, nodes: EmbeddedNodes, url: str, address: Address, vhost: str) -> None:
+        self._nodes, self._url, self._address, self._vhost = nodes, url, address, vhost
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedConnector {self._url} vhost={self._vhost!r}>"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def connect(self, *, timeout: float) -> EmbeddedLink:
+        """Open a link; any vhost name comes into being with its first link.
+
+        At once, but for the first link to a file, which waits until the file has been read.
+        """
+        try:
+            node = await self._nodes.open(self._address)
+            release = self._nodes.hold(self._address.key)
+            try:
+                return EmbeddedLink(self._url, node, self._vhost, release)
+            except BaseException:
+                release()
+                raise
+        except (BrokerClosedError, StoreError) as error:
+            raise ConnectFailedError(self._url, str(error)) from error
+
+
+def _address(url: str) -> Address:
+    if not url.lower().startswith("embedded://"):
+        raise UnsupportedError(url, "an embedded address starts with embedded://")
+    try:
+        parts = parse_url(url)
+    except ValueError as error:
+        raise UnsupportedError(url, str(error)) from None
+    return Address(parts.hostname, parts.path)

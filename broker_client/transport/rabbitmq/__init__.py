@@ -1,0 +1,1 @@
+"""Links to RabbitMQ, through aio-pika's connection. Foreign errors stop here."""

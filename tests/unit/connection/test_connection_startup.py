@@ -1,0 +1,220 @@
+"""Several addresses, each with its own waits, and the first connection of a patient start."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker_client.config import RetryConfig
+from broker_client.connection.connection import Connection
+from broker_client.errors import BrokerClosedError, ConnectFailedError, TopologyError
+from tests.support.links import FakeConnector
+from tests.support.warp import WarpLoop, settle
+from tests.unit.connection.test_connection import Owner
+
+loop_factory = WarpLoop
+
+
+def refused(connector: FakeConnector) -> ConnectFailedError:
+    return ConnectFailedError(connector.url, "refused")
+
+
+def a_retry(**changes: Any) -> RetryConfig:
+    return RetryConfig.model_validate({"min": 1.0, "max": 8.0, "stable_after": 30.0, **changes})
+
+
+class Desk:
+    def __init__(self, *retries: RetryConfig, **options: Any) -> None:
+        self.connectors = [FakeConnector(f"fake://{'abcdef'[at]}/") for at in range(len(retries))]
+        self.owner = Owner()
+        self.connection = Connection(
+            "/", self.connectors, self.owner, retry=retries, connect_timeout=5.0, **options
+        )
+
+    def order(self) -> list[str]:
+        """Who was tried, in order."""
+        tried = [(at, each.url[7]) for each in self.connectors for at in each.attempts]
+        return [name for _, name in sorted(tried, key=lambda one: one[0])]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# --------------------------------------------------------------------------- which comes first
+
+
+async def test_fixed_order_is_tried_from_the_first_again_after_every_outage() -> None:
+    desk = Desk(a_retry(), a_retry(), fixed=True)
+    a, b = desk.connectors
+    a.always = refused(a)
+    await desk.connection.open()
+    assert desk.connection.url == b.url
+    a.always = None
+    b.link.lose()
+    assert (await desk.connection.wait_up()).url == a.url
+    await desk.connection.close()
+
+
+async def test_random_order_stays_with_the_address_that_worked_last() -> None:
+    desk = Desk(a_retry(), a_retry())
+    a, b = desk.connectors
+    a.failures = [refused(a)]
+    await desk.connection.open()
+    b.link.lose()
+    assert (await desk.connection.wait_up()).url == b.url
+    assert desk.connection.current == 1
+    await desk.connection.close()
+
+
+async def test_address_whose_topology_fails_is_passed_over_in_one_round() -> None:
+    desk = Desk(a_retry(), a_retry())
+    desk.owner.failures = [TopologyError("/", "queue 'q'", "404 home node down")]
+    await desk.connection.open()
+    assert desk.connection.url == desk.connectors[1].url
+    assert now() == desk.connectors[0].attempts[0]
+    await desk.connection.close()
+
+
+# --------------------------------------------------------------------------- waits of one's own
+
+
+async def test_every_address_has_its_own_waits() -> None:
+    hasty, patient = a_retry(max=1.0), a_retry(min=20.0, max=20.0)
+    desk = Desk(hasty, patient)
+    a, b = desk.connectors
+    await desk.connection.open()
+    began = now()
+    a.always, b.always = refused(a), refused(b)
+    a.link.lose()
+    await asyncio.sleep(50.0)
+    assert len(a.attempts) > 40
+    later = [round(at - began) for at in b.attempts]
+    assert later == [0, 20, 40]
+    await desk.connection.close()
+
+
+async def test_each_address_gets_its_own_connect_timeout() -> None:
+    class Timed(FakeConnector):
+        async def connect(self, *, timeout: float) -> Any:
+            seen.append(timeout)
+            return await super().connect(timeout=timeout)
+
+    seen: list[float] = []
+    connectors = [Timed("fake://a/"), Timed("fake://b/")]
+    connectors[0].always = refused(connectors[0])
+    retry = a_retry()
+    connection = Connection(
+        "/", connectors, Owner(), retry=[retry, retry], connect_timeout=[2.0, 7.0]
+    )
+    await connection.open()
+    assert seen == [2.0, 7.0]
+    await connection.close()
+
+
+async def test_address_without_retry_is_tried_at_the_start_only() -> None:
+    desk = Desk(a_retry(enabled=False), a_retry())
+    a, b = desk.connectors
+    await desk.connection.open()
+    a.link.lose()
+    assert (await desk.connection.wait_up()).url == b.url
+    b.link.lose()
+    await desk.connection.wait_up()
+    assert len(a.attempts) == 1
+    await desk.connection.close()
+
+
+async def test_address_with_a_failure_not_worth_a_retry_does_not_end_the_others() -> None:
+    desk = Desk(a_retry(), a_retry())
+    a, b = desk.connectors
+    await desk.connection.open()
+    a.always, b.failures = KeyError("a bug"), [refused(b)] * 3
+    a.link.lose()
+    assert (await desk.connection.wait_up()).url == b.url
+    assert len(a.attempts) == 2
+    await desk.connection.close()
+
+
+# --------------------------------------------------------------------------- a patient start
+
+
+async def test_patient_start_waits_for_the_broker() -> None:
+    desk = Desk(a_retry())
+    a = desk.connectors[0]
+    a.failures = [refused(a)] * 3
+    await desk.connection.open(retry=True)
+    assert desk.connection.state == "up"
+    assert len(a.attempts) == 4
+    await desk.connection.close()
+
+
+async def test_patient_start_ends_in_time_with_the_last_failure() -> None:
+    desk = Desk(a_retry())
+    a, began = desk.connectors[0], now()
+    a.always = refused(a)
+    with pytest.raises(ConnectFailedError, match="refused"):
+        await desk.connection.open(retry=True, timeout=10.0)
+    assert now() - began == pytest.approx(10.0)
+    await desk.connection.close()
+
+
+async def test_patient_start_that_gets_no_answer_at_all_says_how_long_it_waited() -> None:
+    desk = Desk(a_retry())
+    desk.connectors[0].gate = asyncio.Event()
+    with pytest.raises(ConnectFailedError, match="no answer within 3 s"):
+        await desk.connection.open(retry=True, timeout=3.0)
+    await desk.connection.close()
+
+
+async def test_patient_start_without_retry_is_over_after_one_attempt() -> None:
+    desk = Desk(a_retry(enabled=False))
+    a = desk.connectors[0]
+    a.always = refused(a)
+    with pytest.raises(ConnectFailedError):
+        await desk.connection.open(retry=True)
+    assert len(a.attempts) == 1
+    await desk.connection.close()
+
+
+# --------------------------------------------------------------------------- one that follows
+
+
+async def test_connection_begun_in_the_background_comes_up_when_somebody_answers() -> None:
+    desk = Desk(a_retry())
+    a = desk.connectors[0]
+    a.failures = [refused(a)] * 2
+    desk.connection.start()
+    desk.connection.start()
+    assert (await desk.connection.wait_up()).url == a.url
+    assert len(a.attempts) == 3
+    await desk.connection.close()
+
+
+async def test_follower_waits_for_its_leader_and_goes_to_its_address() -> None:
+    leader = Desk(a_retry(), a_retry())
+    a, b = leader.connectors
+    follower = Desk(a_retry(), a_retry(), leader=leader.connection)
+    a.always = refused(a)
+    await leader.connection.open()
+    b.always = refused(b)
+    b.link.lose()
+    await settle()
+    follower.connection.start()
+    await settle()
+    assert follower.order() == []
+    b.always = None
+    assert (await follower.connection.wait_up()).url == b.url
+    assert follower.order() == ["b"]
+    await follower.connection.close()
+    await leader.connection.close()
+
+
+async def test_follower_ends_with_its_leader() -> None:
+    leader = Desk(a_retry())
+    follower = Desk(a_retry(), leader=leader.connection)
+    follower.connection.start()
+    await settle()
+    with pytest.raises(BrokerClosedError):
+        await follower.connection.wait_up()

@@ -1,0 +1,205 @@
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker_client.config.loader import load_config
+from broker_client.connection.vhost import Vhost
+from broker_client.errors import (
+    ChannelClosedError,
+    ConnectFailedError,
+    PublishTimeoutError,
+    TopologyError,
+)
+from broker_client.message import Outgoing, Properties
+from broker_client.publication import Publication
+from broker_client.runtime.tasks import TaskGroup
+from tests.support.links import FakeConnector, FakeLink
+from tests.support.warp import WarpLoop, settle
+
+loop_factory = WarpLoop
+
+
+class Desk:
+    def __init__(self) -> None:
+        config = load_config(
+            {
+                "vhosts": {
+                    "/": {
+                        "connection": {
+                            "url": "amqp://guest:secret@h",
+                            "retry": {"min": "1s", "max": "8s"},
+                        },
+                        "queues": {"fulfil": {"purge": True}},
+                    }
+                }
+            }
+        )
+        self.connector = FakeConnector(auto_confirm=True)
+        self.events: list[tuple[Any, ...]] = []
+        self.tasks = TaskGroup("test")
+        self.vhost = Vhost(
+            config.vhosts["/"], [self.connector], lambda *args: self.events.append(args), self.tasks
+        )
+
+    @property
+    def link(self) -> FakeLink:
+        return self.connector.link
+
+    def names(self) -> list[str]:
+        return [event[0] for event in self.events]
+
+    async def publish(self, message_id: str, timeout: float = 10.0) -> Publication:
+        publication = Publication(
+            "orders",
+            Outgoing("", "fulfil", b"x", Properties(message_id=message_id)),
+            self.vhost.publish_queue,
+            self.tasks,
+            started=asyncio.get_running_loop().time(),
+            timeout=timeout,
+        )
+        await self.vhost.publish_queue.put(publication, confirm=True)
+        return publication
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    desk = Desk()
+    yield desk
+    await desk.vhost.close()
+    await desk.tasks.cancel()
+
+
+async def test_open_connects_declares_and_says_so_in_order(desk: Desk) -> None:
+    await desk.vhost.open()
+    assert desk.events == [
+        ("connect", "/", "fake://a/"),
+        ("resumed", "/"),
+        ("vhost_initialised", "/"),
+    ]
+    assert ("declare_queue", "fulfil") in desk.link.asked
+    assert repr(desk.vhost) == "<Vhost /: up>"
+
+
+async def test_queues_are_purged_at_the_start_and_never_again(desk: Desk) -> None:
+    await desk.vhost.open()
+    desk.link.lose()
+    await desk.vhost.wait_up()
+    purged = [("purge_queue", "fulfil") in link.asked for link in desk.connector.links]
+    assert purged == [True, False]
+
+
+async def test_failed_start_emits_no_error_and_raises(desk: Desk) -> None:
+    desk.connector.always = ConnectFailedError("fake://a/", "refused")
+    with pytest.raises(ConnectFailedError):
+        await desk.vhost.open()
+    assert desk.events == []
+
+
+async def test_loss_pauses_and_return_resumes_in_order(desk: Desk) -> None:
+    await desk.vhost.open()
+    desk.events.clear()
+    desk.connector.failures = [ConnectFailedError("fake://a/", "refused")]
+    desk.link.lose()
+    await settle()
+    assert desk.names() == ["disconnect", "paused", "error", "error"]
+    first, second = await desk.publish("m1"), await desk.publish("m2")
+    await desk.vhost.wait_up()
+    await first
+    await second
+    assert desk.names()[4:] == ["connect", "resumed", "vhost_initialised"]
+    assert desk.link.confirming()[0].ids == ["m1", "m2"]
+    assert desk.vhost.stats().connects == 2
+
+
+async def test_nothing_is_published_before_the_topology_is_there(desk: Desk) -> None:
+    await desk.vhost.open()
+    desk.link.lose()
+    publication = await desk.publish("m1")
+    await publication
+    asked_at = [channel for channel in desk.link.channels if channel.asked]
+    published_at = [channel for channel in desk.link.channels if channel.published]
+    assert desk.link.channels.index(asked_at[0]) < desk.link.channels.index(published_at[0])
+    assert asked_at[0].how_ended == "closed"
+
+
+async def test_publish_that_times_out_while_down_says_how_long_and_why(desk: Desk) -> None:
+    await desk.vhost.open()
+    desk.connector.always = ConnectFailedError("fake://a/", "refused")
+    desk.link.lose()
+    publication = await desk.publish("m1", timeout=3.0)
+    with pytest.raises(
+        PublishTimeoutError, match=r"link down for 3\.0 s, last error: failed to connect.*refused"
+    ):
+        await publication
+
+
+async def test_blocked_pauses_and_unblocked_resumes(desk: Desk) -> None:
+    await desk.vhost.open()
+    assert desk.link.on_blocked is not None
+    assert desk.link.on_unblocked is not None
+    desk.link.on_blocked("low on memory")
+    publication = await desk.publish("m1")
+    await settle()
+    assert desk.link.confirming() == []
+    assert desk.vhost.link_state == "up, but blocked by the broker: low on memory"
+    desk.link.on_unblocked()
+    await publication
+    assert [event for event in desk.events if "blocked" in event[0]] == [
+        ("blocked", "low on memory", "/"),
+        ("unblocked", "/"),
+    ]
+
+
+async def test_link_lost_while_blocked_comes_back_unblocked(desk: Desk) -> None:
+    await desk.vhost.open()
+    assert desk.link.on_blocked is not None
+    desk.link.on_blocked("low on memory")
+    publication = await desk.publish("m1")
+    desk.link.lose()
+    await publication
+    assert desk.vhost.link_state == "up"
+
+
+async def test_several_who_want_the_topology_restored_share_one_run(desk: Desk) -> None:
+    await desk.vhost.open()
+    before = desk.link.asked.count(("declare_queue", "fulfil"))
+    await asyncio.gather(*(desk.vhost.restore_topology() for _ in range(5)))
+    assert desk.link.asked.count(("declare_queue", "fulfil")) == before + 1
+    await asyncio.sleep(0.25)
+    started = asyncio.get_running_loop().time()
+    await desk.vhost.restore_topology()
+    assert asyncio.get_running_loop().time() - started == pytest.approx(0.75)
+
+
+async def test_restore_that_fails_is_told_to_each(desk: Desk) -> None:
+    await desk.vhost.open()
+    link = desk.link
+
+    def refuse(operation: str, name: str) -> None:
+        if operation == "declare_queue":
+            raise ChannelClosedError(405, "RESOURCE_LOCKED")
+
+    link.before = refuse
+    results = await asyncio.gather(
+        *(desk.vhost.restore_topology() for _ in range(2)), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [TopologyError, TopologyError]
+
+
+async def test_purge_and_delete_use_a_link_of_their_own_and_close_it(desk: Desk) -> None:
+    await desk.vhost.open()
+    assert await desk.vhost.purge() == 3
+    await desk.vhost.delete()
+    assert [link.how_ended for link in desk.connector.links] == ["", "closed", "closed"]
+
+
+async def test_close_while_down_does_not_wait_for_the_link(desk: Desk) -> None:
+    await desk.vhost.open()
+    desk.connector.always = ConnectFailedError("fake://a/", "refused")
+    desk.link.lose()
+    await asyncio.sleep(20.0)
+    before = asyncio.get_running_loop().time()
+    await desk.vhost.close()
+    assert asyncio.get_running_loop().time() == before

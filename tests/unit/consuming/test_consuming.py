@@ -1,0 +1,418 @@
+"""Rows of the parity tables on consuming that no other test holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from broker_client.ackornack import AckOrNack
+from broker_client.config import Ack, Forward, Nack, Republish, Strategy
+from broker_client.config.loader import load_config
+from broker_client.consuming.setup import ConsumingSetup, ConsumingStores
+from broker_client.consuming.unacked import Unsettled
+from broker_client.errors import ChannelClosedError
+from broker_client.message import Delivery, Message, Properties
+from tests.support.consuming import ConsumerDesk
+from tests.support.eventually import eventually
+from tests.support.links import FakeChannel
+from tests.support.warp import WarpLoop, settle
+
+loop_factory = WarpLoop
+
+
+def a_setup(
+    url: str = "embedded://",
+    queue: dict[str, int] | None = None,
+    options: dict[str, Any] | None = None,
+) -> ConsumingSetup:
+    """As a Broker makes it of the whole configuration."""
+    config = load_config(
+        {
+            "vhosts": {
+                "/": {
+                    "connection": {"url": url},
+                    "queues": {"q": {"options": {"arguments": queue or {}}}},
+                    "subscriptions": {"s": {"queue": "q", "options": options or {}}},
+                }
+            }
+        }
+    )
+    return ConsumingStores(config, {}).setup(config.subscriptions["s"])
+
+
+def a_message(tag: int) -> Message:
+    delivery = Delivery("ctag", tag, False, "x", "k", b"", Properties())
+    return Message(delivery, queue="q", vhost="/", touch=lambda tag: 0.0)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# --------------------------------------------------------------------------- the session
+
+
+async def test_waits_begin_anew_once_the_consumer_was_stable() -> None:
+    async with ConsumerDesk(retry={"min": 1.0, "max": 64.0, "stable_after": 30.0}) as desk:
+        times: list[float] = []
+        desk.subscription.on("error", lambda error: times.append(now()))
+        refused = True
+
+        def refuse(operation: str, name: str) -> None:
+            if operation == "consume" and refused:
+                raise ChannelClosedError(403, "ACCESS_REFUSED")
+
+        desk.link.before = refuse
+        desk.subscription.on("message", lambda *args: None)
+        await asyncio.sleep(20.0)
+        before = [later - earlier for earlier, later in pairwise(times)]
+        refused = False
+        await asyncio.sleep(60.0)
+        assert desk.subscription.is_subscribed
+        times.clear()
+        desk.channel.fail(ChannelClosedError(541, "INTERNAL_ERROR"))
+        await settle()
+        lost = now()
+        await eventually(lambda: desk.subscription.is_subscribed, timeout=60.0)
+        assert now() - lost < before[1], "as short as the first"
+
+
+async def test_channel_is_the_subscriptions_own_and_has_no_confirms() -> None:
+    async with ConsumerDesk() as desk:
+        channel = await desk.consume()
+        assert not channel.confirms
+        desk.replace_link()
+        await settle()
+        assert desk.channel is not channel
+        assert len(desk.link.channels) == 1, "one for each session"
+
+
+async def test_operations_on_the_channel_run_one_at_a_time() -> None:
+    async with ConsumerDesk() as desk:
+        channel = await desk.consume()
+        under_way, most = 0, 0
+
+        def slow(ask: Callable[..., Any]) -> Callable[..., Any]:
+            async def asked(*args: Any, **more: Any) -> Any:
+                nonlocal under_way, most
+                under_way += 1
+                most = max(most, under_way)
+                await asyncio.sleep(1.0)
+                under_way -= 1
+                return await ask(*args, **more)
+
+            return asked
+
+        for operation in ("qos", "consume", "cancel"):
+            setattr(channel, operation, slow(getattr(channel, operation)))
+        channel.asked.clear()
+        await asyncio.gather(
+            desk.subscription.set_channel_prefetch(3),
+            desk.subscription.pause(),
+            desk.subscription.set_channel_prefetch(4),
+        )
+        channel.consumers.clear()
+        await asyncio.gather(desk.subscription.resume(), desk.subscription.cancel())
+        assert [each[0] for each in channel.asked] == ["qos", "cancel", "qos", "consume", "cancel"]
+        assert most == 1
+
+
+async def test_cancel_ends_the_wait_to_subscribe_again() -> None:
+    async with ConsumerDesk(retry={"min": 60.0, "max": 60.0}) as desk:
+        desk.listen("error")
+        channel = await desk.consume()
+        channel.fail(ChannelClosedError(541, "INTERNAL_ERROR"))
+        await settle()
+        began = now()
+        await desk.subscription.cancel()
+        assert now() == began
+        await asyncio.sleep(600.0)
+        assert desk.link.channels == [channel]
+
+
+async def test_subscription_tells_its_name_its_configuration_and_whether_it_ended() -> None:
+    async with ConsumerDesk(prefetch=3) as desk:
+        await desk.consume()
+        assert (desk.subscription.name, desk.subscription.queue) == ("orders", "fulfil")
+        assert desk.subscription.config.prefetch == 3
+        assert not desk.subscription.is_cancelled
+        await desk.subscription.cancel()
+        assert desk.subscription.is_cancelled
+
+
+async def test_consumer_that_begins_while_it_is_cancelled_is_stopped() -> None:
+    async with ConsumerDesk(close_timeout=60.0) as desk:
+        channel = await desk.consume()
+        await desk.subscription.pause()
+        channel.consumers.clear()
+        consume, answer = channel.consume, asyncio.Event()
+
+        async def answered(*args: Any, **more: Any) -> str:
+            await answer.wait()
+            return await consume(*args, **more)
+
+        channel.consume = answered  # type: ignore[method-assign] # a broker that takes its time
+        resuming = asyncio.create_task(desk.subscription.resume())
+        cancelling = asyncio.create_task(desk.subscription.cancel())
+        await settle()
+        answer.set()
+        await asyncio.gather(resuming, cancelling)
+        assert [each[0] for each in channel.asked][-2:] == ["consume", "cancel"]
+        assert desk.subscription.stats().state == "cancelled"
+
+
+# --------------------------------------------------------------------------- a delivery's way
+
+
+class Counter:
+    """Counts every redelivery as the hundredth."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def increment(self, key: str) -> int:
+        self.asked.append(key)
+        return 100
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def counted(counter: Counter) -> ConsumerDesk:
+    return ConsumerDesk(setup={"counter": counter}, redeliveries={"limit": 2})
+
+
+async def test_immediate_nack_comes_before_counting() -> None:
+    counter = Counter()
+    async with counted(counter) as desk:
+        desk.listen("redeliveries_exceeded")
+        channel = await desk.consume()
+        flag = {"immediateNack": True, "xDeath": {"count": 0, "time": {"value": 0}}}
+        headers = {"rascal": {"recovery": {"fulfil": flag}}}
+        channel.deliver(redelivered=True, headers=headers)
+        await settle()
+        assert channel.settled == [("nack", 1, False, False)]
+        assert (counter.asked, desk.events()) == ([], [])
+
+
+async def test_counting_comes_before_reading_the_body() -> None:
+    async with counted(Counter()) as desk:
+        desk.listen("redeliveries_exceeded", "invalid_content")
+        channel = await desk.consume()
+        channel.deliver(b"{", redelivered=True, content_type="application/json")
+        await settle()
+        assert desk.events() == ["redeliveries_exceeded"]
+        await desk.heard[0][1][2]()
+
+
+@pytest.mark.parametrize(
+    ("restore", "shown"),
+    [(True, ("first", "key")), (False, ("", "fulfil")), (None, ("", "fulfil"))],
+)
+async def test_copy_shows_its_first_routing_where_its_header_says_so(
+    restore: bool | None, shown: tuple[str, str]
+) -> None:
+    async with ConsumerDesk() as desk:
+        channel = await desk.consume()
+        history = {"originalExchange": "first", "originalRoutingKey": "key"}
+        if restore is not None:
+            history["restoreRoutingHeaders"] = restore  # type: ignore[assignment] # a header
+        channel.deliver(exchange="", routing_key="fulfil", headers={"rascal": history})
+        [(message, _, ack_or_nack)] = desk.kept
+        assert (message.exchange, message.routing_key) == shown
+        await ack_or_nack()
+
+
+# --------------------------------------------------------------------------- strategies
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Ack(defer=5.0),
+        Nack(defer=5.0),
+        Nack(requeue=True, defer=5.0),
+        Republish(defer=5.0),
+        Forward(publication="p", defer=5.0),
+    ],
+    ids=str,
+)
+async def test_every_strategy_waits_with_the_message_unsettled(strategy: Strategy) -> None:
+    async with ConsumerDesk() as desk:
+        sent: list[str] = []
+
+        async def forward_copy(publication: str, *more: Any) -> None:
+            sent.append(publication)
+
+        desk.forward_copy = forward_copy  # type: ignore[assignment] # the test's own
+        channel = await desk.consume()
+        channel.deliver()
+        began = now()
+        settling = asyncio.create_task(desk.kept[0][2]("bad", strategy))
+        await asyncio.sleep(4.9)
+        assert (channel.settled, desk.republished, sent) == ([], [], [])
+        assert desk.subscription.stats().unsettled == 1
+        await settling
+        assert now() - began == pytest.approx(5.0)
+        assert len(channel.settled) == 1
+
+
+async def test_strategy_ack_of_all_acks_everything_before_it() -> None:
+    async with ConsumerDesk() as desk:
+        channel = await desk.consume()
+        for _ in range(3):
+            channel.deliver()
+        await desk.kept[1][2]("bad", Ack(), all=True)
+        assert channel.settled == [("ack", 2, True)]
+        assert desk.subscription.stats().unsettled == 1
+        await desk.kept[2][2]()
+
+
+# --------------------------------------------------------------------------- hops
+
+
+def travelled(**queues: dict[str, int]) -> dict[str, Any]:
+    return {"rascal": {"recovery": queues}}
+
+
+@pytest.mark.parametrize(
+    ("headers", "copied"),
+    [
+        ({}, True),
+        (travelled(fulfil={"republished": 2}, other={"forwarded": 1}), True),
+        (travelled(fulfil={"republished": 2}, other={"forwarded": 2}), False),
+        (travelled(other={"republished": 9}), False),
+        ({"rascal": "nonsense"}, True),
+        ({"rascal": {"recovery": ["nonsense"]}}, True),
+        ({"rascal": {"recovery": {"fulfil": {"republished": "nonsense"}}}}, True),
+    ],
+)
+async def test_hops_over_all_queues_are_limited(headers: dict[str, Any], copied: bool) -> None:
+    async with ConsumerDesk(max_hops=4, recovery=[Republish(), Nack()]) as desk:
+        channel = await desk.consume()
+        channel.deliver(headers=headers)
+        await desk.kept[0][2]("bad")
+        assert len(desk.republished) == copied
+        assert channel.settled == [("ack", 1, False) if copied else ("nack", 1, False, False)]
+
+
+# --------------------------------------------------------------------------- time that runs out
+
+
+def limited(**settings: Any) -> ConsumerDesk:
+    return ConsumerDesk(setup={"settle_within": 10.0}, **settings)
+
+
+async def test_delivery_is_told_of_when_most_of_its_time_is_over() -> None:
+    async with limited() as desk:
+        desk.listen("ack_due")
+        channel = await desk.consume()
+        channel.deliver()
+        await asyncio.sleep(1.0)
+        channel.deliver()
+        channel.deliver()
+        await asyncio.sleep(6.9)
+        assert desk.heard == []
+        await desk.kept[1][2]()
+        await asyncio.sleep(0.2)
+        [(_, (message, left))] = desk.heard
+        assert (message.message_id, left) == ("m1", pytest.approx(2.0))
+        await asyncio.sleep(1.0)
+        assert [args[0].message_id for _, args in desk.heard] == ["m1", "m3"]
+        await asyncio.sleep(60.0)
+        assert len(desk.heard) == 2, "once each"
+        channel.deliver()
+        await asyncio.sleep(8.1)
+        assert len(desk.heard) == 3, "and the next after a rest"
+        for _, _, ack_or_nack in (desk.kept[0], *desk.kept[2:]):
+            await ack_or_nack()
+
+
+async def test_delivery_that_was_touched_has_its_time_again() -> None:
+    async with limited() as desk:
+        desk.listen("ack_due")
+        channel = await desk.consume()
+        touched: list[int] = []
+
+        def touch(delivery_tag: int) -> float:
+            touched.append(delivery_tag)
+            return 10.0
+
+        channel.touch = touch  # type: ignore[method-assign] # a broker that can
+        channel.deliver()
+        for _ in range(3):
+            await asyncio.sleep(7.0)
+            assert desk.kept[0][0].touch() == 10.0
+        assert (touched, desk.heard) == ([1, 1, 1], [])
+        await asyncio.sleep(8.1)
+        assert desk.events() == ["ack_due"]
+        await desk.kept[0][2]()
+
+
+async def test_delivery_of_a_lost_channel_is_not_told_of() -> None:
+    async with limited() as desk:
+        desk.listen("ack_due")
+        (await desk.consume()).deliver()
+        desk.replace_link()
+        await asyncio.sleep(60.0)
+        assert desk.heard == []
+
+
+async def test_many_deliveries_are_looked_at_a_few_times_only() -> None:
+    looks = 0
+    setup = a_setup(queue={"x-message-timeout": 10_000})
+    in_hand = Unsettled(setup, None, lambda event, *args: True)  # type: ignore[arg-type] # none
+    watch = in_hand._watch
+    assert watch is not None
+    tell = watch._look
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        tell()
+
+    watch._look = look
+    channel = FakeChannel()
+    for number in range(1_000):
+        in_hand.add(AckOrNack(in_hand, channel, a_message(number + 1)))
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(20.0)
+    assert 10 < looks < 60
+    assert all(settle.due == float("inf") for settle in in_hand._by_tag.values())
+
+
+async def test_time_that_nobody_listens_for_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with limited() as desk:
+        (await desk.consume()).deliver()
+        with caplog.at_level(logging.WARNING):
+            await asyncio.sleep(8.1)
+        assert "message m1 is unsettled, and its broker waits 2 s more" in caplog.text
+        await desk.kept[0][2]()
+
+
+@pytest.mark.parametrize(
+    ("url", "queue", "consumer", "expected"),
+    [
+        ("embedded://", {}, {}, 60.0),
+        ("embedded://", {"x-message-timeout": 5_000}, {}, 5.0),
+        ("embedded://", {"x-message-timeout": 5_000}, {"x-message-timeout": 700}, 0.7),
+        ("amqp://localhost", {}, {}, None),
+        ("amqp://localhost", {"x-consumer-timeout": 900_000}, {}, 900.0),
+        ("amqp://localhost", {}, {"x-consumer-timeout": 60_000}, 60.0),
+    ],
+)
+def test_nearest_time_out_that_the_configuration_tells_counts(
+    url: str, queue: dict[str, int], consumer: dict[str, int], expected: float | None
+) -> None:
+    assert a_setup(url, queue, {"arguments": consumer}).settle_within == expected
+
+
+def test_without_acks_nothing_is_due() -> None:
+    assert a_setup(options={"no_ack": True}).settle_within is None

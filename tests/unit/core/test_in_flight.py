@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from broker_client.core.in_flight import InFlightLedger
+from broker_client.errors import StaleDeliveryError
+
+
+@pytest.fixture
+def ledger() -> InFlightLedger[str]:
+    return InFlightLedger()
+
+
+def test_tags_start_at_one_and_count_those_settled_as_they_were_sent(
+    ledger: InFlightLedger[str],
+) -> None:
+    assert (ledger.start("a", 1.0), ledger.issue(), ledger.start("b", 1.0)) == (1, 2, 3)
+
+
+def test_a_settled_delivery_never_expires(ledger: InFlightLedger[str]) -> None:
+    tag = ledger.start("a", 60.0)
+    assert ledger.settle(tag) == "a"
+    assert ledger.settle(tag) is None
+    assert (ledger.next_deadline(), ledger.expire(1e9)) == (None, [])
+
+
+def test_a_delivery_without_deadline_stays(ledger: InFlightLedger[str]) -> None:
+    ledger.start("a", None)
+    assert (ledger.expire(1e9), len(ledger)) == ([], 1)
+
+
+def test_moving_what_is_not_in_flight_is_refused_and_changes_nothing(
+    ledger: InFlightLedger[str],
+) -> None:
+    with pytest.raises(StaleDeliveryError, match="delivery 1 is not in flight"):
+        ledger.move(1, 5.0)
+    assert ledger.next_deadline() is None
+
+
+def test_settle_through_takes_up_to_the_tag_in_order(ledger: InFlightLedger[str]) -> None:
+    for entry in "abc":
+        ledger.start(entry, 1.0)
+    assert (ledger.settle_through(2), ledger.settle_all()) == (["a", "b"], ["c"])
+
+
+def test_a_time_out_is_forgiven_once(ledger: InFlightLedger[str]) -> None:
+    ledger.start("a", 1.0)
+    assert not ledger.forgives(1)
+    ledger.expire(1.0)
+    assert (ledger.forgives(1), ledger.forgives(1)) == (True, False)
+
+
+def test_what_is_remembered_of_time_outs_is_bounded_and_old_ones_stay_forgiven(
+    ledger: InFlightLedger[str],
+) -> None:
+    for _ in range(5_000):
+        ledger.start("a", 1.0)
+    alive = ledger.start("b", 9.0)
+    ledger.expire(1.0)
+    assert len(ledger._lapsed) == 1_000
+    assert ledger.forgives(1)
+    assert ledger.forgives(5_000)
+    assert not ledger.forgives(alive)
+    assert not ledger.forgives(9_999)

@@ -1,0 +1,40 @@
+import time
+
+import pytest
+
+from broker_client.runtime.clock import ManualClock, SystemClock
+
+
+def test_system_clock_starts_at_wall_time() -> None:
+    before = time.time()
+    now = SystemClock().now()
+    assert before - 0.1 <= now <= time.time() + 0.1
+
+
+def test_system_clock_ignores_a_jump_of_wall_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SystemClock()
+    before = clock.now()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert before <= clock.now() < before + 5
+
+
+def test_system_clock_moves_with_monotonic_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 50.0)
+    clock = SystemClock()
+    monkeypatch.setattr(time, "monotonic", lambda: 52.5)
+    assert clock.now() == 1_002.5
+
+
+def test_manual_clock_moves_only_when_told() -> None:
+    clock = ManualClock(100.0)
+    assert clock.now() == clock.now() == 100.0
+    assert clock.advance(2.5) == 102.5
+    assert clock.now() == 102.5
+
+
+def test_manual_clock_refuses_to_go_back() -> None:
+    clock = ManualClock()
+    with pytest.raises(ValueError, match="time does not go back"):
+        clock.advance(-1)
+    assert clock.now() == ManualClock().now()
