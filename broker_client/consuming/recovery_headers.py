@@ -7,10 +7,12 @@ as it was delivered, never from headers that a handler may have changed.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from broker_client.amqp.x_death import REJECTED, X_DEATH, dead_lettered, find_death
 from broker_client.config import ForwardOptions, Republish
 from broker_client.message import (
     PERSISTENT,
@@ -23,8 +25,6 @@ from broker_client.message import (
 )
 
 _ERROR_TEXT_LIMIT = 1024  # characters
-_X_DEATH = "x-death"
-_REJECTED = "rejected"
 
 
 def recovery_headers(
@@ -67,7 +67,7 @@ def republished(message: Message, error: BaseException | str, strategy: Republis
     )
     if strategy.immediate_nack:
         # the flag takes the place of the counters.
-        death = _rejection(headers, message.queue)
+        death = find_death(headers, message.queue, REJECTED)
         headers[RASCAL]["recovery"][message.queue] = {
             "immediateNack": True,
             "xDeath": death if death is not None else {"count": 0, "time": {"value": 0}},
@@ -84,7 +84,7 @@ def republished(message: Message, error: BaseException | str, strategy: Republis
 def without_x_death(headers: dict[str, Any]) -> dict[str, Any]:
     """`headers` less the deaths, so that RabbitMQ does not take a message that goes in a circle
     for one that nobody steers, and drop it."""
-    headers.pop(_X_DEATH, None)
+    headers.pop(X_DEATH, None)
     return headers
 
 
@@ -138,7 +138,7 @@ def is_to_be_nacked(delivery: Delivery, queue: str) -> bool | None:
     flagged = _recovery(delivery.properties.headers, queue)
     if not flagged or not flagged.get("immediateNack"):
         return None
-    now = _rejection(delivery.properties.headers, queue)
+    now = find_death(delivery.properties.headers, queue, REJECTED)
     if now is None:
         return True
     before = flagged.get("xDeath")
@@ -175,32 +175,16 @@ def has_lost_its_key(message: Message) -> bool:
 
 
 def dead_letter(message: Message, exchange: str) -> Outgoing:
-    """The dead letter of a rejected message, as the broker makes it, but with its first key.
-
-    RabbitMQ: `x-death` counts by queue and reason, newest first, and `expiration` goes.
-    """
-    headers = copy.deepcopy(dict(message.properties.headers or {}))
+    """The dead letter of a rejected message, as the broker makes it, but with its first key."""
     first_exchange, key = _original(message)
-    death = _rejection(headers, message.queue)
-    now = datetime.fromtimestamp(int(datetime.now(UTC).timestamp()), UTC)
-    if death is None:
-        entry = {
-            "count": 1,
-            "exchange": first_exchange,
-            "queue": message.queue,
-            "reason": _REJECTED,
-            "routing-keys": [key],
-            "time": now,
-        }
-    else:
-        entry = {**death, "count": _number(death.get("count")) + 1, "time": now}
-    before = _deaths(headers)
-    if not before:
-        headers["x-first-death-exchange"] = first_exchange
-        headers["x-first-death-queue"] = message.queue
-        headers["x-first-death-reason"] = _REJECTED
-    headers[_X_DEATH] = [entry, *(each for each in before if each is not death)]
-    properties = message.properties._replace(headers=headers, expiration=None)
+    properties = dead_lettered(
+        message.properties,
+        queue=message.queue,
+        reason=REJECTED,
+        exchange=first_exchange,
+        routing_keys=[key],
+        now=time.time(),
+    )
     return Outgoing(exchange, key, message.body, properties)
 
 
@@ -233,20 +217,6 @@ def _recovery(headers: Mapping[str, Any] | None, queue: str) -> Mapping[str, Any
     for key in (RASCAL, "recovery", queue):
         node = node.get(key) if isinstance(node, Mapping) else None
     return node if isinstance(node, Mapping) else None
-
-
-def _deaths(headers: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    deaths = (headers or {}).get(_X_DEATH)
-    return (
-        [each for each in deaths if isinstance(each, Mapping)] if isinstance(deaths, list) else []
-    )
-
-
-def _rejection(headers: Mapping[str, Any] | None, queue: str) -> Mapping[str, Any] | None:
-    for death in _deaths(headers):
-        if death.get("queue") == queue and death.get("reason") == _REJECTED:
-            return death
-    return None
 
 
 def _number(value: Any) -> int:

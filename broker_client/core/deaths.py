@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 
+from broker_client.amqp import x_death
 from broker_client.core import deadletter
 from broker_client.core.effects import Effect
 from broker_client.core.keeper import Keeper
@@ -49,17 +50,17 @@ class Deaths(ABC):
 
     def _expire(self, queue: Queue, now: float) -> None:
         while (entry := queue.pop_expired(now)) is not None:
-            self._die(entry, deadletter.EXPIRED, now)
+            self._die(entry, x_death.EXPIRED, now)
 
     def _trim(self, queue: Queue, now: float) -> None:
         while queue.limited and (over := queue.pop_overflow()) is not None:
-            self._die(over, deadletter.MAXLEN, now)
+            self._die(over, x_death.MAXLEN, now)
 
     def _over_delivery_limit(self, entry: Entry, now: float) -> bool:
         limit = entry.queue.settings.delivery_limit
         if limit is None or entry.attempts <= limit:
             return False
-        self._die(entry, deadletter.DELIVERY_LIMIT, now)
+        self._die(entry, x_death.DELIVERY_LIMIT, now)
         return True
 
     def _die(self, entry: Entry, reason: str, now: float) -> None:
@@ -106,7 +107,7 @@ class Deaths(ABC):
             observer.origin = entry
         targets = self._vhosts[queue.vhost].route(exchange, keys, headers)
         for target in targets:
-            if not deadletter.is_cycle(message, target.name, reason):
+            if not x_death.is_cycle(message.properties.headers, target.name, reason):
                 self.put(target, message, now)
             elif observer is not None:
                 observer.lost_dead_letter(entry, message, REASON_CYCLE, now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker_client.core import deadletter
+from broker_client.amqp import x_death
 from broker_client.core.effects import (
     CancelConsumer,
     CloseChannel,
@@ -57,7 +57,7 @@ class Dispatcher(Outward):
             self.observer.nacked(entry, now)
         if entry.consumer is not None:
             entry.consumer.rejected += 1
-        self._die(entry, deadletter.REJECTED, now)
+        self._die(entry, x_death.REJECTED, now)
         self._release(entry, now)
 
     def defer(self, entry: Entry, delay: float, now: float) -> None:

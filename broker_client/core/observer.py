@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from json.encoder import encode_basestring_ascii as quoted
 
-from broker_client.core.deadletter import EXPIRED as DEATH_EXPIRED
+from broker_client.amqp.x_death import EXPIRED as DEATH_EXPIRED
 from broker_client.core.queue import ChannelState, Entry
 from broker_client.events.delivery_event import (
     ACKED,

@@ -6,7 +6,7 @@ unless the queue is `unfinished`, and no dead letter unrouted.
 
 from __future__ import annotations
 
-from broker_client.core import deadletter
+from broker_client.amqp import x_death
 from broker_client.core.arguments import REJECT_PUBLISH_DLX
 from broker_client.core.deaths import Deaths
 from broker_client.core.effects import Deliver
@@ -92,7 +92,7 @@ class Outward(Deaths):
             if settings.overflow == REJECT_PUBLISH_DLX:
                 refused = self._new_entry(queue, message, now, now)
                 self.keeper.resident_bytes += refused.size_bytes  # until it is settled, soon
-                self._die(refused, deadletter.MAXLEN, now)
+                self._die(refused, x_death.MAXLEN, now)
                 self.route_dead(now)
             return False
         entry = self._new_entry(queue, message, now, now)

@@ -34,13 +34,21 @@ ARROWS = {
     "config": ("ground",),
     "amqp": ("ground",),
     "codec": ("config", "ground"),
-    "core": ("ground",),
+    "core": ("amqp", "ground"),
     "store": ("core", "amqp", "ground"),
     "node": ("store", "core", "ground"),
     "transport": ("node", "store", "core", "amqp", "config", "ground"),
     "connection": ("transport", "config", "ground"),
     "publishing": ("connection", "transport", "codec", "amqp", "config", "ground"),
-    "consuming": ("publishing", "connection", "transport", "codec", "config", "ground"),
+    "consuming": (
+        "publishing",
+        "connection",
+        "transport",
+        "codec",
+        "amqp",
+        "config",
+        "ground",
+    ),
     "broker": ("consuming", "publishing", "connection", "transport", "config", "ground"),
     "spark": ("broker", "publishing", "transport", "codec", "config", "ground"),
     "cli": ("store", "config", "ground"),
@@ -53,7 +61,14 @@ EXCEPTIONS = {("connection.vhost", "publishing")}
 """(module, room): still to be cut."""
 
 PURE = ("core", "amqp")
-PURE_MAY_USE = ("errors", "message", "runtime.deadlines", "events.delivery_event", "events.stats")
+PURE_MAY_USE = (
+    "errors",
+    "message",
+    "runtime.deadlines",
+    "events.delivery_event",
+    "events.stats",
+    "amqp",
+)
 IMPURE = {"asyncio", "socket", "ssl", "time", "random", "os", "logging", "threading", "selectors"}
 
 OWNERS = {

@@ -224,6 +224,7 @@ async def test_republished_copy_is_dead_lettered_with_its_first_key() -> None:
         "queue": "fulfil",
         "reason": "rejected",
         "routing-keys": ["placed"],
+        "original-expiration": "1000",
     }
     assert headers.pop("x-first-death-exchange") == "orders"
     assert headers.pop("x-first-death-queue") == "fulfil"

@@ -1,0 +1,101 @@
+"""The `x-death` header: how often, why and where a message was dead-lettered.
+
+RabbitMQ writes it as an array of tables, newest first, one for each queue and reason
+(https://www.rabbitmq.com/docs/dlx). This is its only reader and writer here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from broker_client.message import Properties
+
+X_DEATH = "x-death"
+
+REJECTED = "rejected"
+EXPIRED = "expired"
+MAXLEN = "maxlen"
+DELIVERY_LIMIT = "delivery_limit"
+
+Death = Mapping[str, Any]
+
+
+def deaths(headers: Mapping[str, Any] | None) -> list[Death]:
+    """The deaths that `headers` tell of, newest first; none where the header is malformed."""
+    found = (headers or {}).get(X_DEATH)
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+
+
+def find_death(headers: Mapping[str, Any] | None, queue: str, reason: str) -> Death | None:
+    """The death in `queue` for `reason`, or None."""
+    for death in deaths(headers):
+        if death.get("queue") == queue and death.get("reason") == reason:
+            return death
+    return None
+
+
+def dead_lettered(
+    properties: Properties,
+    *,
+    queue: str,
+    reason: str,
+    exchange: str,
+    routing_keys: Sequence[str],
+    now: float,
+) -> Properties:
+    """The properties of the dead letter of a message, with this death noted in its headers.
+
+    The `expiration` goes, so that the dead letter does not expire again. A death of the same
+    queue and reason is counted up and comes to the front.
+
+    Args:
+        properties: of the message; not changed.
+        queue: where it died.
+        reason: `REJECTED`, `EXPIRED`, `MAXLEN` or `DELIVERY_LIMIT`.
+        exchange: that it was published to.
+        routing_keys: that it was published with: its own, then those of its CC header.
+        now: seconds since the epoch; the header has whole seconds.
+    """
+    headers = dict(properties.headers or {})
+    before = deaths(headers)
+    same = [each for each in before if (each.get("queue"), each.get("reason")) == (queue, reason)]
+    time = datetime.fromtimestamp(int(now), UTC)
+    if same:
+        counts = (each.get("count", 1) for each in same)
+        count = sum(count for count in counts if isinstance(count, int)) + 1
+        death: dict[str, Any] = {**same[0], "count": count, "time": time}
+    else:
+        death = {
+            "count": 1,
+            "exchange": exchange,
+            "queue": queue,
+            "reason": reason,
+            "routing-keys": list(routing_keys),
+            "time": time,
+        }
+        if properties.expiration is not None:
+            death["original-expiration"] = properties.expiration
+    if not before:
+        headers["x-first-death-exchange"] = exchange
+        headers["x-first-death-queue"] = queue
+        headers["x-first-death-reason"] = reason
+    headers[X_DEATH] = [death, *(each for each in before if each not in same)]
+    return properties._replace(headers=headers, expiration=None)
+
+
+def is_cycle(headers: Mapping[str, Any] | None, queue: str, reason: str) -> bool:
+    """True when a dead letter that died for `reason` comes back to `queue` unsteered.
+
+    RabbitMQ drops such a message, since it would circle for ever. A `REJECTED` death on the way
+    shows that a consumer decides, and the message goes on.
+    """
+    if reason == REJECTED:
+        return False
+    cycle: list[Death] = []
+    for death in deaths(headers):
+        cycle.append(death)
+        if death.get("queue") == queue:
+            return all(each.get("reason") != REJECTED for each in cycle)
+    return False
