@@ -17,7 +17,7 @@ from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config.loader import Source, load_config
 from broker_client.connection.connectors import connectors_of
 from broker_client.connection.vhost import Vhost
-from broker_client.consuming.delivery_log import DeliveryLog, PublishLog
+from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.handlers import Handler
 from broker_client.consuming.redeliveries import CounterFactory
 from broker_client.consuming.setup import ConsumingStores
@@ -34,6 +34,7 @@ from broker_client.events.log import EventLog
 from broker_client.events.stats import BrokerStats
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
+from broker_client.publishing.publish_log import PublishLog
 from broker_client.publishing.publisher import Publisher, PublishReport
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import ForwardOverrides, PublishOverrides

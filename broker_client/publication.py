@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from broker_client.errors import PublishAbortedError, PublishError
 from broker_client.message import Outgoing, Returned
@@ -23,14 +23,6 @@ class Outcome(NamedTuple):
     """From the call to the confirm."""
     maybe_duplicate: bool
     """It was sent more than once, with the same message id: the broker may have it twice."""
-
-
-class PublicationKeeper(Protocol):
-    """Whoever holds the publication until it ends."""
-
-    @property
-    def is_paused(self) -> bool: ...
-    def withdraw(self, publication: Publication, error: PublishError) -> bool: ...
 
 
 WAITING, SENT, ENDED = "waiting", "sent", "ended"
@@ -51,11 +43,12 @@ class Publication(Emitter):
         "_complaint",
         "_error",
         "_event",
-        "_keeper",
         "_noticed",
+        "_paused",
         "_returned",
         "_seconds",
         "_waiters",
+        "_withdraw",
         "deadline",
         "maybe_duplicate",
         "message_id",
@@ -71,7 +64,7 @@ class Publication(Emitter):
         self,
         name: str,
         outgoing: Outgoing,
-        keeper: PublicationKeeper,
+        withdraw: Callable[[Publication, PublishError], bool],
         tasks: TaskGroup,
         *,
         started: float,
@@ -88,7 +81,8 @@ class Publication(Emitter):
         self.nacks_left = nacks_left
         self.state = WAITING
         self.maybe_duplicate = False
-        self._keeper = keeper
+        self._withdraw = withdraw
+        self._paused = False
         self._waiters: list[asyncio.Future[None]] | None = None
         self._noticed = False
         self._complaint: _Complaint | None = None
@@ -127,7 +121,7 @@ class Publication(Emitter):
 
         False when it is too late: it was sent, if only on a link that was lost since.
         """
-        return self._keeper.withdraw(self, PublishAbortedError(self.name, self.message_id))
+        return self._withdraw(self, PublishAbortedError(self.name, self.message_id))
 
     def when_ended(self, then: Callable[[PublishError | None], None]) -> None:
         """Call `then`, with what went wrong or None, as soon as it has ended."""
@@ -141,7 +135,7 @@ class Publication(Emitter):
         """True after its `success`, `return` or `error`."""
         return self.state is ENDED
 
-    # ------------------------------------------------------------------ for the keeper
+    # ------------------------------------------------------------------ for the publish queue
 
     def succeed(self, now: float) -> None:
         """It is confirmed (or written, without confirms)."""
@@ -160,6 +154,7 @@ class Publication(Emitter):
 
     def pause(self) -> None:
         """It waits because the link is down."""
+        self._paused = True
         self.emit("paused", self.message_id)
 
     def _end(self, event: str) -> None:
@@ -190,7 +185,7 @@ class Publication(Emitter):
         if self._event == event:
             self._withdraw_complaint()
             asyncio.get_running_loop().call_soon(self._tell_late, event, listener, self._told())
-        elif event == "paused" and self.state is WAITING and self._keeper.is_paused:
+        elif event == "paused" and self.state is WAITING and self._paused:
             asyncio.get_running_loop().call_soon(
                 self._tell_late, event, listener, (self.message_id,)
             )

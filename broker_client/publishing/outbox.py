@@ -2,10 +2,10 @@
 
 The outbox is a durable queue of the built-in broker, in a file, in front of a vhost's publish
 queue. A publish is accepted once it is committed there. One consumer takes them out again in
-order, gives them to the publish queue, and acks each when the far broker has confirmed it; what a
-crash leaves unacked is sent again by whoever opens the file next, with the same message id. What
-the far broker will not have, since no queue is bound or it refuses, goes to a second queue in the
-file, `outbox.failed`, for a person to look at.
+order, gives them to the publish queue, and acks each when the far broker has confirmed it. What a
+crash leaves unacked is sent again by the next process that opens the file, with the same message
+id. What the far broker does not take, because no queue is bound or it refuses the message, goes to
+a second queue in the file, `outbox.failed`, for a person to look at.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from broker_client.publication import Publication
 from broker_client.publishing.queue import PublishQueue
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel, Connector, ConsumerCallbacks, Link
+from broker_client.transport.confirms import ConfirmLedger
 
 log = logging.getLogger("broker_client.outbox")
 
@@ -65,7 +66,7 @@ class Outbox:
         self._link: Link | None = None
         self._writer: Channel | None = None
         self._reader: Channel | None = None
-        self._stored: dict[int, asyncio.Future[None]] = {}  # by sequence number of the writer
+        self._unstored: ConfirmLedger[asyncio.Future[None]] = ConfirmLedger()
         self._mine: dict[int, Publication] = {}  # accepted by us, by the number in its envelope
         self._accepted = 0
         self._taken: deque[Delivery] = deque()
@@ -122,7 +123,7 @@ class Outbox:
         number = self._accepted
         self._mine[number] = publication
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stored[writer.next_publish_seq] = stored
+        self._unstored.add(writer.next_publish_seq, [stored])
         try:
             await writer.publish([_sealed(publication.name, publication.outgoing, number)])
             # Shielded: once written it will be sent, whoever waits for it.
@@ -132,9 +133,8 @@ class Outbox:
             raise
 
     def _on_stored(self, first: int, last: int, acked: bool) -> None:
-        for seq in range(first, last + 1):
-            stored = self._stored.pop(seq, None)
-            if stored is None or stored.done():
+        for stored in self._unstored.settle(first, last):
+            if stored.done():
                 continue
             if acked:
                 stored.set_result(None)
@@ -146,8 +146,7 @@ class Outbox:
         self._fail_stored(error)
 
     def _fail_stored(self, error: BrokerClientError) -> None:
-        waiting, self._stored = self._stored, {}
-        for stored in waiting.values():
+        for stored in self._unstored.take_all():
             if not stored.done():
                 stored.set_exception(error)
                 stored.exception()  # seen here, should the caller have gone
@@ -170,7 +169,7 @@ class Outbox:
                 publication = Publication(
                     name,
                     outgoing,
-                    self._queue,
+                    self._queue.withdraw,
                     self._tasks,
                     started=asyncio.get_running_loop().time(),
                     timeout=0.0,
@@ -196,7 +195,7 @@ class Outbox:
         # Otherwise we are closing: it stays in the file, for the next time.
 
     async def close(self) -> None:
-        """Let go of the file; what is not confirmed stays in it. Harmless twice."""
+        """Let go of the file; what is not confirmed stays in it. May be called more than once."""
         self._closing = True
         if self._writer is not None:
             self._fail_stored(ChannelClosedError(0, "the broker was shut down"))

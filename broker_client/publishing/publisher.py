@@ -19,7 +19,7 @@ from broker_client.publishing.requests import Reply, Requests
 from broker_client.publishing.template import (
     ForwardOverrides,
     PublishOverrides,
-    Route,
+    Template,
     check_overrides,
 )
 from broker_client.runtime.tasks import TaskGroup
@@ -50,22 +50,22 @@ class Publisher:
         self._config = config
         self._vhosts = vhosts
         self._tasks = tasks
-        self._routes: dict[str, Route] = {}
+        self._templates: dict[str, Template] = {}
         self._requests: dict[str, Requests] = {}
 
     def __repr__(self) -> str:
-        return f"<Publisher: {len(self._routes)} publications used>"
+        return f"<Publisher: {len(self._templates)} publications used>"
 
     async def publish(
         self, name: str, content: Any, routing_key: str | None, overrides: PublishOverrides
     ) -> Publication:
         """See `Broker.publish`."""
         started = asyncio.get_running_loop().time()
-        route = self._route(name)
+        template = self._template(name)
         if overrides:
             check_overrides(overrides)
         body, content_type = contents.encode(content)
-        return await self._publish(route, body, content_type, routing_key, overrides, started)
+        return await self._publish(template, body, content_type, routing_key, overrides, started)
 
     async def forward(
         self,
@@ -76,23 +76,23 @@ class Publisher:
     ) -> Publication:
         """See `Broker.forward`."""
         started = asyncio.get_running_loop().time()
-        route = self._route(name)
+        template = self._template(name)
         if overrides:
             check_overrides(overrides, forward=True)
-        key = routing_key or route.config.routing_key or message.routing_key
+        key = routing_key or template.config.routing_key or message.routing_key
         return await self._publish(
-            route,
+            template,
             message.body,
             message.properties.content_type,
             key,
-            route.forwarded(message, key, overrides),
+            template.forwarded(message, key, overrides),
             started,
             encrypted=encryption_note(message.properties) is not None,
         )
 
     async def _publish(
         self,
-        route: Route,
+        template: Template,
         body: bytes,
         content_type: str | None,
         routing_key: str | None,
@@ -101,16 +101,18 @@ class Publisher:
         *,
         encrypted: bool = False,
     ) -> Publication:
-        config, vhost = route.config, route.vhost
-        outgoing = route.outgoing(body, content_type, routing_key, overrides, encrypted=encrypted)
+        config, vhost = template.config, template.vhost
+        outgoing = template.outgoing(
+            body, content_type, routing_key, overrides, encrypted=encrypted
+        )
         delay = overrides.get("delay", config.delay)
         if delay:
-            outgoing = await self._delayed(route, outgoing, delay)
+            outgoing = await self._delayed(template, outgoing, delay)
         outbox = vhost.outbox if config.confirm else None
         publication = Publication(
             config.name,
             outgoing,
-            vhost.publish_queue,
+            vhost.publish_queue.withdraw,
             self._tasks,
             started=started,
             # What is in the outbox is sent, however long the broker is away.
@@ -123,24 +125,24 @@ class Publisher:
             await vhost.publish_queue.put(publication, confirm=config.confirm)
         return publication
 
-    async def _delayed(self, route: Route, outgoing: Outgoing, delay: float) -> Outgoing:
+    async def _delayed(self, template: Template, outgoing: Outgoing, delay: float) -> Outgoing:
         """`outgoing` so that it arrives `delay` seconds late: by our own broker, or by a queue."""
         check_delay(delay)
-        if route.vhost.is_embedded:
+        if template.vhost.is_embedded:
             return delayed_by_header(outgoing, delay)
         step = step_for(outgoing.exchange, delay)
-        await route.vhost.prepare_delay(step)
+        await template.vhost.prepare_delay(step)
         return outgoing._replace(exchange=step.name)
 
-    def _route(self, name: str) -> Route:
-        route = self._routes.get(name)
-        if route is None:
+    def _template(self, name: str) -> Template:
+        template = self._templates.get(name)
+        if template is None:
             config = self._config.find_publication(name)
             if config is None:
                 raise UnknownNameError("publication", name, list(self._config.publications))
-            route = Route(self._config, config, self._vhosts[config.vhost])
-            self._routes[name] = route
-        return route
+            template = Template(self._config, config, self._vhosts[config.vhost])
+            self._templates[name] = template
+        return template
 
     # ------------------------------------------------------------------ many
 
@@ -176,14 +178,14 @@ class Publisher:
         self, name: str, content: Any, routing_key: str | None, overrides: PublishOverrides
     ) -> Reply:
         """See `Broker.request`."""
-        vhost = self._route(name).vhost
+        vhost = self._template(name).vhost
         check_overrides(overrides)
         requests = self._requests.get(vhost.name)
         if requests is None:
             requests = self._requests[vhost.name] = Requests(vhost)
         timeout = overrides.get("timeout", _REQUEST_TIMEOUT)
 
-        async def publish(*, reply_to: str, correlation_id: str) -> Publication:
+        async def publish(reply_to: str, correlation_id: str) -> Publication:
             given: PublishOverrides = {
                 "persistent": False,  # its answer does not outlive us either
                 "expiration": timeout,
@@ -219,17 +221,19 @@ class Publisher:
         of it (as in rascal). The copy also gets a CC of ``<queue>.<routing key>``, by which an
         exchange behind it can lead it back to the queue it failed in.
         """
-        route = self._route(publication)
-        outgoing = route.copy(message, headers, routing_key)
-        if route.config.delay:
-            outgoing = await self._delayed(route, outgoing, route.config.delay)
-        await self._confirmed(route.vhost, route.config.name, outgoing, route.config.timeout)
+        template = self._template(publication)
+        outgoing = template.copy(message, headers, routing_key)
+        if template.config.delay:
+            outgoing = await self._delayed(template, outgoing, template.config.delay)
+        await self._confirmed(
+            template.vhost, template.config.name, outgoing, template.config.timeout
+        )
 
     async def _confirmed(self, vhost: Vhost, name: str, outgoing: Outgoing, timeout: float) -> None:
         publication = Publication(
             name,
             outgoing,
-            vhost.publish_queue,
+            vhost.publish_queue.withdraw,
             self._tasks,
             started=asyncio.get_running_loop().time(),
             timeout=timeout,

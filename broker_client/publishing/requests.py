@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from broker_client.codec import content
+from broker_client.connection.vhost import Vhost
 from broker_client.errors import (
     BrokerClientError,
     InvalidContentError,
@@ -16,9 +18,13 @@ from broker_client.errors import (
 )
 from broker_client.message import Delivery, Message
 from broker_client.publication import Publication
-from broker_client.transport.base import Channel, ConsumerCallbacks, Link
+from broker_client.transport.base import Channel, ConsumerCallbacks
 
 log = logging.getLogger("broker_client.requests")
+
+
+SendRequest = Callable[[str, str], Awaitable[Publication]]
+"""Publishes a request: called with the reply queue and the correlation id."""
 
 
 class Reply(NamedTuple):
@@ -26,20 +32,6 @@ class Reply(NamedTuple):
 
     message: Message
     content: Any
-
-
-class RequestVhost(Protocol):
-    """The vhost requests go out in."""
-
-    @property
-    def name(self) -> str: ...
-    async def wait_up(self) -> Link: ...
-
-
-class PublishRequest(Protocol):
-    """Sends one request off."""
-
-    async def __call__(self, *, reply_to: str, correlation_id: str) -> Publication: ...
 
 
 class Requests:
@@ -50,7 +42,7 @@ class Requests:
     another queue. An answer nobody waits for (any more) is dropped and counted.
     """
 
-    def __init__(self, vhost: RequestVhost) -> None:
+    def __init__(self, vhost: Vhost) -> None:
         self._vhost = vhost
         self._channel: Channel | None = None
         self._queue = ""
@@ -62,7 +54,7 @@ class Requests:
     def __repr__(self) -> str:
         return f"<Requests {self._vhost.name}: {len(self._waiting)} waiting>"
 
-    async def call(self, name: str, publish: PublishRequest, timeout: float) -> Reply:
+    async def call(self, name: str, publish: SendRequest, timeout: float) -> Reply:
         """Send a request off and wait for its answer.
 
         Args:
@@ -83,7 +75,7 @@ class Requests:
             async with deadline:
                 queue = await self._reply_queue()
                 self._waiting[correlation_id] = waiter
-                publication = await publish(reply_to=queue, correlation_id=correlation_id)
+                publication = await publish(queue, correlation_id)
                 outcome = asyncio.ensure_future(_outcome(publication))
                 both: set[asyncio.Future[Any]] = {waiter, outcome}
                 try:

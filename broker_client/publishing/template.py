@@ -96,7 +96,7 @@ _FORWARDED = (
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 
 
-class Route:
+class Template:
     """A publication, made ready once: publishing fills in what differs from message to message."""
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Route:
         "_before_id",
         "_is_queue",
         "_mandatory",
-        "_template",
+        "_properties",
         "config",
         "exchange",
         "routing_key",
@@ -118,7 +118,7 @@ class Route:
         self._is_queue = config.queue is not None
         options = config.options
         self._mandatory = options.mandatory
-        self._template = Properties(
+        self._properties = Properties(
             content_type=options.content_type,
             content_encoding=options.content_encoding,
             headers=options.headers or None,
@@ -131,9 +131,9 @@ class Route:
             user_id=options.user_id,
             app_id=options.app_id,
         )
-        check_publish(Outgoing(self.exchange, self.routing_key, b"", self._template))
+        check_publish(Outgoing(self.exchange, self.routing_key, b"", self._properties))
         before = Properties._fields.index("message_id")
-        self._before_id, self._after_id = self._template[1:before], self._template[before + 1 :]
+        self._before_id, self._after_id = self._properties[1:before], self._properties[before + 1 :]
 
     def forwarded(
         self, message: Message, key: str, overrides: ForwardOverrides
@@ -143,19 +143,19 @@ class Route:
         Its headers tell where it came from, as rascal's do, and a CC of
         ``<queue>.<routing key>`` lets an exchange lead the copy back to that queue.
         """
-        properties, template = message.properties, self._template
+        properties, ours = message.properties, self._properties
         given: PublishOverrides = {}
         for name in _FORWARDED:
             value = getattr(properties, name)
-            if value is not None and getattr(template, name) is None:
+            if value is not None and getattr(ours, name) is None:
                 given[name] = value  # type: ignore[literal-required] # a name out of _FORWARDED
         if properties.delivery_mode is not None:
             given["persistent"] = properties.delivery_mode == PERSISTENT
-        if template.expiration is None and (properties.expiration or "").isdecimal():
+        if ours.expiration is None and (properties.expiration or "").isdecimal():
             given["expiration"] = int(properties.expiration or "") / 1000
         given.update(overrides)
         # The copy goes where its publication sends it, not to all the places of the first.
-        said = {**(template.headers or {}), **overrides.get("headers", {})}
+        said = {**(ours.headers or {}), **overrides.get("headers", {})}
         headers = {**(properties.headers or {}), "BCC": None, **said}
         if headers["BCC"] is None:
             del headers["BCC"]
@@ -206,7 +206,7 @@ class Route:
             overrides: what the call says.
             encrypted: `body` is encrypted already.
         """
-        content_type = self._template.content_type or content_type
+        content_type = self._properties.content_type or content_type
         message_id = overrides.get("message_id") or token_hex(16)
         properties: Properties = _new(
             Properties, (content_type, *self._before_id, message_id, *self._after_id)

@@ -1,8 +1,8 @@
 """Publishing that is done only when everything is confirmed, for tasks of an executor.
 
-A task hands over its messages and waits for the last confirm. Unconfirmed messages sit in a ledger
-under their sequence number, a window of them at most; what is nacked, or lost with its channel, is
-sent again with the same message id. The link stays open from task to task.
+A task hands over its messages and waits for the last confirm. A window of messages at most is
+unconfirmed; what is nacked, or lost with its channel, is sent again with the same message id. The
+link stays open from task to task.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker_client.message import Outgoing, Returned
 from broker_client.spark.endpoints import connect_any
 from broker_client.spark.errors import SinkError
 from broker_client.transport.base import Channel, Connector, Link
+from broker_client.transport.confirms import ConfirmLedger
 
 log = logging.getLogger("broker_client.spark.sink")
 
@@ -116,7 +117,7 @@ class Job:
         self._link = link
         self._terms = terms
         self._channel: Channel | None = None
-        self._ledger: dict[int, _Entry] = {}
+        self._ledger: ConfirmLedger[_Entry] = ConfirmLedger()
         self._by_id: dict[str, _Entry] = {}
         self._again: list[_Entry] = []
         self._wake = asyncio.Event()
@@ -169,12 +170,10 @@ class Job:
             channel = await self._usable_channel()
         except TransportError as error:
             raise self._failed(str(error), entries) from error
-        seq = channel.next_publish_seq
+        self._ledger.add(channel.next_publish_seq, entries)
         for entry in entries:
             entry.attempts += 1
-            self._ledger[seq] = entry
             self._by_id[entry.message_id] = entry
-            seq += 1
         self.counts.max_in_flight = max(self.counts.max_in_flight, self._in_flight)
         try:
             await channel.publish([entry.message for entry in entries])
@@ -213,7 +212,7 @@ class Job:
         if self._lost is not None:
             reason, self._lost = self._lost, None
             if isinstance(reason, ChannelClosedError) and reason.reply_code:
-                raise self._failed(str(reason), list(self._ledger.values())) from reason
+                raise self._failed(str(reason), list(self._ledger)) from reason
             log.warning("%d publishes in doubt: %s; sending them again", len(self._ledger), reason)
             self._channel = None
             self._link.drop()
@@ -233,16 +232,12 @@ class Job:
 
     def _retry_all(self) -> None:
         """All that is unconfirmed goes out again, in order."""
-        self._again = [*self._ledger.values(), *self._again]
-        self._ledger.clear()
+        self._again = [*self._ledger.take_all(), *self._again]
 
     # ------------------------------------------------------------------ news from the channel
 
     def _confirmed(self, first: int, last: int, acked: bool) -> None:
-        for seq in range(first, last + 1):
-            entry = self._ledger.pop(seq, None)
-            if entry is None:
-                continue
+        for entry in self._ledger.settle(first, last):
             if not acked:
                 self.counts.nacked += 1
                 self._again.append(entry)

@@ -14,31 +14,29 @@ from tests.support.warp import WarpLoop, settle
 loop_factory = WarpLoop
 
 
-class Keeper:
-    """Holds nothing; `is_paused` and the answer to `withdraw` are the test's."""
+class Withdrawals(list[PublishError]):
+    """What a publication asked to be withdrawn with; each is granted."""
 
-    def __init__(self) -> None:
-        self.is_paused = False
-        self.withdrawn: list[PublishError] = []
-
-    def withdraw(self, publication: Publication, error: PublishError) -> bool:
-        self.withdrawn.append(error)
+    def __call__(self, publication: Publication, error: PublishError) -> bool:
+        self.append(error)
         return True
 
 
 @pytest.fixture
-def keeper() -> Keeper:
-    return Keeper()
-
-
-def a_publication(keeper: Keeper) -> Publication:
-    outgoing = Outgoing("orders", "placed", b"x", Properties(message_id="m1"))
-    return Publication("orders", outgoing, keeper, TaskGroup("test"), started=1_000.0, timeout=10.0)
+def withdrawals() -> Withdrawals:
+    return Withdrawals()
 
 
 @pytest.fixture
-def publication(keeper: Keeper) -> Publication:
-    return a_publication(keeper)
+def publication(withdrawals: Withdrawals) -> Publication:
+    return a_publication(withdrawals)
+
+
+def a_publication(withdrawals: Withdrawals, *, timeout: float = 10.0) -> Publication:
+    outgoing = Outgoing("orders", "placed", b"x", Properties(message_id="m1"))
+    return Publication(
+        "orders", outgoing, withdrawals, TaskGroup("test"), started=1_000.0, timeout=timeout
+    )
 
 
 NACKED = PublishNackedError("orders", "m1", "orders", "placed")
@@ -106,9 +104,9 @@ async def test_late_listener_taken_off_before_it_was_told_hears_nothing(
 
 
 async def test_listener_that_comes_while_it_is_paused_is_told_so(
-    publication: Publication, keeper: Keeper
+    publication: Publication, withdrawals: Withdrawals
 ) -> None:
-    keeper.is_paused = True
+    publication.pause()
     heard: list[str] = []
     publication.on("paused", heard.append)
     await settle()
@@ -116,9 +114,9 @@ async def test_listener_that_comes_while_it_is_paused_is_told_so(
 
 
 async def test_once_for_paused_that_comes_late_is_told_once(
-    publication: Publication, keeper: Keeper
+    publication: Publication, withdrawals: Withdrawals
 ) -> None:
-    keeper.is_paused = True
+    publication.pause()
     heard: list[str] = []
     publication.once("paused", heard.append)
     await settle()
@@ -182,9 +180,9 @@ async def test_await_that_is_cancelled_changes_nothing_for_the_others(
 
 
 async def test_failure_that_nobody_notices_is_logged_once_nobody_can(
-    keeper: Keeper, caplog: pytest.LogCaptureFixture
+    withdrawals: Withdrawals, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publication = a_publication(keeper)
+    publication = a_publication(withdrawals)
     publication.fail(NACKED)
     assert caplog.text == ""
     del publication
@@ -194,9 +192,9 @@ async def test_failure_that_nobody_notices_is_logged_once_nobody_can(
 
 @pytest.mark.parametrize("how", ["listens", "awaits", "awaits later", "listens later"])
 async def test_failure_that_somebody_notices_is_not_logged(
-    keeper: Keeper, caplog: pytest.LogCaptureFixture, how: str
+    withdrawals: Withdrawals, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    publication = a_publication(keeper)
+    publication = a_publication(withdrawals)
 
     async def wait(publication: Publication) -> None:
         with pytest.raises(PublishNackedError):
@@ -219,24 +217,15 @@ async def test_failure_that_somebody_notices_is_not_logged(
     assert caplog.text == ""
 
 
-async def test_abort_asks_the_keeper_to_withdraw_it(
-    publication: Publication, keeper: Keeper
-) -> None:
+async def test_abort_withdraws_it(publication: Publication, withdrawals: Withdrawals) -> None:
     assert publication.abort()
-    [error] = keeper.withdrawn
+    [error] = withdrawals
     assert isinstance(error, PublishAbortedError)
     assert error.message_id == "m1"
 
 
-async def test_no_timeout_means_no_deadline(keeper: Keeper) -> None:
-    publication = Publication(
-        "orders",
-        Outgoing("", "q", b"", Properties()),
-        keeper,
-        TaskGroup("test"),
-        started=1_000.0,
-        timeout=0.0,
-    )
+async def test_no_timeout_means_no_deadline(withdrawals: Withdrawals) -> None:
+    publication = a_publication(withdrawals, timeout=0.0)
     assert publication.deadline == float("inf")
 
 

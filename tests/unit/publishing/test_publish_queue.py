@@ -68,7 +68,7 @@ class Desk:
         publication = Publication(
             name,
             Outgoing("orders", key, body, Properties(message_id=message_id), mandatory=True),
-            self.queue,
+            self.queue.withdraw,
             self.tasks,
             started=asyncio.get_running_loop().time(),
             timeout=more.pop("timeout", 10.0),
@@ -911,10 +911,9 @@ async def test_drain_says_when_time_was_too_short(desk: Desk) -> None:
 
 
 async def test_close_ends_all_that_is_left_and_says_which_was_sent() -> None:
-    desk = Desk(max_in_flight=2)
+    desk = Desk(max_in_flight=2, max_queued=4)
     made = await desk.publish(4)
     waiting = desk.make()
-    desk.queue.config = PublishQueueConfig(max_queued=4)
     put = asyncio.create_task(desk.queue.put(waiting, confirm=True))
     await settle()
     await desk.close()

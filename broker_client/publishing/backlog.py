@@ -1,0 +1,159 @@
+"""The publishes of one vhost that were accepted and have not ended: bounded and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from broker_client.config import PublishQueueConfig
+from broker_client.errors import MessageReturnedError, PublishError
+from broker_client.events.stats import PublishQueueStats
+from broker_client.message import Returned
+from broker_client.publication import Publication
+from broker_client.publishing.publish_log import PublishLog
+from broker_client.runtime.deadlines import Deadlines
+
+
+class Backlog:
+    """Counts publishes in and out, and lets callers wait for room.
+
+    The publish queue enters them; the queue and its senders end them. Neither needs to know of
+    the other for that.
+
+    Args:
+        config: how many publishes and bytes there is room for.
+        publish_log: records each publish and its end.
+    """
+
+    def __init__(self, config: PublishQueueConfig, publish_log: PublishLog | None) -> None:
+        self._config = config
+        self._log = publish_log
+        self._count = self._size_bytes = 0
+        self._published = self._succeeded = self._returned = self._failed = 0
+        self._waiting_for_room: deque[asyncio.Event] = deque()  # first come, first served
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.deadlines: Deadlines[Publication] = Deadlines()
+        self.is_closed = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def stats(self, *, unconfirmed: int, paused: bool, resent: int) -> PublishQueueStats:
+        """A snapshot, with what the senders know."""
+        return PublishQueueStats(
+            self._count - unconfirmed,
+            unconfirmed,
+            self._size_bytes,
+            paused,
+            self._published,
+            self._succeeded,
+            self._returned,
+            self._failed,
+            resent,
+        )
+
+    # ------------------------------------------------------------------ room
+
+    def is_full_for(self, publication: Publication) -> bool:
+        """True when there is no room for `publication`. One that is too large alone has room."""
+        config = self._config
+        return self._count >= config.max_queued or (
+            self._size_bytes + publication.size > config.max_queued_bytes and self._count > 0
+        )
+
+    def has_room_now(self, publication: Publication) -> bool:
+        """True when there is room and nobody has waited for it longer."""
+        return not self._waiting_for_room and not self.is_full_for(publication)
+
+    async def wait_for_room(self, publication: Publication) -> None:
+        """Return when there is room, or the backlog is closed.
+
+        Call `offer_room` once the room is taken, since it may be enough for the next in line.
+
+        Raises:
+            TimeoutError: the deadline of `publication` came first.
+        """
+        changed, line = asyncio.Event(), self._waiting_for_room
+        line.append(changed)
+        deadline = publication.deadline
+        try:
+            async with asyncio.timeout_at(deadline if deadline != float("inf") else None):
+                while not self.is_closed and (
+                    line[0] is not changed or self.is_full_for(publication)
+                ):
+                    changed.clear()
+                    await changed.wait()
+        except BaseException:
+            line.remove(changed)
+            self.offer_room()  # the turn may have been ours
+            raise
+        line.remove(changed)
+
+    def offer_room(self) -> None:
+        """Let the first in line look whether there is room."""
+        if self._waiting_for_room:
+            self._waiting_for_room[0].set()
+
+    def close(self) -> None:
+        """Let everybody in line go."""
+        self.is_closed = True
+        for changed in self._waiting_for_room:
+            changed.set()
+
+    async def wait_empty(self) -> None:
+        """Return when every publish has ended."""
+        await self._empty.wait()
+
+    # ------------------------------------------------------------------ in and out
+
+    def accept(self, publication: Publication, *, confirm: bool) -> None:
+        """Enter `publication`."""
+        if self._log is not None:
+            self._log.accepted(publication, confirm)
+        self._published += 1
+        self._count += 1
+        self._size_bytes += publication.size
+        self._empty.clear()
+        if publication.deadline != float("inf"):
+            self.deadlines.set(publication, publication.deadline)
+
+    def succeeded(self, publication: Publication, now: float) -> None:
+        """End `publication`: the broker has it."""
+        if self._log is not None:
+            self._log.succeeded(publication)
+        self._succeeded += 1
+        publication.succeed(now)
+        self._ended(publication)
+
+    def failed(self, publication: Publication, error: PublishError) -> None:
+        """End `publication` with `error`."""
+        if self._log is not None:
+            self._log.failed(publication, error)
+        self._failed += 1
+        publication.fail(error)
+        self._ended(publication)
+
+    def returned(self, publication: Publication, message: Returned) -> None:
+        """End `publication`: no queue took it."""
+        if self._log is not None:
+            self._log.returned(publication)
+        self._returned += 1
+        error = MessageReturnedError(
+            publication.name,
+            publication.message_id,
+            message.reply_code,
+            message.reply_text,
+            message.exchange,
+            message.routing_key,
+        )
+        publication.give_back(error, message)
+        self._ended(publication)
+
+    def _ended(self, publication: Publication) -> None:
+        self.deadlines.discard(publication)
+        self._count -= 1
+        self._size_bytes -= publication.size
+        if not self._count:
+            self._empty.set()
+        self.offer_room()
