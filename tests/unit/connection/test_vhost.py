@@ -54,7 +54,7 @@ class Desk:
         publication = Publication(
             "orders",
             Outgoing("", "fulfil", b"x", Properties(message_id=message_id)),
-            self.vhost.publish_queue,
+            self.vhost.publish_queue.withdraw,
             self.tasks,
             started=asyncio.get_running_loop().time(),
             timeout=timeout,
