@@ -17,6 +17,7 @@ from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config.loader import Source, load_config
 from broker_client.connection.connectors import connectors_of
 from broker_client.connection.vhost import Vhost
+from broker_client.consuming.consumer import CANCEL_TIMEOUT
 from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.handlers import Handler
 from broker_client.consuming.redeliveries import CounterFactory
@@ -40,7 +41,7 @@ from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import ForwardOverrides, PublishOverrides
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.tasks import TaskGroup, see_through, wait_in_thread
-from broker_client.subscription import CANCEL_TIMEOUT, Subscription
+from broker_client.subscription import Subscription
 from broker_client.transport.base import Link
 from broker_client.transport.embedded.nodes import EmbeddedNodes
 
@@ -167,7 +168,7 @@ class Broker(Emitter):
                     await vhost.open_outbox(connector, self._senders)
                 await vhost.open()
             for shovel in self.config.shovels.values():
-                self._shovels.append(Shovel(shovel, self._publisher, self._shovel_failed))
+                self._shovels.append(Shovel(shovel, self._publisher, self))
                 self._shovels[-1].start(await self.subscribe(shovel.subscription))
         except BaseException as error:
             self._closing = self._closed = True
@@ -183,9 +184,6 @@ class Broker(Emitter):
         events = self._event_log
         observer = None if events is None else PublishLog(events, config.name)
         return Vhost(config, main, self.emit, self._senders, consuming, observer)
-
-    def _shovel_failed(self, error: BrokerClientError, vhost: str) -> None:
-        self.emit("error", error, vhost)
 
     def _listener_failed(self, event: str, error: BaseException) -> None:
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
@@ -399,7 +397,7 @@ class Broker(Emitter):
             self._publisher,
             self._tasks,
             setup=self._consuming.setup(config),
-            observer=None if events is None else DeliveryLog(events, config),
+            log=None if events is None else DeliveryLog(events, config),
         )
         self._forget_ended()
         self._subscriptions.append(subscription)

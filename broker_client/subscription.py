@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, ClassVar, TypeVar
-from uuid import uuid4
 
-from broker_client.ackornack import Republisher
-from broker_client.codec import content
 from broker_client.config import SubscriptionConfig
-from broker_client.consuming.consumer import Session, SubscriptionVhost
-from broker_client.consuming.dispatcher import Intake
+from broker_client.connection.vhost import Vhost
+from broker_client.consuming.checks import Checks
+from broker_client.consuming.consumer import Consumer
+from broker_client.consuming.delivery import DeliveryOutcome
+from broker_client.consuming.delivery_log import DeliveryLog
+from broker_client.consuming.dispatcher import Dispatcher
 from broker_client.consuming.handlers import Handler, check_listener, listener_from
-from broker_client.consuming.iterator import Deliveries
+from broker_client.consuming.iterator import DeliveryIterator
+from broker_client.consuming.recovery import Recovery
+from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
-from broker_client.consuming.unacked import DeliveryObserver, Unsettled
+from broker_client.consuming.unacked import Unacked
 from broker_client.events.stats import SubscriptionStats
-from broker_client.message import Message, Outgoing, Properties
+from broker_client.publishing.publisher import Publisher
 from broker_client.runtime.emitter import Emitter, Listener
-from broker_client.runtime.tasks import TaskGroup, see_through
+from broker_client.runtime.tasks import TaskGroup
 
 H = TypeVar("H", bound=Handler)
-
-CANCEL_TIMEOUT = 5.0
-"""Seconds that code of the user's has to end once it is cancelled."""
 
 
 class Subscription(Emitter):
@@ -79,43 +79,38 @@ class Subscription(Emitter):
     def __init__(
         self,
         config: SubscriptionConfig,
-        vhost: SubscriptionVhost,
-        republisher: Republisher,
+        vhost: Vhost,
+        publisher: Publisher,
         tasks: TaskGroup,
         *,
         setup: ConsumingSetup | None = None,
-        observer: DeliveryObserver | None = None,
+        log: DeliveryLog | None = None,
     ) -> None:
         """
         Args:
             config: what was declared.
             vhost: where it lives.
-            republisher: publishes the copies of recovery, and answers.
+            publisher: publishes the copies of recovery, and answers.
             tasks: owner of the tasks that keep it alive and call its listeners.
             setup: what the whole configuration says of it; by default it stands alone.
-            observer: told of every delivery, and how it ended.
+            log: writes down every delivery, and how it ended.
         """
         super().__init__(tasks)
         self.config = config
-        self._setup = setup or ConsumingSetup.plain(config)
-        self._republisher = republisher
-        self._handlers = TaskGroup(f"subscription {config.name}")
-        self._in_hand = Unsettled(self._setup, republisher, self.emit, observer)
-        self._intake = Intake(
-            self._setup, self._in_hand, self._handlers, self.emit, self._listeners_of
-        )
-        self._deliveries = Deliveries(no_ack=config.options.no_ack)
-        self._is_pulled = False
-        self._session = Session(
-            self._setup, vhost, self._in_hand, self._intake, self._deliveries, self.emit
-        )
-        self._runner: asyncio.Task[None] | None = None
-        self._stopping = self._in_hand.closing
-        self._stopped = asyncio.Event()
+        self._setup = setup = setup or ConsumingSetup.plain(config)
+        self._publisher = publisher
+        self._handlers = handlers = TaskGroup(f"subscription {config.name}")
+        reports = Reports(config.name, self)
+        checks = Checks(setup, reports)
+        self._unacked = Unacked(setup, checks, handlers, reports, log)
+        recovery = Recovery(setup, publisher, self._unacked, reports)
+        self._dispatcher = Dispatcher(setup, checks, recovery, handlers, reports)
+        self._consumer = Consumer(setup, vhost, self._dispatcher, recovery, handlers, reports)
+        self._is_iterated = False
 
     def __repr__(self) -> str:
-        unsettled = len(self._in_hand)
-        return f"<Subscription {self.config.name}: {self._session.state}, {unsettled} unsettled>"
+        unsettled = len(self._unacked)
+        return f"<Subscription {self.config.name}: {self._consumer.state}, {unsettled} unsettled>"
 
     @property
     def name(self) -> str:
@@ -129,41 +124,41 @@ class Subscription(Emitter):
     @property
     def is_subscribed(self) -> bool:
         """True while the broker has our consumer."""
-        return self._session.state == "subscribed"
+        return self._consumer.state == "subscribed"
 
     @property
     def is_paused(self) -> bool:
         """True between `pause` and `resume`."""
-        return self._session.is_paused
+        return self._consumer.is_paused
 
     @property
     def is_cancelled(self) -> bool:
         """True once `cancel` was called."""
-        return self._stopping.is_set()
+        return self._consumer.is_closing
 
     @property
     def is_ended(self) -> bool:
         """True once it is cancelled and none of its handlers runs any more."""
-        return self._stopped.is_set() and not len(self._handlers)
+        return self._consumer.is_closed
 
     def stats(self) -> SubscriptionStats:
         """A snapshot."""
-        counts = self._in_hand.counts
+        unacked, counts = self._unacked, self._unacked.counts
         return SubscriptionStats(
             name=self.config.name,
             queue=self._setup.queue,
-            state=self._session.state,
-            unsettled=len(self._in_hand),
-            delivered=counts["delivered"],
-            acked=counts["acked"],
-            nacked=counts["nacked"],
-            republished=counts["republished"],
-            forwarded=counts["forwarded"],
-            handler_errors=counts["errors"],
-            lost_settles=counts["lost"],
-            waiting=len(self._intake) + len(self._deliveries),
-            given_back=counts["released"],
-            duplicates=counts["skipped"],
+            state=self._consumer.state,
+            unsettled=len(unacked),
+            delivered=unacked.delivered,
+            acked=counts[DeliveryOutcome.ACKED],
+            nacked=counts[DeliveryOutcome.NACKED],
+            republished=counts[DeliveryOutcome.REPUBLISHED],
+            forwarded=counts[DeliveryOutcome.FORWARDED],
+            handler_errors=self._dispatcher.handler_errors,
+            lost_settles=unacked.lost_settles,
+            waiting=len(self._dispatcher) + len(self._consumer.iterator),
+            given_back=counts[DeliveryOutcome.RELEASED],
+            duplicates=counts[DeliveryOutcome.DUPLICATE],
         )
 
     # ------------------------------------------------------------------ listening
@@ -177,59 +172,42 @@ class Subscription(Emitter):
         Raises:
             InvalidHandlerError: it takes another number of arguments.
         """
-        self.on("message", listener_from(handler, self._answer, self._intake.reject))
+        self.on("message", listener_from(handler, self._publisher))
         return handler
 
-    def __aiter__(self) -> Deliveries:
+    def __aiter__(self) -> DeliveryIterator:
         """``async for message, content, ack_or_nack in subscription``.
 
         At most `prefetch` messages wait here for the loop, which ends when the subscription is
         cancelled. Settle each message; one that is left unsettled keeps its place in the prefetch.
         """
-        if not self._is_pulled:
-            self._is_pulled = True
-            self.on("message", self._deliveries.put)
+        if not self._is_iterated:
+            self._is_iterated = True
+            self.on("message", self._consumer.iterator.put)
         if self.is_cancelled:
-            self._deliveries.end()
-        return self._deliveries
+            self._consumer.iterator.end()
+        return self._consumer.iterator
 
     def _add(self, event: str, listener: Listener) -> None:
         if event == "message" and callable(listener):
             check_listener(listener)
         super()._add(event, listener)
-        if event == "message" and self._runner is None and not self.is_cancelled:
-            self._runner = self._tasks.spawn(
-                self._session.run(), f"subscription {self.config.name}"
-            )
-
-    def _listeners_of(self, event: str) -> list[Listener]:
-        return (self._listeners or {}).get(event, [])
-
-    async def _answer(self, message: Message, result: Any) -> None:
-        """Send what a handler returned to whoever asked; nobody is told when he has gone."""
-        body, content_type = content.encode(result)
-        asked = message.properties
-        properties = Properties(
-            content_type=content_type,
-            correlation_id=asked.correlation_id or asked.message_id,
-            message_id=uuid4().hex,
-        )
-        answer = Outgoing("", asked.reply_to or "", body, properties)
-        await self._republisher.republish(message.vhost, answer)
+        if event == "message":
+            self._consumer.start(self._tasks)
 
     # ------------------------------------------------------------------ pausing, prefetch
 
     async def pause(self) -> None:
         """Have nothing more delivered until `resume`.
 
-        What no handler has begun goes back to the queue at once; handlers that run may finish and
-        settle. Harmless twice. It outlives reconnects.
+        What no handler has begun returns to the queue at once; handlers that run may finish and
+        settle. It outlives reconnects, and may be called more than once.
         """
-        await self._session.pause()
+        await self._consumer.pause()
 
     async def resume(self) -> None:
         """Consume again after `pause`, on the same channel where it is still there."""
-        await self._session.resume()
+        await self._consumer.resume()
 
     async def set_channel_prefetch(self, prefetch: int) -> None:
         """Limit the unsettled messages of the whole channel, from now on and after reconnects.
@@ -241,19 +219,20 @@ class Subscription(Emitter):
             TransportError: the broker refused (RabbitMQ 4.3 does, unless told otherwise), or the
                 channel failed; the subscription then consumes on another.
         """
-        await self._session.set_channel_prefetch(prefetch)
+        await self._consumer.set_channel_prefetch(prefetch)
 
     # ------------------------------------------------------------------ ending
 
     async def cancel(self) -> None:
-        """Stop in order: no new deliveries, those that no handler has begun go back, wait for
-        the rest to be settled, close the channel.
+        """Stop in order: no new deliveries, those that no handler has begun return to the queue,
+        wait for the rest to be settled, close the channel.
 
         Waits `close_timeout` at most; what is unsettled then goes back to its queue, and handlers
         that still run are cancelled; those that do not end by that within 5 s are left alone.
-        Recovery that waits for a `defer` gives back at once.
+        Recovery that waits for a `defer` returns its message at once.
         A handler may call it, and settle its own message before or after: then it returns at once,
-        and the rest happens beside the handler, which is not cancelled. Harmless twice.
+        and the rest happens beside the handler, which is not cancelled. May be called more than
+        once.
         """
         caller = asyncio.current_task()
         if self.is_handled_by(caller) and not self.is_cancelled:
@@ -264,40 +243,15 @@ class Subscription(Emitter):
 
     async def cancel_for(self, caller: asyncio.Task[Any] | None) -> None:
         """`cancel`, on behalf of the task `caller`, which may be one of our handlers."""
-        if self.is_cancelled:
-            if not self.is_handled_by(caller):  # else the first call may be waiting for this one
-                await self._stopped.wait()
-            return
-        self._stopping.set()
-        self._intake.hold()
-        try:
-            await self._session.drain(self._handlers, caller)
-        finally:
-            await self.end(caller)
+        await self._consumer.cancel(self._tasks, caller)
 
     async def end(self, caller: asyncio.Task[Any] | None) -> None:
-        """Stop at once: what is unsettled goes back, handlers that run are cancelled.
+        """Stop at once: what is unsettled returns to its queue, handlers that run are cancelled.
 
-        Not `caller`. Harmless after `cancel`.
+        Not `caller`. May be called after `cancel`.
         """
-        self._stopping.set()
-        try:
-            await see_through(self._tasks.spawn(self._stop(caller), f"end {self.config.name}"))
-        finally:
-            self._session.state = "cancelled"
-            self._deliveries.end()
-            self._stopped.set()
+        await self._consumer.end(self._tasks, caller)
 
     def is_handled_by(self, task: asyncio.Task[Any] | None) -> bool:
         """True when `task` is one of our running handlers."""
         return task in self._handlers
-
-    async def _stop(self, caller: asyncio.Task[Any] | None) -> None:
-        self._session.end()
-        runner = self._runner
-        if runner is not None and runner is not caller:
-            runner.cancel()
-            await asyncio.wait([runner])
-        if len(self._handlers):
-            await asyncio.sleep(0)  # a task that never began leaves a coroutine never awaited
-        await self._handlers.cancel(spare=caller, timeout=CANCEL_TIMEOUT)

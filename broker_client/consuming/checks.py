@@ -1,7 +1,6 @@
 """Whether a delivery may go to its handler: counted, and not handled before.
 
-What needs a store is asked for each delivery as it arrives, so that one slow answer does not add
-to the next.
+A store is asked for each delivery as it arrives, so that slow answers do not add up.
 """
 
 from __future__ import annotations
@@ -9,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
 
-from broker_client.ackornack import AckOrNack
 from broker_client.consuming.deduplication import HandledIds
+from broker_client.consuming.delivery import DeliveryOutcome, UnackedDelivery
 from broker_client.consuming.redeliveries import RedeliveryCounter
+from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
-from broker_client.consuming.unacked import Emit
 from broker_client.errors import (
     BrokerClientError,
+    InvalidContentError,
     OperationTimeoutError,
     RedeliveriesExceededError,
     RedeliveriesUncountedError,
@@ -28,161 +29,172 @@ log = logging.getLogger("broker_client.subscription")
 
 T = TypeVar("T")
 
-Refuse = Callable[[tuple[str, ...], AckOrNack, BrokerClientError], None]
-"""Hand a delivery to the listeners of the first of these events that has any, else nack it."""
+
+class Passed(Enum):
+    """What the checks say of a delivery that is not refused."""
+
+    YES = "to be handled"
+    DUPLICATE = "handled before"
 
 
-class Inspection:
+class Refusal(NamedTuple):
+    """Why a delivery is kept from its handlers."""
+
+    events: tuple[str, ...]
+    """It is for the listeners of the first of these events that has any."""
+    error: BrokerClientError
+
+
+def unreadable(error: InvalidContentError) -> Refusal:
+    """Of a body that cannot be decrypted, decoded or validated."""
+    return Refusal(("invalid_content", "invalid_message"), error)
+
+
+class Checks:
     """Looks at deliveries before handlers do."""
 
-    def __init__(self, setup: ConsumingSetup, emit: Emit, refuse: Refuse) -> None:
+    def __init__(self, setup: ConsumingSetup, reports: Reports) -> None:
         self._config = setup.config
         self._counter = setup.counter
         deduplicate = setup.config.deduplicate
-        patience = deduplicate.timeout if deduplicate is not None else math.inf
-        self._once = None if setup.handled is None else Once(setup.handled, patience)
-        self._emit = emit
-        self._refuse = refuse
+        timeout = deduplicate.timeout if deduplicate is not None else math.inf
+        self._handled = None if setup.handled is None else Deduplication(setup.handled, timeout)
+        self._reports = reports
 
     @property
-    def is_needed(self) -> bool:
-        return self._counter is not None or self._once is not None
+    def are_needed(self) -> bool:
+        """True where there is anything to ask about a delivery."""
+        has_any = self._counter is not None or self._handled is not None
+        return has_any and not self._config.options.no_ack
 
-    def begin(self, settle: AckOrNack) -> Coroutine[Any, Any, bool] | None:
-        """What says whether the message goes on; None where it does without asking anybody.
-
-        False of it means that the message has been taken care of.
-        """
-        message = settle.message
+    def must_ask(self, entry: UnackedDelivery) -> bool:
+        """True when a store has to be asked whether `entry` is to be handled."""
+        message = entry.message
         if message.message_id is None:
             message.redeliveries = 0
-            return None
-        counter = self._counter
-        if counter is None or not message.redelivered:
-            if counter is not None:
-                message.redeliveries = 0
-            if self._once is None:
-                return None
-            counter = None
-        return self._inspect(settle, counter)
-
-    async def _inspect(self, settle: AckOrNack, counter: RedeliveryCounter | None) -> bool:
-        if counter is not None and not await self._may_come_again(settle, counter):
             return False
-        return self._once is None or await self._is_first(settle, self._once)
+        if self._counter is not None and not message.redelivered:
+            message.redeliveries = 0
+        return self._handled is not None or (self._counter is not None and message.redelivered)
+
+    async def ask(self, entry: UnackedDelivery) -> Passed | Refusal:
+        """Whether `entry` is to be handled."""
+        if self._counter is not None and entry.message.redelivered:
+            refusal = await self._count(entry, self._counter)
+            if refusal is not None:
+                return refusal
+        if self._handled is None or await self._is_first(entry, self._handled):
+            return Passed.YES
+        return Passed.DUPLICATE
+
+    def _key(self, entry: UnackedDelivery) -> str:
+        return f"{self._config.name}/{entry.message.message_id}"
 
     # ------------------------------------------------------------------ redeliveries
 
-    async def _may_come_again(self, settle: AckOrNack, counter: RedeliveryCounter) -> bool:
+    async def _count(self, entry: UnackedDelivery, counter: RedeliveryCounter) -> Refusal | None:
         """A broker that counts itself is believed."""
-        message, limits = settle.message, self._config.redeliveries
+        message, limits = entry.message, self._config.redeliveries
         attempts = message.attempts
         if attempts is not None:
             message.redeliveries = attempts - 1
         else:
             try:
                 async with asyncio.timeout(limits.timeout):
-                    message.redeliveries = await counter.increment(self._key(settle))
+                    message.redeliveries = await counter.increment(self._key(entry))
             except TimeoutError:
-                self._uncounted(settle, f"no answer within {limits.timeout:g} s")
-                return False
+                return self._uncounted(entry, f"no answer within {limits.timeout:g} s")
             except Exception as error:
                 log.debug("subscription %s: counter", self._config.name, exc_info=True)
-                self._uncounted(settle, f"{type(error).__name__}: {error}")
-                return False
+                return self._uncounted(entry, f"{type(error).__name__}: {error}")
         if message.redeliveries <= limits.limit:
-            return True
+            return None
         exceeded = RedeliveriesExceededError(message.message_id, message.redeliveries, limits.limit)
-        self._refuse(("redeliveries_exceeded", "redeliveries_error"), settle, exceeded)
-        return False
+        return Refusal(("redeliveries_exceeded", "redeliveries_error"), exceeded)
 
-    def _uncounted(self, settle: AckOrNack, reason: str) -> None:
-        error = RedeliveriesUncountedError(settle.message.message_id, reason)
-        self._refuse(("redeliveries_error", "redeliveries_exceeded"), settle, error)
-
-    def _key(self, settle: AckOrNack) -> str:
-        return f"{self._config.name}/{settle.message.message_id}"
+    def _uncounted(self, entry: UnackedDelivery, reason: str) -> Refusal:
+        error = RedeliveriesUncountedError(entry.message.message_id, reason)
+        return Refusal(("redeliveries_error", "redeliveries_exceeded"), error)
 
     # ------------------------------------------------------------------ deduplication
 
-    async def _is_first(self, settle: AckOrNack, once: Once) -> bool:
+    async def _is_first(self, entry: UnackedDelivery, handled: Deduplication) -> bool:
         try:
-            if await once.begin(self._key(settle), settle):
-                return True
+            return await handled.begin(self._key(entry), entry)
         except Exception as error:  # noqa: BLE001 - a store of the user's choice
-            self._emit("error", error)
+            self._reports.emit("error", error)
             return True  # rather twice than not at all
-        if settle.is_open:
-            settle.skip()
-            self._emit("duplicate", settle.message)
-        return False
 
-    def ended(self, settle: AckOrNack, how: str) -> Coroutine[Any, Any, None] | None:
-        """A delivery is in hand no more; returns what has to be written down for it."""
-        if self._once is None or settle.message.message_id is None:
+    def ended(
+        self, entry: UnackedDelivery, outcome: DeliveryOutcome
+    ) -> Coroutine[Any, Any, None] | None:
+        """`entry` is unacked no more; returns what has to be written down for it."""
+        if self._handled is None or entry.message.message_id is None:
             return None
-        key = self._key(settle)
-        if how == "acked" and settle.error is None and self._once.has(key, settle):
-            return self._remember(key, settle, self._once)
-        self._once.end(key, settle)
+        key = self._key(entry)
+        is_handled = outcome is DeliveryOutcome.ACKED and entry.error is None
+        if is_handled and self._handled.has(key, entry):
+            return self._remember(key, entry, self._handled)
+        self._handled.end(key, entry)
         return None
 
-    async def _remember(self, key: str, settle: AckOrNack, once: Once) -> None:
+    async def _remember(self, key: str, entry: UnackedDelivery, handled: Deduplication) -> None:
         try:
-            await once.remember(key)
+            await handled.remember(key)
         except Exception as error:  # noqa: BLE001 - a store of the user's choice
-            self._emit("error", error)
+            self._reports.emit("error", error)
         finally:
-            once.end(key, settle)
+            handled.end(key, entry)
 
 
-class Once:
-    """Ids that were handled, and those that are being handled: of two copies that arrive
-    together, the second waits to see what becomes of the first."""
+class Deduplication:
+    """Ids that were handled, and those that are being handled.
 
-    def __init__(self, handled: HandledIds, patience: float) -> None:
+    Of two copies that arrive together, the second waits to see what becomes of the first.
+    """
+
+    def __init__(self, handled: HandledIds, timeout: float) -> None:
         """
         Args:
             handled: the store.
-            patience: seconds it has to answer.
+            timeout: seconds it has to answer; one that never does would hold up everything.
         """
-        self._handled, self._patience = handled, patience
-        self._in_hand: dict[str, tuple[AckOrNack, asyncio.Event]] = {}
+        self._handled, self._timeout = handled, timeout
+        self._current: dict[str, tuple[UnackedDelivery, asyncio.Event]] = {}
 
-    async def begin(self, key: str, settle: AckOrNack) -> bool:
-        """True when `settle` is to be handled, and has `key` in hand from now on."""
-        while (other := self._in_hand.get(key)) is not None:
+    async def begin(self, key: str, entry: UnackedDelivery) -> bool:
+        """True when `entry` is the one to be handled for `key`, from now until `end`."""
+        while (other := self._current.get(key)) is not None:
             await other[1].wait()
-        self._in_hand[key] = (settle, asyncio.Event())
+        self._current[key] = (entry, asyncio.Event())
         try:
             is_new = not await self._in_time(self._handled.contains(key))
         except BaseException:
-            self.end(key, settle)
+            self.end(key, entry)
             raise
-        if not is_new or not settle.is_open:
-            self.end(key, settle)
+        if not is_new or not entry.is_open:
+            self.end(key, entry)
         return is_new
 
-    def has(self, key: str, settle: AckOrNack) -> bool:
-        """True when it is `settle` that has `key` in hand."""
-        return self._in_hand.get(key, (None,))[0] is settle
+    def has(self, key: str, entry: UnackedDelivery) -> bool:
+        """True when it is `entry` that is being handled for `key`."""
+        return self._current.get(key, (None,))[0] is entry
 
     async def remember(self, key: str) -> None:
         """`key` has been handled."""
         await self._in_time(self._handled.add(key))
 
     async def _in_time(self, question: Coroutine[Any, Any, T]) -> T:
-        """A store that never answers would hold up everything behind it."""
-        deadline = asyncio.timeout(self._patience if self._patience < math.inf else None)
+        deadline = asyncio.timeout(self._timeout if self._timeout < math.inf else None)
         try:
             async with deadline:
                 return await question
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            raise OperationTimeoutError("store of handled ids", self._patience) from error
+            raise OperationTimeoutError("store of handled ids", self._timeout) from error
 
-    def end(self, key: str, settle: AckOrNack) -> None:
-        """`settle` has `key` in hand no more, if it had."""
-        if self.has(key, settle):
-            self._in_hand.pop(key)[1].set()
+    def end(self, key: str, entry: UnackedDelivery) -> None:
+        """`entry` is not being handled for `key` any more, if it was."""
+        if self.has(key, entry):
+            self._current.pop(key)[1].set()

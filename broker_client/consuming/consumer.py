@@ -1,6 +1,7 @@
-"""Keeping a consumer: on one channel after another, until it is told to end.
+"""A consumer kept alive: on one channel after another, until it is told to end.
 
-There is one task, `run`; whoever pauses, resumes or ends the consumer takes turns with it.
+One task, `_run`, holds the channel; whoever pauses, resumes or ends the consumer takes turns with
+it. The state of a subscription, and its closing, are here and nowhere else.
 """
 
 from __future__ import annotations
@@ -8,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from broker_client.connection.retry import Backoff
-from broker_client.consuming.dispatcher import Intake
-from broker_client.consuming.iterator import Deliveries
+from broker_client.connection.vhost import Vhost
+from broker_client.consuming.dispatcher import Dispatcher
+from broker_client.consuming.iterator import DeliveryIterator
+from broker_client.consuming.recovery import Recovery
+from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
 from broker_client.consuming.stream_position import OFFSET
-from broker_client.consuming.unacked import Emit, Unsettled
 from broker_client.consuming.watchdog import Watchdog
 from broker_client.errors import (
     BrokerClientError,
@@ -26,52 +29,55 @@ from broker_client.errors import (
     ConsumerCancelledError,
     ConsumerLostError,
 )
-from broker_client.runtime.tasks import TaskGroup
+from broker_client.runtime.tasks import TaskGroup, see_through
 from broker_client.transport.base import Arguments, Channel, ConsumerCallbacks, Link
 
 log = logging.getLogger("broker_client.subscription")
 
+CANCEL_TIMEOUT = 5.0
+"""Seconds that code of the user's has to end once it is cancelled."""
+
 _NOT_FOUND, _PRECONDITION_FAILED = 404, 406
 
-
-class SubscriptionVhost(Protocol):
-    """The vhost a subscription lives in."""
-
-    async def wait_up(self) -> Link: ...
-    async def restore_topology(self) -> None: ...
+ConsumerState = Literal["idle", "subscribing", "subscribed", "paused", "cancelled"]
 
 
-class Session:
+class Consumer:
     """The consumer of one subscription."""
 
     def __init__(
         self,
         setup: ConsumingSetup,
-        vhost: SubscriptionVhost,
-        in_hand: Unsettled,
-        intake: Intake,
-        deliveries: Deliveries,
-        emit: Emit,
+        vhost: Vhost,
+        dispatcher: Dispatcher,
+        recovery: Recovery,
+        handlers: TaskGroup,
+        reports: Reports,
     ) -> None:
         """
         Args:
             setup: of the subscription.
             vhost: where it lives.
-            in_hand: what has been delivered and not settled; its `closing` ends the waits here.
-            intake: takes deliveries.
-            deliveries: those that wait for an ``async for``.
-            emit: where events go.
+            dispatcher: takes deliveries.
+            recovery: settles them, and knows those that are unacked.
+            handlers: owner of the tasks that handlers run in.
+            reports: told of what happens to the consumer.
         """
         self._setup = setup
         self._config = setup.config
         self._vhost = vhost
-        self._in_hand = in_hand
-        self._intake = intake
-        self._deliveries = deliveries
-        self._emit = emit
-        self.state = "idle"
-        """idle, subscribing, subscribed, paused, cancelled."""
+        self._dispatcher = dispatcher
+        self._recovery = recovery
+        self._unacked = recovery.unacked
+        self._handlers = handlers
+        self._reports = reports
+        self.iterator = DeliveryIterator(no_ack=setup.config.options.no_ack)
+        """Deliveries that wait for an ``async for``."""
+        self.state: ConsumerState = "idle"
         self.is_paused = False
+        self._closing = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
         self._backoff = Backoff(setup.config.retry)
         self._operations = asyncio.Lock()  # one at a time on the channel
         self._channel: Channel | None = None
@@ -82,16 +88,27 @@ class Session:
         self._gone: asyncio.Future[BrokerClientError | None] | None = None
 
     @property
-    def _is_ending(self) -> bool:
-        return self._in_hand.closing.is_set()
+    def is_closing(self) -> bool:
+        """True once it was told to end."""
+        return self._closing.is_set()
+
+    @property
+    def is_closed(self) -> bool:
+        """True once it has ended, and no handler runs any more."""
+        return self._closed.is_set() and not len(self._handlers)
+
+    def start(self, tasks: TaskGroup) -> None:
+        """Begin to consume, in a task of `tasks`. May be called more than once."""
+        if self._runner is None and not self.is_closing:
+            self._runner = tasks.spawn(self._run(), f"subscription {self._config.name}")
 
     # ------------------------------------------------------------------ keeping the consumer
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Consume, and consume again whenever the consumer, its channel or the link is gone."""
         loop = asyncio.get_running_loop()
         try:
-            while not self._is_ending:
+            while not self.is_closing:
                 self.state = "subscribing"
                 since = loop.time()
                 link: Link | None = None
@@ -102,15 +119,17 @@ class Session:
                     log.info("subscription %s: %s", self._config.name, error)
                     return
                 except BrokerClientError as error:
-                    if self._is_ending:
+                    if self.is_closing:
                         return
                     if _is_ack_timeout(error):
-                        if not self._emit("ack_timeout", error):
-                            self._emit("error", error)
+                        if not self._reports.emit("ack_timeout", error):
+                            self._reports.emit("error", error)
                         if self._config.retry.enabled:
                             continue  # nothing is wrong with the queue, nor with the broker
                     elif link is None or link.is_open:
-                        self._emit("error", error)  # the loss of a link is the broker's to report
+                        self._reports.emit(
+                            "error", error
+                        )  # the loss of a link is the broker's to report
                         await self._restore_missing(error)
                 if link is not None and not link.is_open:
                     continue  # `wait_up` is all the waiting there is
@@ -118,10 +137,10 @@ class Session:
                     return
                 if loop.time() - since >= self._config.retry.stable_after:
                     self._backoff.reset()
-                await self._sleep_unless_stopping(self._backoff.next())
+                await self._sleep_unless_closing(self._backoff.next())
         finally:
             self.state = "cancelled"
-            self._deliveries.end()
+            self.iterator.end()
 
     async def _restore_missing(self, error: BrokerClientError) -> None:
         """Declare everything again when the queue is not there: nobody else would."""
@@ -129,16 +148,16 @@ class Session:
             try:
                 await self._vhost.restore_topology()
             except BrokerClientError as failure:
-                self._emit("error", failure)
+                self._reports.emit("error", failure)
 
     async def _consume(self, link: Link) -> None:
         """Subscribe on a new channel and stay until it, or the consumer, is gone."""
         channel = await link.open_channel()
         gone: asyncio.Future[BrokerClientError | None]
         gone = self._gone = asyncio.get_running_loop().create_future()
-        channel.on_close = self.end
+        channel.on_close = self._leave
         self._channel = channel
-        self._in_hand.can_defer = link.capabilities.deferred_requeue
+        self._recovery.can_defer = link.capabilities.deferred_requeue
         try:
             await channel.qos(self._config.prefetch)
             if self._channel_prefetch is not None:  # RabbitMQ: the one before would take it back
@@ -154,12 +173,14 @@ class Session:
                 self.state = "subscribing"
             self._gone = None
             self._channel = None
-            self._in_hand.lose_all()
-            self._intake.give_back()  # drops what waits: it is not ours any more
+            self._unacked.lose_all()
+            self._dispatcher.take_waiting()  # dropped: it is not ours any more
             channel.abort()
         if isinstance(error, ConsumerCancelledError):
-            if not self._emit("cancelled", error) and not self._emit("cancel", error):
-                self._emit("error", error)
+            if not self._reports.emit("cancelled", error) and not self._reports.emit(
+                "cancel", error
+            ):
+                self._reports.emit("error", error)
             await self._vhost.restore_topology()
         elif error is not None:
             raise error
@@ -176,7 +197,7 @@ class Session:
             if self.state != "subscribed" or not await self._watchdog.is_lost(link):
                 continue
             # Whoever stopped or replaced the consumer meanwhile knows why there was none.
-            if self.state == "subscribed" and asked_for == self._consumers and not self._is_ending:
+            if self.state == "subscribed" and asked_for == self._consumers and not self.is_closing:
                 return ConsumerLostError(self._config.name, self._setup.queue)
 
     async def _start_consumer(self, channel: Channel) -> None:
@@ -184,9 +205,9 @@ class Session:
         self._consumer_tag = await channel.consume(
             self._setup.queue,
             ConsumerCallbacks(
-                partial(self._intake.deliver, channel),
+                partial(self._dispatcher.deliver, channel),
                 self._cancelled_by_broker,
-                self._in_hand.timed_out,
+                self._unacked.time_out,
             ),
             consumer_tag=options.consumer_tag,
             no_ack=options.no_ack,
@@ -195,23 +216,23 @@ class Session:
         )
         self._consumers += 1
         self._watchdog.started()
-        self.state = "subscribed"  # also when ending meanwhile: `drain` is to stop this consumer
-        if not self._is_ending:
-            self._emit("subscribed")
+        self.state = "subscribed"  # also when ending meanwhile: `_drain` is to stop this consumer
+        if not self.is_closing:
+            self._reports.emit("subscribed")
 
     def _arguments(self) -> Arguments:
         arguments = self._config.options.all_arguments
-        position = self._intake.position
+        position = self._unacked.position
         offset = None if position is None else position.resume_at()
         return arguments if offset is None else {**arguments, OFFSET: offset}
 
-    def end(self, error: BrokerClientError | None = None) -> None:
-        """Leave the channel: `run` goes on to the next, unless the subscription ends."""
+    def _leave(self, error: BrokerClientError | None = None) -> None:
+        """Leave the channel: `_run` goes on to the next, unless the subscription ends."""
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(error)
 
     def _cancelled_by_broker(self, consumer_tag: str) -> None:
-        self.end(ConsumerCancelledError(self._config.name, self._setup.queue))
+        self._leave(ConsumerCancelledError(self._config.name, self._setup.queue))
 
     # ------------------------------------------------------------------ pausing, prefetch
 
@@ -223,36 +244,35 @@ class Session:
             try:
                 yield
             except asyncio.CancelledError:
-                self.end()
+                self._leave()
                 raise
 
     async def pause(self) -> None:
         """See `Subscription.pause`."""
         async with self._operation():
-            if self.is_paused or self._is_ending:
+            if self.is_paused or self.is_closing:
                 return
             self.is_paused = True
-            self._intake.hold()
+            self._dispatcher.hold()
             channel = self._channel
             if channel is not None and self.state == "subscribed":
                 self.state = "paused"
                 await self._stop_consumer(channel)
-            self._intake.give_back()
-            self._deliveries.give_back()
+            self._release_waiting()
 
     async def resume(self) -> None:
         """See `Subscription.resume`."""
         async with self._operation():
-            if not self.is_paused or self._is_ending:
+            if not self.is_paused or self.is_closing:
                 return
             self.is_paused = False
-            self._intake.go_on()
+            self._dispatcher.resume()
             channel = self._channel
             if channel is not None and channel.is_usable and self.state == "paused":
                 try:
                     await self._start_consumer(channel)
                 except BrokerClientError as error:
-                    self.end(error)  # the runner consumes on another
+                    self._leave(error)  # the runner consumes on another
 
     async def _stop_consumer(self, channel: Channel) -> None:
         try:
@@ -272,10 +292,61 @@ class Session:
                     self._channel_prefetch = before  # or the next channel would fail over it too
                     raise
 
+    def _release_waiting(self) -> None:
+        """Return to the queue what no handler has begun."""
+        self._unacked.release_unhandled(self._dispatcher.take_waiting())
+        self._unacked.release_unhandled(self.iterator.take_waiting())
+
     # ------------------------------------------------------------------ ending
 
-    async def drain(self, handlers: TaskGroup, caller: asyncio.Task[Any] | None) -> None:
-        """Stop the consumer, give back what has not started, wait for the rest, close."""
+    async def cancel(self, tasks: TaskGroup, caller: asyncio.Task[Any] | None) -> None:
+        """End in order, in a task of `tasks`; see `Subscription.cancel`.
+
+        Args:
+            tasks: owner of the task that ends it.
+            caller: on whose behalf; it may be one of our handlers.
+        """
+        if self.is_closing:
+            if caller not in self._handlers:  # else the first call may be waiting for this one
+                await self._closed.wait()
+            return
+        self._close()
+        try:
+            await self._drain(caller)
+        finally:
+            await self.end(tasks, caller)
+
+    async def end(self, tasks: TaskGroup, caller: asyncio.Task[Any] | None) -> None:
+        """End at once: what is unacked returns to its queue, handlers but `caller` are cancelled.
+
+        May be called after `cancel`.
+        """
+        self._close()
+        try:
+            await see_through(tasks.spawn(self._stop(caller), f"end {self._config.name}"))
+        finally:
+            self.state = "cancelled"
+            self.iterator.end()
+            self._closed.set()
+
+    def _close(self) -> None:
+        """From now on nothing new begins."""
+        self._closing.set()
+        self._dispatcher.hold()
+        self._recovery.close()
+
+    async def _stop(self, caller: asyncio.Task[Any] | None) -> None:
+        self._leave()
+        runner = self._runner
+        if runner is not None and runner is not caller:
+            runner.cancel()
+            await asyncio.wait([runner])
+        if len(self._handlers):
+            await asyncio.sleep(0)  # a task that never began leaves a coroutine never awaited
+        await self._handlers.cancel(spare=caller, timeout=CANCEL_TIMEOUT)
+
+    async def _drain(self, caller: asyncio.Task[Any] | None) -> None:
+        """Stop the consumer, release what has not started, wait for the rest, close."""
         channel = self._channel
         try:
             async with asyncio.timeout(self._config.close_timeout):
@@ -284,17 +355,16 @@ class Session:
                         if channel.is_usable and self.state == "subscribed":
                             await channel.cancel(self._consumer_tag)
                 # Behind the consumer's end, or the broker would deliver them to us again.
-                self._intake.give_back()
-                self._deliveries.give_back()
-                self._deliveries.end()
-                await self._in_hand.wait(lambda: channel is not None and channel.is_usable)
-                await handlers.wait(spare=caller)
+                self._release_waiting()
+                self.iterator.end()
+                await self._unacked.wait(lambda: channel is not None and channel.is_usable)
+                await self._handlers.wait(spare=caller)
         except TimeoutError:
             log.warning(
                 "subscription %s: unsettled messages after %g s: %d; they go back to %s",
                 self._config.name,
                 self._config.close_timeout,
-                len(self._in_hand),
+                len(self._unacked),
                 self._setup.queue,
             )
         except BrokerClientError as error:
@@ -302,13 +372,10 @@ class Session:
         if channel is not None and channel.is_usable:
             await channel.close()
 
-    async def _sleep_unless_stopping(self, seconds: float) -> bool:
-        try:
+    async def _sleep_unless_closing(self, seconds: float) -> None:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._in_hand.closing.wait()
-        except TimeoutError:
-            return False
-        return True
+                await self._closing.wait()
 
 
 def _is_ack_timeout(error: BrokerClientError) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from broker_client.ackornack import AckOrNack
 from broker_client.config import SubscriptionConfig
+from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.events.delivery_event import (
     ACKED,
     DELIVERED,
@@ -33,7 +33,7 @@ REASON_CANCELLED = "consumer_cancelled"
 
 
 class DeliveryLog:
-    """Writes down what becomes of the deliveries of one subscription (`DeliveryObserver`).
+    """Writes down what becomes of the deliveries of one subscription.
 
     Args:
         event_log: where to.
@@ -45,35 +45,43 @@ class DeliveryLog:
         self._config = config
         self._since: dict[int, float] = {}  # delivery tag of the present channel -> time
 
-    def delivered(self, settle: AckOrNack) -> None:
-        message, now = settle.message, time.time()
+    def delivered(self, message: Message) -> None:
+        """`message` has come."""
+        now = time.time()
         self._note(DELIVERED, message, now)
         if self._config.options.no_ack:
             self._note(ACKED, message, now)
         else:
             self._since[message.delivery.delivery_tag] = now
 
-    def ended(self, settle: AckOrNack, how: str) -> None:
-        message, error = settle.message, settle.error
+    def ended(
+        self,
+        message: Message,
+        outcome: DeliveryOutcome,
+        error: BaseException | str | None,
+        *,
+        requeues: bool,
+    ) -> None:
+        """`message` is unacked no more."""
         reason = REASON_HANDLER_ERROR if isinstance(error, BaseException) else REASON_REJECTED
-        match how:
-            case "acked":
+        match outcome:
+            case DeliveryOutcome.ACKED:
                 self._note(ACKED, message)
-            case "skipped":
+            case DeliveryOutcome.DUPLICATE:
                 self._note(ACKED, message, reason=REASON_DUPLICATE)
-            case "forwarded":
+            case DeliveryOutcome.FORWARDED:
                 self._note(ACKED, message, reason=REASON_FORWARDED, error=error)
-            case "republished":
+            case DeliveryOutcome.REPUBLISHED:
                 self._note(REQUEUED, message, reason=reason, error=error)
-            case "lost":
+            case DeliveryOutcome.LOST:
                 self._note(REQUEUED, message, reason=REASON_CONNECTION_LOST)
-            case "timed_out":
+            case DeliveryOutcome.TIMED_OUT:
                 self._note(TIMED_OUT, message, reason=REASON_TIMEOUT)
-            case "released":
+            case DeliveryOutcome.RELEASED:
                 self._note(REQUEUED, message, reason=REASON_CANCELLED)
-            case _:
+            case DeliveryOutcome.NACKED:
                 self._note(NACKED, message, reason=reason, error=error)
-                if settle.requeues:
+                if requeues:
                     self._note(REQUEUED, message, reason=reason, error=error)
         self._since.pop(message.delivery.delivery_tag, None)
 

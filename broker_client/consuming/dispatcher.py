@@ -1,7 +1,7 @@
-"""The way of a delivery to its handlers: looked at, made to wait, read, handed over.
+"""The way of a delivery to its handlers: checked, made to wait, decoded, handed over.
 
 Deliveries are handed over in the order they came. With a `concurrency`, or while the subscription
-is held, they wait here, unstarted, and can be given back.
+is held, they wait here, unstarted, and can be released.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
 from time import perf_counter
 from types import CoroutineType
 from typing import Any
@@ -19,64 +19,51 @@ from broker_client.ackornack import AckOrNack
 from broker_client.codec import content
 from broker_client.codec.encryption import decrypt
 from broker_client.config import Nack
-from broker_client.consuming import recovery_headers as copies
-from broker_client.consuming.checks import Inspection
+from broker_client.consuming.checks import Checks, Passed, Refusal, unreadable
 from broker_client.consuming.loop_lag import watched
+from broker_client.consuming.recovery import Recovery
+from broker_client.consuming.recovery_headers import is_to_be_nacked, unflagged
+from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
-from broker_client.consuming.stream_position import StreamPosition
-from broker_client.consuming.unacked import Emit, Unsettled
-from broker_client.errors import (
-    BrokerClientError,
-    HandlerError,
-    InvalidContentError,
-    UnsupportedError,
-)
+from broker_client.errors import HandlerError, InvalidContentError, UnsupportedError
 from broker_client.message import RASCAL, Delivery, Message
-from broker_client.runtime.emitter import Listener
 from broker_client.runtime.tasks import PROGRAM_ENDS, TaskGroup, raise_in_loop
 from broker_client.transport.base import Channel
 
 log = logging.getLogger("broker_client.subscription")
 
-Listeners = Callable[[str], Sequence[Listener]]
-_INVALID = ("invalid_content", "invalid_message")
 
-
-class Intake:
+class Dispatcher:
     """Brings deliveries to the listeners of a subscription, behind a fence."""
 
     def __init__(
         self,
         setup: ConsumingSetup,
-        in_hand: Unsettled,
+        checks: Checks,
+        recovery: Recovery,
         handlers: TaskGroup,
-        emit: Emit,
-        listeners: Listeners,
+        reports: Reports,
     ) -> None:
         """
         Args:
             setup: of the subscription.
-            in_hand: keeps what is delivered until it is settled.
+            checks: say whether a delivery is to be handled.
+            recovery: settles deliveries, and knows those that are unacked.
             handlers: owner of the tasks that handlers run in.
-            emit: where reports go.
-            listeners: the listeners of an event.
+            reports: knows the listeners, and is told of what goes wrong.
         """
         self._setup = setup
         self._config = setup.config
         self._no_ack = setup.config.options.no_ack
         self._loop_lag = setup.config.loop_lag
         self._concurrency = setup.config.concurrency
-        self._in_hand = in_hand
+        self._checks = checks if checks.are_needed else None
+        self._recovery = recovery
+        self._unacked = recovery.unacked
         self._handlers = handlers
         self._task_name = f"subscription {setup.config.name}: handler"
-        self._emit = emit
-        self._listeners = listeners
-        self._inspection = Inspection(setup, emit, self.refuse)
-        self._inspects = self._inspection.is_needed and not self._no_ack
-        self.position = StreamPosition() if setup.is_stream else None
-        """Where reading has got to; None where the queue is no stream."""
-        if self._inspects or self.position is not None:
-            in_hand.on_end.append(self._ended)
+        self._reports = reports
+        self.handler_errors = 0
         self._notes = {"originalQueue": setup.queue, "originalVhost": self._config.vhost}
         self._waiting: deque[tuple[AckOrNack, asyncio.Task[bool] | None]] = deque()
         self._running = 0  # messages with handlers running; counted where there is a limit
@@ -92,48 +79,59 @@ class Intake:
         headers = delivery.properties.headers
         flag = None
         if headers and RASCAL in headers and not self._no_ack:
-            flag = copies.is_to_be_nacked(delivery, self._setup.queue)
+            flag = is_to_be_nacked(delivery, self._setup.queue)
             if flag is False:
-                delivery = copies.unflagged(delivery, self._setup.queue)
+                delivery = unflagged(delivery, self._setup.queue)
+        unacked = self._unacked
         message = Message(
             delivery,
             queue=self._setup.queue,
             vhost=self._config.vhost,
-            touch=self._in_hand.touch_by(channel),
+            touch=unacked.touch_on(channel),
             notes=self._notes,
         )
-        settle = AckOrNack(self._in_hand, channel, message)
-        self._in_hand.add(settle)
-        if self.position is not None and not self.position.take(delivery):
-            settle.skip()
+        ack_or_nack = AckOrNack(self._recovery, channel, message)
+        unacked.add(ack_or_nack)
+        if unacked.position is not None and not unacked.position.take(delivery):
+            unacked.skip(ack_or_nack)
         elif flag:
             # It carries the error of its first time round to the dead-letter exchange.
-            self._handlers.spawn(settle("immediate nack", Nack()), "immediate nack")
-        elif self._inspects or self._waiting or not self._has_room():
-            self._wait(settle)
+            self._handlers.spawn(ack_or_nack("immediate nack", Nack()), "immediate nack")
+        elif self._checks is not None or self._waiting or not self._has_room():
+            self._wait(ack_or_nack)
         else:
-            self._start(settle)
+            self._start(ack_or_nack)
 
-    def _wait(self, settle: AckOrNack) -> None:
-        question = self._inspection.begin(settle) if self._inspects else None
-        answer = None
-        if question is not None:
-            answer = self._handlers.spawn(question, "inspection")
-            answer.add_done_callback(self._answered)
-        self._waiting.append((settle, answer))
-        self._pump()
+    def _wait(self, ack_or_nack: AckOrNack) -> None:
+        checks, answer = self._checks, None
+        if checks is not None and checks.must_ask(ack_or_nack):
+            answer = self._handlers.spawn(self._check(ack_or_nack, checks), "checks")
+            answer.add_done_callback(self._checked)
+        self._waiting.append((ack_or_nack, answer))
+        self._start_waiting()
 
-    def _answered(self, answer: asyncio.Task[bool]) -> None:
-        self._pump()
+    async def _check(self, ack_or_nack: AckOrNack, checks: Checks) -> bool:
+        """Ask, and deal with a message that is not to be handled; True when it is."""
+        verdict = await checks.ask(ack_or_nack)
+        if isinstance(verdict, Refusal):
+            self._refuse(ack_or_nack, verdict)
+        elif verdict is Passed.DUPLICATE and ack_or_nack.is_open:
+            self._unacked.skip(ack_or_nack)
+            self._reports.emit("duplicate", ack_or_nack.message)
+        return verdict is Passed.YES
+
+    def _checked(self, answer: asyncio.Task[bool]) -> None:
+        self._start_waiting()
 
     def _has_room(self) -> bool:
         limit = self._concurrency
         return not self._is_held and (limit is None or self._running < limit)
 
-    def _pump(self) -> None:
+    def _start_waiting(self) -> None:
+        """Start what waits, in order, as far as there is room."""
         waiting = self._waiting
         while waiting:
-            settle, answer = waiting[0]
+            ack_or_nack, answer = waiting[0]
             if answer is not None and not answer.done():
                 return
             if answer is not None and (answer.cancelled() or not answer.result()):
@@ -142,34 +140,34 @@ class Intake:
             if not self._has_room():
                 return
             waiting.popleft()
-            if settle.is_open or self._no_ack:
-                self._start(settle)
+            if ack_or_nack.is_open or self._no_ack:
+                self._start(ack_or_nack)
 
     # ------------------------------------------------------------------ holding
 
     def hold(self) -> None:
-        """Start nothing from now on. Without acks there is no giving back: all is handled."""
+        """Start nothing from now on. Without acks nothing can be released: all is handled."""
         self._is_held = not self._no_ack
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Start again."""
         self._is_held = False
-        self._pump()
+        self._start_waiting()
 
-    def give_back(self) -> None:
-        """Return to the queue what has not been started."""
+    def take_waiting(self) -> list[AckOrNack]:
+        """What has not been started, to be released; nothing where there are no acks."""
         if self._no_ack:
-            return
+            return []
         waiting, self._waiting = self._waiting, deque()
-        for settle, answer in waiting:
+        for _, answer in waiting:
             if answer is not None:
                 answer.cancel()
-            settle.give_back()
+        return [ack_or_nack for ack_or_nack, _ in waiting]
 
     # ------------------------------------------------------------------ handing over
 
-    def _start(self, settle: AckOrNack) -> None:
-        message = settle.message
+    def _start(self, ack_or_nack: AckOrNack) -> None:
+        message = ack_or_nack.message
         delivery = message.delivery
         body, content_type = delivery.body, delivery.properties.content_type
         try:
@@ -178,31 +176,27 @@ class Intake:
                 body, content_type = decrypt(self._setup.profiles, body, delivery.properties)
             value = content.decode(body, self._config.content_type or content_type)
         except InvalidContentError as error:
-            self.refuse(_INVALID, settle, error)
+            self._refuse(ack_or_nack, unreadable(error))
         except UnsupportedError as error:  # no package to decrypt with: the message is good
-            self._failed(settle, error)
+            self._failed(ack_or_nack, error)
         else:
-            self._hand_over("message", settle, message, value, settle)
+            self._hand_over("message", ack_or_nack, message, value, ack_or_nack)
 
-    def refuse(self, events: tuple[str, ...], settle: AckOrNack, error: BrokerClientError) -> None:
-        """Leave a message that handlers do not get to the listeners of the first of `events`
-        that has any; else report the error and nack."""
-        for event in events:
-            if self._listeners(event):
-                self._hand_over(event, settle, error, settle.message, settle)
+    def _refuse(self, ack_or_nack: AckOrNack, refusal: Refusal) -> None:
+        """Leave a message that handlers do not get to the listeners of the refusal's events;
+        report its error and nack it where there are none."""
+        for event in refusal.events:
+            if self._reports.listeners(event):
+                self._hand_over(event, ack_or_nack, refusal.error, ack_or_nack.message, ack_or_nack)
                 return
-        self._emit("error", error)
-        self._handlers.spawn(settle(error, Nack()), "nack")
+        self._reports.emit("error", refusal.error)
+        self._handlers.spawn(ack_or_nack(refusal.error, Nack()), "nack")
 
-    def reject(self, error: InvalidContentError, message: Message, settle: AckOrNack) -> None:
-        """A body that its handler cannot take."""
-        self.refuse(_INVALID, settle, error)
-
-    def _hand_over(self, event: str, settle: AckOrNack, *args: Any) -> None:
+    def _hand_over(self, event: str, ack_or_nack: AckOrNack, *args: Any) -> None:
         """Call the handlers: listeners whose failure means that the message needs recovery."""
         limit = self._loop_lag
         tasks: list[asyncio.Task[None]] | None = None if self._concurrency is None else []
-        for listener in tuple(self._listeners(event)):
+        for listener in tuple(self._reports.listeners(event)):
             begun = perf_counter()
             try:
                 result = listener(*args)
@@ -210,7 +204,7 @@ class Intake:
                 raise_in_loop(error)  # unsettled, the message goes back as the program ends
                 return
             except BaseException as error:  # noqa: BLE001 - user code behind a fence
-                self._failed(settle, error)
+                self._failed(ack_or_nack, error)
                 continue
             if type(result) is CoroutineType:
                 if limit:
@@ -219,7 +213,7 @@ class Intake:
                 if limit and (taken := perf_counter() - begun) > limit:
                     self._loop_blocked(taken)
                 continue
-            task = self._handlers.attend(self._finish(result, settle), self._task_name)
+            task = self._handlers.attend(self._finish(result, ack_or_nack), self._task_name)
             if tasks is not None:
                 tasks.append(task)
         if tasks:
@@ -235,56 +229,45 @@ class Intake:
             left -= 1
             if not left:
                 self._running -= 1
-                self._pump()
+                self._start_waiting()
 
         for task in tasks:
             task.add_done_callback(ended)
 
-    async def _finish(self, work: Awaitable[Any], settle: AckOrNack) -> None:
+    async def _finish(self, work: Awaitable[Any], ack_or_nack: AckOrNack) -> None:
         try:
-            await work
+            result = await work
+            if type(result) is Refusal:
+                self._refuse(ack_or_nack, result)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._failed(settle, error)  # something it waited for was cancelled
+            self._failed(ack_or_nack, error)  # something it waited for was cancelled
         except (*PROGRAM_ENDS, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - user code behind a fence
-            self._failed(settle, error)
+            self._failed(ack_or_nack, error)
         finally:
             self._handlers.leave()
 
-    def _failed(self, settle: AckOrNack, cause: BaseException) -> None:
-        message = settle.message
-        self._in_hand.counts["errors"] += 1
+    def _failed(self, ack_or_nack: AckOrNack, cause: BaseException) -> None:
+        message = ack_or_nack.message
+        self.handler_errors += 1
         error = HandlerError(self._config.name, message.message_id, _described(cause))
         error.__cause__ = cause
-        self._emit("error", error)
-        if not settle.is_begun:
-            self._handlers.spawn(settle(cause), "recovery")
+        self._reports.emit("error", error)
+        if not ack_or_nack.is_begun:
+            self._handlers.spawn(ack_or_nack(cause), "recovery")
 
     def _loop_blocked(self, seconds: float) -> None:
-        if not self._emit("loop_blocked", seconds, self._config.name):
-            log.warning(
-                "subscription %s: a handler kept the event loop busy for %.3g s; "
-                "use await, or a thread",
-                self._config.name,
-                seconds,
-            )
-
-    # ------------------------------------------------------------------ ending
-
-    def _ended(self, settle: AckOrNack, how: str) -> None:
-        if self.position is not None:
-            if how in ("lost", "timed_out", "released"):
-                self.position.returned(settle.message.delivery)
-            else:
-                self.position.settled(settle.message.delivery)
-        if self._inspects:
-            writing = self._inspection.ended(settle, how)
-            if writing is not None:
-                self._handlers.spawn(writing, "remember")
+        self._reports.warn(
+            "loop_blocked",
+            seconds,
+            self._config.name,
+            text="a handler kept the event loop busy for %.3g s; use await, or a thread",
+            values=(seconds,),
+        )
 
 
 def _described(error: BaseException) -> str:

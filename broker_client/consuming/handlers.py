@@ -14,27 +14,30 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, get_type_hints
+from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
 from broker_client.ackornack import AckOrNack
+from broker_client.codec import content as contents
+from broker_client.consuming.checks import Refusal, unreadable
 from broker_client.errors import InvalidContentError, InvalidHandlerError
-from broker_client.message import Message
+from broker_client.message import Message, Outgoing, Properties
+from broker_client.publishing.publisher import Publisher
 
 Handler = Callable[..., Any]
-Answer = Callable[[Message, Any], Awaitable[None]]
-RejectContent = Callable[[InvalidContentError, Message, AckOrNack], None]
 
 
 def listener_from(
-    handler: Handler, answer: Answer, reject: RejectContent
-) -> Callable[[Message, Any, AckOrNack], Awaitable[None]]:
+    handler: Handler, publisher: Publisher
+) -> Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]:
     """A `message` listener that calls `handler`.
+
+    It returns a `Refusal` for a body that does not fit the annotation, and calls nobody then.
 
     Args:
         handler: ``(content)`` or ``(content, message)``.
-        answer: sends what the handler returned, for messages with a `reply_to`.
-        reject: deals with a body that does not fit the annotation.
+        publisher: sends what the handler returned, for messages with a `reply_to`.
 
     Raises:
         InvalidHandlerError: it takes another number of arguments.
@@ -43,24 +46,36 @@ def listener_from(
     check = _content_check(handler)
     is_async = inspect.iscoroutinefunction(handler)
 
-    async def listen(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+    async def listen(message: Message, content: Any, ack_or_nack: AckOrNack) -> Refusal | None:
         if check is not None:
             try:
                 content = check(content)
             except ValidationError as error:
-                reject(_invalid(message, error), message, ack_or_nack)
-                return
+                return unreadable(_invalid(message, error))
         arguments = (content, message) if wants_message else (content,)
         if is_async:
             result = await handler(*arguments)
         else:
             result = await asyncio.to_thread(_called, handler, *arguments)
         if result is not None and message.properties.reply_to:
-            await answer(message, result)
+            await publisher.republish(message.vhost, _answer(message, result))
         if not ack_or_nack.is_begun:
             await ack_or_nack()
+        return None
 
     return listen
+
+
+def _answer(message: Message, result: Any) -> Outgoing:
+    """What tells the sender of `message` the result; dropped when its reply queue is gone."""
+    body, content_type = contents.encode(result)
+    asked = message.properties
+    properties = Properties(
+        content_type=content_type,
+        correlation_id=asked.correlation_id or asked.message_id,
+        message_id=uuid4().hex,
+    )
+    return Outgoing("", asked.reply_to or "", body, properties)
 
 
 def check_listener(listener: Callable[..., Any]) -> None:

@@ -13,7 +13,7 @@ from broker_client.message import Message
 Item = tuple[Message, Any, AckOrNack]
 
 
-class Deliveries(AsyncIterator[Item]):
+class DeliveryIterator(AsyncIterator[Item]):
     """Hands out deliveries one at a time, to any number of loops; ends with its subscription."""
 
     def __init__(self, *, no_ack: bool) -> None:
@@ -34,20 +34,19 @@ class Deliveries(AsyncIterator[Item]):
         while True:
             while self._items:
                 item = self._items.popleft()
-                if self._no_ack or item[2].is_open:  # else it went back while it waited here
+                if self._no_ack or item[2].is_open:  # else it was released meanwhile
                     return item
             if self._has_ended:
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
 
-    def give_back(self) -> None:
-        """Return what no loop has taken; without acks there is nothing to return it to."""
+    def take_waiting(self) -> list[AckOrNack]:
+        """What no loop has taken, to be released; nothing where there are no acks."""
         if self._no_ack:
-            return
+            return []
         items, self._items = self._items, deque()
-        for _, _, ack_or_nack in items:
-            ack_or_nack.give_back()
+        return [ack_or_nack for _, _, ack_or_nack in items]
 
     def end(self) -> None:
         """Let the loops end once they have taken what is left."""

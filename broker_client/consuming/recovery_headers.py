@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from broker_client.amqp.x_death import REJECTED, X_DEATH, dead_lettered, find_death
-from broker_client.config import ForwardOptions, Republish
+from broker_client.config import Forward, ForwardOptions, Republish
 from broker_client.message import (
     PERSISTENT,
     RASCAL,
@@ -81,14 +81,23 @@ def republished(message: Message, error: BaseException | str, strategy: Republis
     )
 
 
-def without_x_death(headers: dict[str, Any]) -> dict[str, Any]:
-    """`headers` less the deaths, so that RabbitMQ does not take a message that goes in a circle
-    for one that nobody steers, and drop it."""
-    headers.pop(X_DEATH, None)
-    return headers
+def forwarded(
+    message: Message, error: BaseException | str, strategy: Forward
+) -> tuple[Properties, dict[str, Any]]:
+    """Properties and headers of the copy that goes through a publication."""
+    headers = recovery_headers(
+        message,
+        error,
+        {"forwarded": message.forwarded + 1},
+        restore=strategy.restore_routing_headers,
+    )
+    if strategy.x_death_fix:
+        # RabbitMQ drops a message that its deaths show to go in a circle.
+        headers.pop(X_DEATH, None)
+    return _overridden(message.properties, strategy.options, headers)
 
 
-def overridden(
+def _overridden(
     properties: Properties, options: ForwardOptions, headers: Mapping[str, Any]
 ) -> tuple[Properties, dict[str, Any]]:
     """Properties and headers of a forwarded copy, as its strategy wants them."""

@@ -25,7 +25,7 @@ from broker_client.errors import UnsupportedError
 
 log = logging.getLogger("broker_client.consuming")
 
-_CLOSE_TIMEOUT = 5.0  # seconds for a store to let go
+_CLOSE_TIMEOUT = 5.0  # seconds for a store to close
 
 _KEYLESS = ("fanout", "headers")  # exchange types that do not look at routing keys
 
@@ -132,7 +132,7 @@ class ConsumingStores:
         return self._handled[config.name]
 
     async def close(self) -> None:
-        """Let go of every file and socket. Harmless twice."""
+        """Close every file and socket. May be called more than once."""
         stores: list[RedeliveryCounter | HandledIds] = [*self._handled.values()]
         stores += [counter for _, counter in self._counters.values()]
         self._handled, self._counters = {}, {}

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from broker_client.ackornack import AckOrNack
 from broker_client.config import Nack, ShovelConfig
 from broker_client.errors import BrokerClientError, MessageReturnedError
 from broker_client.message import Message
-from broker_client.publication import Publication
-from broker_client.publishing.template import ForwardOverrides
+from broker_client.publishing.publisher import Publisher
+from broker_client.runtime.emitter import Emitter
 from broker_client.subscription import Subscription
 
 _TRY_AGAIN = Nack(requeue=True, defer=1.0)
-
-
-class Forwarder(Protocol):
-    """Whoever forwards."""
-
-    async def forward(
-        self,
-        name: str,
-        message: Message,
-        routing_key: str | None,
-        overrides: ForwardOverrides,
-    ) -> Publication: ...
 
 
 class Shovel:
@@ -39,12 +26,18 @@ class Shovel:
     def __init__(
         self,
         config: ShovelConfig,
-        forwarder: Forwarder,
-        failed: Callable[[BrokerClientError, str], None],
+        publisher: Publisher,
+        broker: Emitter,
     ) -> None:
+        """
+        Args:
+            config: what was declared.
+            publisher: forwards the messages.
+            broker: told of failures (`error`).
+        """
         self.config = config
-        self._forwarder = forwarder
-        self._failed = failed
+        self._publisher = publisher
+        self._broker = broker
         self.moved = 0
         """Messages moved so far."""
 
@@ -54,17 +47,17 @@ class Shovel:
     def start(self, subscription: Subscription) -> None:
         """Move what `subscription` receives from now on."""
         vhost = subscription.config.vhost
-        subscription.on("error", lambda error: self._failed(error, vhost))
+        subscription.on("error", lambda error: self._broker.emit("error", error, vhost))
         subscription.on("message", self._move)
 
     async def _move(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
         try:
-            await (await self._forwarder.forward(self.config.publication, message, None, {}))
+            await (await self._publisher.forward(self.config.publication, message, None, {}))
         except MessageReturnedError as error:
-            self._failed(error, message.vhost)
+            self._broker.emit("error", error, message.vhost)
             await ack_or_nack(error, Nack())
         except BrokerClientError as error:
-            self._failed(error, message.vhost)
+            self._broker.emit("error", error, message.vhost)
             await ack_or_nack(error, _TRY_AGAIN)
         else:
             self.moved += 1

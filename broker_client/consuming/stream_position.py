@@ -1,12 +1,13 @@
-"""Where reading a stream has got to, so that a new consumer goes on behind it.
+"""How far a stream was read, so that a new consumer goes on from there.
 
-A stream keeps its messages: settling one only makes room for the next, and it is the consumer who
-knows where it is. RabbitMQ: each delivery has its offset in the header `x-stream-offset`, in
+A stream keeps its messages: settling one only makes room for the next, and the consumer has to
+remember its place. RabbitMQ: each delivery has its offset in the header `x-stream-offset`, in
 ascending order.
 """
 
 from __future__ import annotations
 
+from broker_client.consuming.delivery import WILL_COME_AGAIN, DeliveryOutcome
 from broker_client.message import Delivery
 
 OFFSET = "x-stream-offset"
@@ -18,23 +19,23 @@ class StreamPosition:
 
     def __init__(self) -> None:
         self._highest: int | None = None
-        self._open: dict[int, bool] = {}  # unsettled offset to whether a handler has it
+        self._open: dict[int, bool] = {}  # unsettled offset: True while it is unacked here
 
     def __repr__(self) -> str:
         return f"<StreamPosition {self.resume_at()}, {len(self._open)} unsettled>"
 
     def resume_at(self) -> int | None:
-        """The offset to consume from now on: the first that nobody has settled or has in hand.
+        """The offset to consume from now on: the first that is neither settled nor unacked here.
 
         None while nothing has arrived: the configured offset holds.
         """
-        waiting = [offset for offset, is_in_hand in self._open.items() if not is_in_hand]
+        waiting = [offset for offset, is_unacked in self._open.items() if not is_unacked]
         if waiting:
             return min(waiting)
         return None if self._highest is None else self._highest + 1
 
     def take(self, delivery: Delivery) -> bool:
-        """Note that `delivery` is in hand; False when it was settled before, or is in hand."""
+        """Note that `delivery` is unacked here; False when it was settled before, or already is."""
         offset = offset_of(delivery)
         if offset is None:
             return True
@@ -46,17 +47,15 @@ class StreamPosition:
         self._open[offset] = True
         return True
 
-    def settled(self, delivery: Delivery) -> None:
-        """`delivery` need not come again."""
+    def ended(self, delivery: Delivery, outcome: DeliveryOutcome) -> None:
+        """`delivery` is unacked no more: it is settled for good, or must come again."""
         offset = offset_of(delivery)
-        if offset is not None:
-            self._open.pop(offset, None)
-
-    def returned(self, delivery: Delivery) -> None:
-        """`delivery` is unsettled and out of hand: it must come again."""
-        offset = offset_of(delivery)
-        if offset is not None and offset in self._open:
+        if offset is None or offset not in self._open:
+            return
+        if outcome in WILL_COME_AGAIN:
             self._open[offset] = False
+        else:
+            del self._open[offset]
 
 
 def offset_of(delivery: Delivery) -> int | None:

@@ -1,263 +1,255 @@
-"""The deliveries a subscription has in hand, and what became of those it had.
+"""The unacked deliveries of a subscription: each comes in once, and goes out once.
 
-Tags belong to one channel: when that is gone, all that is left here is lost, and the broker
-delivers it again.
+Delivery tags belong to one channel. When it ends, what is unacked on it is lost to us, and the
+broker delivers it again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
-from broker_client.ackornack import AckOrNack, Republisher
-from broker_client.config import Nack, Strategy
-from broker_client.connection.retry import growing
-from broker_client.consuming.ack_deadline import DueWatch
+from broker_client.consuming.ack_deadlines import AckDeadlines
+from broker_client.consuming.checks import Checks
+from broker_client.consuming.delivery import DeliveryOutcome, UnackedDelivery
+from broker_client.consuming.delivery_log import DeliveryLog
+from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
-from broker_client.errors import AlreadySettledError, BrokerClientError, RecoveryFailedError
-from broker_client.message import Message
-from broker_client.runtime.tasks import wait_in_thread
+from broker_client.consuming.stream_position import StreamPosition
+from broker_client.errors import (
+    AlreadySettledError,
+    BrokerClientError,
+    ChannelClosedError,
+    StaleDeliveryError,
+)
+from broker_client.runtime.tasks import TaskGroup, wait_in_thread
 from broker_client.transport.base import Channel
 
-log = logging.getLogger("broker_client.subscription")
 
-_FAILURES_REMEMBERED = 10_000  # message ids whose failures the default recovery counts
-
-
-class Emit(Protocol):
-    """The subscription's own `emit`: False when nobody listens."""
-
-    def __call__(self, event: str, *args: object) -> bool: ...
-
-
-class DeliveryObserver(Protocol):
-    """Told of every delivery of a subscription: as it comes, and how it ended (`Unsettled`)."""
-
-    def delivered(self, settle: AckOrNack) -> None: ...
-    def ended(self, settle: AckOrNack, how: str) -> None: ...
-
-
-class Unsettled:
-    """Keeps the unsettled deliveries of a subscription (`SettleOwner`)."""
+class Unacked:
+    """Keeps the unacked deliveries of a subscription, and settles them with the broker."""
 
     def __init__(
         self,
         setup: ConsumingSetup,
-        republisher: Republisher,
-        emit: Emit,
-        observer: DeliveryObserver | None = None,
+        checks: Checks,
+        tasks: TaskGroup,
+        reports: Reports,
+        log: DeliveryLog | None = None,
     ) -> None:
-        self.loop = asyncio.get_running_loop()
+        """
+        Args:
+            setup: of the subscription.
+            checks: told how each delivery ended.
+            tasks: owner of the tasks in which stores are written.
+            reports: told of what went wrong.
+            log: writes down every delivery and how it ended.
+        """
         self._setup = setup
-        self._config = setup.config
         self._no_ack = setup.config.options.no_ack
-        self._emit = emit
-        self.republisher = republisher
-        self.can_defer = False
-        """True while the broker itself gives a message back later."""
-        self.closing = asyncio.Event()
-        """Set once the subscription ends: waits of recovery end with it."""
-        self._observer = observer
-        self.on_end: list[Callable[[AckOrNack, str], None]] = []
-        """Told of each delivery that is in hand no more, and how it ended: a name of `counts`, or
-        ``timed_out``. Not called without acks."""
-        if observer is not None:
-            self.on_end.append(observer.ended)
-        self.counts = dict.fromkeys(
-            (
-                "delivered",
-                "acked",
-                "nacked",
-                "republished",
-                "forwarded",
-                "released",
-                "skipped",
-                "errors",
-                "lost",
-            ),
-            0,
-        )
-        self._by_tag: dict[int, AckOrNack] = {}
+        self._checks = checks if checks.are_needed else None
+        self._tasks = tasks
+        self._reports = reports
+        self._log = log
+        self.position = StreamPosition() if setup.is_stream else None
+        """How far a stream was read; None where the queue is no stream."""
+        self.counts = dict.fromkeys(DeliveryOutcome, 0)
+        self.delivered = 0
+        self.lost_settles = 0
+        self._by_tag: dict[int, UnackedDelivery] = {}
         limit = setup.settle_within
-        self._watch = None if limit is None else DueWatch(limit, self._by_tag.values, self._due)
+        self._deadlines = (
+            None if limit is None else AckDeadlines(limit, self._by_tag.values(), reports)
+        )
         self._touched: Channel | None = None  # the channel of `_touch`: one for all its deliveries
         self._touch: Callable[[int], float]
-        self._all_settled = asyncio.Event()
-        self._failures: OrderedDict[str, int] = OrderedDict()
-        self._deferred = 0  # recoveries that wait here, each in a place of the prefetch
-        self._is_saturated = False
+        self._empty = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._by_tag)
 
-    @property
-    def dead_letter_exchange(self) -> str | None:
-        return self._setup.dead_letter_exchange
+    # ------------------------------------------------------------------ in
 
-    @property
-    def max_hops(self) -> int | None:
-        return self._config.max_hops
-
-    def add(self, settle: AckOrNack) -> None:
-        """`settle` has been delivered."""
-        self.counts["delivered"] += 1
+    def add(self, entry: UnackedDelivery) -> None:
+        """`entry` has been delivered."""
+        self.delivered += 1
         if self._no_ack:
-            settle.lose()  # the broker counted it as settled when it sent it
+            entry.is_lost = True  # the broker counted it as settled when it sent it
         else:
-            self._by_tag[settle.message.delivery.delivery_tag] = settle
-            if self._watch is not None:
-                self._watch.begin(settle)
-        if self._observer is not None:
-            self._observer.delivered(settle)
+            self._by_tag[entry.message.delivery.delivery_tag] = entry
+            if self._deadlines is not None:
+                self._deadlines.start(entry)
+        if self._log is not None:
+            self._log.delivered(entry.message)
+
+    # ------------------------------------------------------------------ out
+
+    def ack(
+        self,
+        entry: UnackedDelivery,
+        outcome: DeliveryOutcome = DeliveryOutcome.ACKED,
+        *,
+        all: bool = False,
+    ) -> None:
+        """Ack `entry`; with `all`, every delivery of its channel up to it, too."""
+        channel = entry.channel
+        if all:
+            self._settle(entry, outcome, lambda tag: channel.ack(tag, multiple=True), all=True)
+        else:
+            self._settle(entry, outcome, channel.ack)
+
+    def nack(self, entry: UnackedDelivery, *, requeue: bool, all: bool = False) -> None:
+        """Refuse `entry`: handling it failed."""
+        entry.requeues = requeue
+        channel = entry.channel
+        self._settle(
+            entry,
+            DeliveryOutcome.NACKED,
+            lambda tag: channel.nack(tag, requeue=requeue, multiple=all),
+            all=all,
+        )
+
+    def requeue_later(self, entry: UnackedDelivery, delay: float) -> None:
+        """Return `entry` to its queue after `delay` seconds, by the broker itself."""
+        entry.requeues = True
+        channel = entry.channel
+        self._settle(entry, DeliveryOutcome.NACKED, lambda tag: channel.requeue_later(tag, delay))
+
+    def release(self, entry: UnackedDelivery) -> None:
+        """Return `entry` to its queue: that is no failure of its message."""
+        entry.requeues = True
+        self._settle(entry, DeliveryOutcome.RELEASED, entry.channel.release)
+
+    def release_unhandled(self, entries: Iterable[UnackedDelivery]) -> None:
+        """Release those of `entries` that nobody has begun to settle and that are still ours."""
+        for entry in entries:
+            if entry.is_begun:
+                continue
+            entry.is_begun = True
+            if not entry.is_lost and entry.channel.is_usable:
+                self.release(entry)
+
+    def skip(self, entry: UnackedDelivery) -> None:
+        """Ack `entry` without a handler: it was handled before."""
+        if not entry.is_begun:
+            entry.is_begun = True
+            self.ack(entry, DeliveryOutcome.DUPLICATE)
+
+    def time_out(self, delivery_tag: int) -> None:
+        """The broker took a delivery back, its time being over."""
+        entry = self._by_tag.get(delivery_tag)
+        if entry is None:
+            return
+        entry.is_lost = True
+        self._out(entry, DeliveryOutcome.TIMED_OUT)
+        self._reports.warn(
+            "message_timeout",
+            entry.message,
+            text="message %s was not settled in time and went back to %s; each message needs "
+            "its `await ack_or_nack()`, and touch() gives it more time",
+            values=(entry.message.message_id, self._setup.queue),
+        )
 
     def lose_all(self) -> None:
         """The channel is gone."""
-        lost = list(self._by_tag.values())
-        self._by_tag.clear()
-        if self._watch is not None:
-            self._watch.stop()
-        for settle in lost:
-            settle.lose()
-            self._ended(settle, "lost")
-        self._all_settled.set()
+        if self._deadlines is not None:
+            self._deadlines.stop()
+        for entry in list(self._by_tag.values()):
+            entry.is_lost = True
+            self._out(entry, DeliveryOutcome.LOST)
+        self._empty.set()
 
-    async def wait(self, is_usable: Callable[[], bool]) -> None:
-        """Until nothing is in hand, or `is_usable` says that the channel is gone."""
-        while self._by_tag and is_usable():
-            self._all_settled.clear()
-            await self._all_settled.wait()
+    def is_ours(self, entry: UnackedDelivery) -> bool:
+        """False, and reported, when `entry` cannot be settled any more.
 
-    # ------------------------------------------------------------------ recovery
-
-    async def pause(self, seconds: float) -> bool:
-        """Wait with a delivery in hand; False as soon as the subscription ends."""
-        self._deferred += 1
-        self._look_for_room()
-        try:
-            async with asyncio.timeout(seconds):
-                await self.closing.wait()
-        except TimeoutError:
-            return True
-        finally:
-            self._deferred -= 1
-            self._look_for_room()
+        A tag means nothing on another channel, so a late settle is never sent; the broker
+        delivers the message again.
+        """
+        delivery = entry.message.delivery
+        if not entry.is_lost and entry.channel.is_usable:
+            if self._by_tag.get(delivery.delivery_tag) is entry:
+                return True
+            self.report_second_settle(entry)  # RabbitMQ: a tag settled twice closes the channel
+            return False
+        self._settle_lost(entry, StaleDeliveryError(delivery.delivery_tag, delivery.consumer_tag))
         return False
 
-    def _look_for_room(self) -> None:
-        """Say so, once, when every place of the prefetch is taken by a recovery that waits."""
-        limits = [self._config.prefetch, self._config.channel_prefetch]
-        limit = min((each for each in limits if each), default=None)
-        was, self._is_saturated = self._is_saturated, limit is not None and self._deferred >= limit
-        if self._is_saturated and not was and not self._emit("prefetch_saturated", self._deferred):
-            log.warning(
-                "subscription %s: %d messages wait for their defer, which is all of the prefetch; "
-                "nothing else is delivered meanwhile",
-                self._config.name,
-                self._deferred,
-            )
+    def report_second_settle(self, entry: UnackedDelivery) -> None:
+        """`entry` was settled before: nothing is sent."""
+        delivery = entry.message.delivery
+        error = AlreadySettledError(delivery.delivery_tag, delivery.consumer_tag)
+        self._reports.warn("already_settled", error, text="%s", values=(error,))
 
-    def default_recovery(self, message: Message) -> tuple[Strategy, ...]:
-        """The chain of the configuration; or requeue, later each time it fails again.
+    async def wait(self, is_usable: Callable[[], bool]) -> None:
+        """Until nothing is unacked, or `is_usable` says that the channel is gone."""
+        while self._by_tag and is_usable():
+            self._empty.clear()
+            await self._empty.wait()
 
-        The wait keeps a message that always fails from going round as fast as it can. A stream
-        takes nothing back, so there the message is passed over.
-        """
-        if self._config.recovery is not None:
-            return self._config.recovery
-        return (self.another_try(message),)
+    def _settle(
+        self,
+        entry: UnackedDelivery,
+        outcome: DeliveryOutcome,
+        send: Callable[[int], None],
+        *,
+        all: bool = False,
+    ) -> None:
+        if not self.is_ours(entry):
+            return
+        tag = entry.message.delivery.delivery_tag
+        try:
+            send(tag)
+        except (ChannelClosedError, StaleDeliveryError) as error:
+            self._settle_lost(entry, error)
+            return
+        if all:
+            for covered in [self._by_tag[each] for each in self._by_tag if each < tag]:
+                covered.is_begun = True
+                covered.error, covered.requeues = entry.error, entry.requeues
+                self._out(covered, outcome)
+        self._out(entry, outcome)
 
-    def another_try(self, message: Message) -> Nack:
-        """Requeue, later each time that `message` comes to this; a stream takes nothing back."""
-        if self._setup.is_stream:
-            return Nack()
-        key = message.message_id or f"{message.vhost}/{message.queue}/{hash(message.body)}"
-        failures = self._failures.pop(key, 0)
-        self._failures[key] = failures + 1
-        while len(self._failures) > _FAILURES_REMEMBERED:
-            self._failures.popitem(last=False)
-        return Nack(requeue=True, defer=growing(self._config.requeue_defer, failures))
-
-    # ------------------------------------------------------------------ reports of AckOrNack
-
-    def settled(self, settle: AckOrNack, how: str) -> None:
-        self._by_tag.pop(settle.message.delivery.delivery_tag, None)
-        self.counts[how] += 1
-        for tell in self.on_end:
-            tell(settle, how)
-        if self._failures:
-            self._forget_failures(settle, how)
-        if not self._by_tag:
-            self._all_settled.set()
-
-    def settled_through(self, settle: AckOrNack, how: str) -> None:
-        tag = settle.message.delivery.delivery_tag
-        done = [each for each in self._by_tag if each <= tag]
-        for each in done:
-            covered = self._by_tag.pop(each)
-            if covered is not settle:
-                covered.cover(settle)
-            self._ended(covered, how)
-        self.counts[how] += len(done)
-        self._forget_failures(settle, how)
-        if not self._by_tag:
-            self._all_settled.set()
-
-    def _forget_failures(self, settle: AckOrNack, how: str) -> None:
-        if how not in ("nacked", "released") and settle.message.message_id:
-            self._failures.pop(settle.message.message_id, None)
-
-    def settle_lost(self, settle: AckOrNack, error: BrokerClientError) -> None:
+    def _settle_lost(self, entry: UnackedDelivery, error: BrokerClientError) -> None:
         if self._no_ack:
             return  # nothing to settle
-        self.counts["lost"] += 1
-        if self._by_tag.get(settle.message.delivery.delivery_tag) is settle:
-            self._drop(settle, "lost")
-        if not self._emit("ack_lost", settle.message, error):
-            log.warning("subscription %s: %s", self._config.name, error)
+        self.lost_settles += 1
+        if self._by_tag.get(entry.message.delivery.delivery_tag) is entry:
+            self._out(entry, DeliveryOutcome.LOST)
+        self._reports.warn("ack_lost", entry.message, error, text="%s", values=(error,))
 
-    def settled_twice(self, error: AlreadySettledError) -> None:
-        if not self._emit("already_settled", error):
-            log.warning("subscription %s: %s", self._config.name, error)
+    def _out(self, entry: UnackedDelivery, outcome: DeliveryOutcome) -> None:
+        """The one way out."""
+        del self._by_tag[entry.message.delivery.delivery_tag]
+        self.counts[outcome] += 1
+        if self.position is not None:
+            self.position.ended(entry.message.delivery, outcome)
+        if self._checks is not None:
+            writing = self._checks.ended(entry, outcome)
+            if writing is not None:
+                self._tasks.spawn(writing, "remember")
+        if self._log is not None:
+            self._log.ended(entry.message, outcome, entry.error, requeues=entry.requeues)
+        if not self._by_tag:
+            self._empty.set()
 
-    def recovery_failed(self, error: RecoveryFailedError) -> None:
-        if not self._emit("recovery_failed", error):
-            log.warning("subscription %s: %s", self._config.name, error)
+    # ------------------------------------------------------------------ more time
 
-    def timed_out(self, delivery_tag: int) -> None:
-        """The broker took a delivery back, its time being over."""
-        settle = self._by_tag.get(delivery_tag)
-        if settle is None:
-            return
-        settle.lose()
-        self._drop(settle, "timed_out")
-        if not self._emit("message_timeout", settle.message):
-            log.warning(
-                "subscription %s: message %s was not settled in time and went back to %s; each "
-                "message needs its `await ack_or_nack()`, and touch() gives it more time",
-                self._config.name,
-                settle.message.message_id,
-                self._setup.queue,
-            )
-
-    def touch_by(self, channel: Channel) -> Callable[[int], float]:
+    def touch_on(self, channel: Channel) -> Callable[[int], float]:
         """What extends the time of a delivery of `channel`."""
         if self._touched is not channel:
             self._touched, self._touch = channel, self._make_touch(channel)
         return self._touch
 
     def _make_touch(self, channel: Channel) -> Callable[[int], float]:
-        watch, thread = self._watch, threading.get_ident()
+        deadlines, thread = self._deadlines, threading.get_ident()
         loop = asyncio.get_running_loop()
 
         def touch_here(delivery_tag: int) -> float:
             left = channel.touch(delivery_tag)
-            settle = self._by_tag.get(delivery_tag)
-            if watch is not None and settle is not None:
-                watch.begin(settle, left)
+            entry = self._by_tag.get(delivery_tag)
+            if deadlines is not None and entry is not None:
+                deadlines.start(entry, left)
             return left
 
         async def touch_there(delivery_tag: int) -> float:
@@ -269,22 +261,3 @@ class Unsettled:
             return wait_in_thread(loop, touch_there(delivery_tag))  # a plain function's handler
 
         return touch
-
-    def _due(self, settle: AckOrNack, left: float) -> None:
-        if not self._emit("ack_due", settle.message, left):
-            log.warning(
-                "subscription %s: message %s is unsettled, and its broker waits %.3g s more",
-                self._config.name,
-                settle.message.message_id,
-                left,
-            )
-
-    def _drop(self, settle: AckOrNack, how: str) -> None:
-        del self._by_tag[settle.message.delivery.delivery_tag]
-        self._ended(settle, how)
-        if not self._by_tag:
-            self._all_settled.set()
-
-    def _ended(self, settle: AckOrNack, how: str) -> None:
-        for tell in self.on_end:
-            tell(settle, how)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar, overload
 
@@ -85,6 +85,10 @@ class Emitter:
     def has_listener(self, event: str) -> bool:
         """True when somebody listens to `event`."""
         return bool(self._listeners and self._listeners.get(event))
+
+    def listeners(self, event: str) -> Sequence[Listener]:
+        """The listeners of `event`, in the order in which they are called."""
+        return self._listeners.get(event, ()) if self._listeners else ()
 
     def emit(self, event: str, *args: Any) -> bool:
         """Call the listeners of `event` in the order they came; False when there is none."""

@@ -1,0 +1,70 @@
+"""Warning of deliveries that are about to time out, before the broker acts.
+
+A time-out that only the broker knows, such as RabbitMQ's own `consumer_timeout`, is not warned of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Collection
+
+from broker_client.consuming.delivery import UnackedDelivery
+from broker_client.consuming.reports import Reports
+
+SHARE = 0.8
+"""Share of the time after which a delivery is warned of."""
+_STEP = 0.02  # of the time: looks are no closer together, however many deliveries there are
+
+
+class AckDeadlines:
+    """One timer for all unacked deliveries of a subscription, while it has any.
+
+    Args:
+        limit: seconds a delivery may stay unacked.
+        unacked: the deliveries that are unacked, a live view.
+        reports: told once of each delivery whose time is nearly over (`ack_due`).
+    """
+
+    def __init__(
+        self, limit: float, unacked: Collection[UnackedDelivery], reports: Reports
+    ) -> None:
+        self._limit = limit
+        self._unacked = unacked
+        self._reports = reports
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, entry: UnackedDelivery, left: float | None = None) -> None:
+        """`entry` has `left` seconds from now on; by default all of its time."""
+        loop = asyncio.get_running_loop()
+        left = self._limit if left is None else left
+        entry.ack_deadline = loop.time() + left - self._limit * (1 - SHARE)
+        if self._timer is None:
+            self._timer = loop.call_at(entry.ack_deadline, self._look)
+
+    def stop(self) -> None:
+        """Nothing is unacked any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        passed = [each for each in self._unacked if each.ack_deadline <= now]
+        ahead = min(
+            (e.ack_deadline for e in self._unacked if e.ack_deadline > now), default=math.inf
+        )
+        self._timer = None
+        if ahead < math.inf:
+            self._timer = loop.call_at(max(ahead, now + self._limit * _STEP), self._look)
+        for each in passed:
+            left = max(each.ack_deadline + self._limit * (1 - SHARE) - now, 0.0)
+            each.ack_deadline = math.inf
+            self._reports.warn(
+                "ack_due",
+                each.message,
+                left,
+                text="message %s is unsettled, and its broker waits %.3g s more",
+                values=(each.message.message_id, left),
+            )

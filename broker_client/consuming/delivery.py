@@ -1,0 +1,60 @@
+"""One delivery, from its arrival until it has left our hands, and how it left."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+from broker_client.message import Message
+from broker_client.transport.base import Channel
+
+
+class DeliveryOutcome(StrEnum):
+    """How a delivery left our hands."""
+
+    ACKED = "acked"
+    NACKED = "nacked"
+    REPUBLISHED = "republished"
+    """A copy is at the end of its queue, and it was acked."""
+    FORWARDED = "forwarded"
+    """A copy went through a publication, and it was acked."""
+    RELEASED = "released"
+    """It went back to its queue, and no handler had failed."""
+    DUPLICATE = "duplicate"
+    """It was handled before, and acked without a handler."""
+    LOST = "lost"
+    """Its channel ended; the broker delivers it again."""
+    TIMED_OUT = "timed out"
+    """The broker took it back: it was unsettled for too long."""
+
+
+WILL_COME_AGAIN = (DeliveryOutcome.LOST, DeliveryOutcome.TIMED_OUT, DeliveryOutcome.RELEASED)
+
+
+class UnackedDelivery:
+    """A delivery and what has been done about it."""
+
+    __slots__ = ("ack_deadline", "channel", "error", "is_begun", "is_lost", "message", "requeues")
+
+    def __init__(self, channel: Channel, message: Message) -> None:
+        self.channel = channel
+        self.message = message
+        self.is_begun = False
+        """True once somebody has begun to settle it."""
+        self.is_lost = False
+        """True once it is not ours any more: its channel ended, or its time ran out."""
+        self.error: BaseException | str | None = None
+        """Why handling it failed."""
+        self.requeues = False
+        """True when settling it returns it to its queue."""
+        self.ack_deadline = math.inf
+        """Loop time at which `AckDeadlines` warns of its time-out; infinity once it has."""
+
+    def __repr__(self) -> str:
+        state = "lost" if self.is_lost else "settled" if self.is_begun else "open"
+        return f"<{type(self).__name__} {self.message.delivery.delivery_tag}: {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        """True while nobody has settled it and it can be settled."""
+        return not self.is_begun and not self.is_lost

@@ -1,0 +1,283 @@
+"""What is done with a delivery whose handler failed: a chain of strategies, one after another.
+
+The strategies and the headers they write are rascal's, with its flaws mended:
+`ack` acks, a copy is mandatory and confirmed before the original is acked, a
+strategy that fails passes on to the next and never acks, and the last resort is a nack without
+requeue, which a dead-letter exchange catches. Only where a copy could not be had because the
+broker was away, full or silent does the message go back to its queue at the end of the chain:
+that is no verdict on the message, and without a dead-letter exchange it would be lost.
+
+A broker dead-letters with the routing key of the copy it has, which for a republished message is
+the name of its queue; a direct or topic exchange may not know that key and drop the message. Where
+the configuration tells that it may, `nack` publishes the dead letter itself, with the first key,
+and acks: at least once, as `republish` is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from enum import Enum
+
+from broker_client.config import Ack, Forward, Nack, Republish, Strategy
+from broker_client.connection.retry import growing
+from broker_client.consuming import recovery_headers
+from broker_client.consuming.delivery import DeliveryOutcome, UnackedDelivery
+from broker_client.consuming.reports import Reports
+from broker_client.consuming.setup import ConsumingSetup
+from broker_client.consuming.unacked import Unacked
+from broker_client.errors import (
+    BrokerClientError,
+    MessageReturnedError,
+    PublishError,
+    PublishRefusedError,
+    RecoveryFailedError,
+)
+from broker_client.message import Message
+from broker_client.publishing.publisher import Publisher
+
+log = logging.getLogger("broker_client.ackornack")
+
+_LAST_RESORT = Nack()
+_VERDICTS = (MessageReturnedError, PublishRefusedError)
+"""What says of a copy that it will fare no better another time."""
+_FAILURES_REMEMBERED = 10_000  # message ids whose failures the default recovery counts
+
+
+class _End(Enum):
+    """How an attempt at one strategy ended."""
+
+    SETTLED = "settled"
+    NOT_DONE = "not done"
+    UNDECIDED = "undecided"
+    """The broker said nothing about the copy."""
+
+
+class Recovery:
+    """Settles the deliveries of one subscription: acks, or runs chains of recovery strategies."""
+
+    def __init__(
+        self, setup: ConsumingSetup, publisher: Publisher, unacked: Unacked, reports: Reports
+    ) -> None:
+        """
+        Args:
+            setup: of the subscription.
+            publisher: publishes copies.
+            unacked: where the deliveries are until they are settled.
+            reports: told of strategies that failed.
+        """
+        self.loop = asyncio.get_running_loop()
+        """The event loop that deliveries are settled in."""
+        self.can_defer = False
+        """True while the broker itself requeues a message after a delay."""
+        self.unacked = unacked
+        self._setup = setup
+        self._config = setup.config
+        self._publisher = publisher
+        self._reports = reports
+        self._closing = asyncio.Event()
+        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._deferred = 0  # recoveries that wait here, each in a place of the prefetch
+        self._is_saturated = False
+
+    def close(self) -> None:
+        """End every wait for a `defer`: those messages are released at once."""
+        self._closing.set()
+
+    def ack(self, entry: UnackedDelivery, *, all: bool) -> None:
+        """Ack `entry`; with `all`, every delivery of its channel up to it, too."""
+        self.unacked.ack(entry, all=all)
+        if self._failures:
+            self._forget_failures(entry.message)
+
+    async def run(
+        self,
+        entry: UnackedDelivery,
+        chain: tuple[Strategy, ...],
+        error: BaseException | str,
+        *,
+        all: bool,
+    ) -> None:
+        """Try the strategies of `chain` until one has settled `entry`."""
+        last_resort = _LAST_RESORT
+        for strategy in chain:
+            end = await self._try(entry, strategy, error, all=all)
+            if end is _End.SETTLED:
+                return
+            if end is _End.UNDECIDED:
+                last_resort = self._requeue(entry.message)
+        await self._try(entry, last_resort, error, all=all)
+
+    def default_chain(self, message: Message) -> tuple[Strategy, ...]:
+        """The chain of the configuration; or requeue, later each time it fails again.
+
+        The wait keeps a message that always fails from going round as fast as it can. A stream
+        takes nothing back, so there the message is passed over.
+        """
+        if self._config.recovery is not None:
+            return self._config.recovery
+        return (self._requeue(message),)
+
+    def _requeue(self, message: Message) -> Nack:
+        """Requeue, later each time that `message` comes to this; a stream takes nothing back."""
+        if self._setup.is_stream:
+            return Nack()
+        key = message.message_id or f"{message.vhost}/{message.queue}/{hash(message.body)}"
+        failures = self._failures.pop(key, 0)
+        self._failures[key] = failures + 1
+        while len(self._failures) > _FAILURES_REMEMBERED:
+            self._failures.popitem(last=False)
+        return Nack(requeue=True, defer=growing(self._config.requeue_defer, failures))
+
+    def _forget_failures(self, message: Message) -> None:
+        if message.message_id:
+            self._failures.pop(message.message_id, None)
+
+    # ------------------------------------------------------------------ strategies
+
+    async def _try(
+        self,
+        entry: UnackedDelivery,
+        strategy: Strategy,
+        error: BaseException | str,
+        *,
+        all: bool,
+    ) -> _End:
+        try:
+            return _End.SETTLED if await self._apply(entry, strategy, error, all) else _End.NOT_DONE
+        except BrokerClientError as failure:
+            self._report_failure(entry, strategy, str(failure))
+            is_decided = not isinstance(failure, PublishError) or isinstance(failure, _VERDICTS)
+            return _End.NOT_DONE if is_decided else _End.UNDECIDED
+        except Exception as failure:
+            # A fault of ours must not keep the message, and a place in the prefetch, for good.
+            log.exception("recovery %r of message %s", strategy, entry.message.message_id)
+            self._report_failure(entry, strategy, f"{type(failure).__name__}: {failure}")
+            return _End.NOT_DONE
+
+    def _report_failure(self, entry: UnackedDelivery, strategy: Strategy, reason: str) -> None:
+        error = RecoveryFailedError(strategy.strategy, entry.message.message_id, reason)
+        self._reports.warn("recovery_failed", error, text="%s", values=(error,))
+
+    async def _apply(
+        self, entry: UnackedDelivery, strategy: Strategy, error: BaseException | str, all: bool
+    ) -> bool:
+        """Carry `strategy` out; False when it declines: no attempt, or no hop, is left."""
+        if self._declines(entry.message, strategy):
+            return False
+        if isinstance(strategy, Nack) and self._can_defer(strategy) and not all:
+            self.unacked.requeue_later(entry, strategy.defer or 0.0)
+            return True
+        if strategy.defer and not await self._wait(strategy.defer):
+            # We are closing: return it now, rather than hold up the end.
+            self.unacked.release(entry)
+            return True
+        match strategy:
+            case Ack():
+                self.ack(entry, all=all)
+            case Nack(requeue=requeue):
+                if requeue or all or not await self._dead_letter(entry):
+                    self.unacked.nack(entry, requeue=requeue, all=all)
+            case Republish():
+                await self._republish(entry, strategy, error)
+            case Forward():
+                await self._forward(entry, strategy, error)
+        return True
+
+    def _declines(self, message: Message, strategy: Strategy) -> bool:
+        if isinstance(strategy, Republish | Forward) and self._has_no_hop_left(message):
+            return True
+        match strategy:
+            case Republish(attempts=int() as attempts):
+                return message.republished >= attempts
+            case Forward(attempts=int() as attempts):
+                return message.forwarded >= attempts
+        return False
+
+    def _has_no_hop_left(self, message: Message) -> bool:
+        """Attempts count for each queue, so that a ring of queues could go round for ever."""
+        most = self._config.max_hops
+        return most is not None and recovery_headers.hops(message) >= most
+
+    def _can_defer(self, strategy: Nack) -> bool:
+        return strategy.requeue and bool(strategy.defer) and self.can_defer
+
+    async def _wait(self, seconds: float) -> bool:
+        """Wait for a `defer`; False as soon as the subscription ends."""
+        self._deferred += 1
+        self._check_saturation()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return True
+        finally:
+            self._deferred -= 1
+            self._check_saturation()
+        return False
+
+    def _check_saturation(self) -> None:
+        """Say so, once, when every place of the prefetch is taken by a recovery that waits."""
+        limits = [self._config.prefetch, self._config.channel_prefetch]
+        limit = min((each for each in limits if each), default=None)
+        was, self._is_saturated = self._is_saturated, limit is not None and self._deferred >= limit
+        if self._is_saturated and not was:
+            self._reports.warn(
+                "prefetch_saturated",
+                self._deferred,
+                text="%d messages wait for their defer, which is all of the prefetch; "
+                "nothing else is delivered meanwhile",
+                values=(self._deferred,),
+            )
+
+    async def _dead_letter(self, entry: UnackedDelivery) -> bool:
+        """Reject as the broker does, but with the key the message was first published with.
+
+        False leaves it to the broker: the key is not lost, or no exchange is known.
+        """
+        message = entry.message
+        if not recovery_headers.has_lost_its_key(message):
+            return False
+        exchange = self._setup.dead_letter_exchange
+        if exchange is None or not self.unacked.is_ours(entry):
+            return exchange is not None
+        letter = recovery_headers.dead_letter(message, exchange)
+        try:
+            await self._publisher.republish(message.vhost, letter)
+        except PublishRefusedError as failure:
+            # RabbitMQ drops dead letters for an exchange that is missing.
+            self._report_failure(entry, _LAST_RESORT, str(failure))
+            return False
+        except BrokerClientError as failure:
+            self._report_failure(entry, _LAST_RESORT, str(failure))
+            self.unacked.release(entry)  # to refuse it now would lose it
+            return True
+        self.unacked.ack(entry, DeliveryOutcome.NACKED)
+        return True
+
+    async def _republish(
+        self, entry: UnackedDelivery, strategy: Republish, error: BaseException | str
+    ) -> None:
+        if self.unacked.is_ours(entry):
+            copy = recovery_headers.republished(entry.message, error, strategy)
+            await self._publisher.republish(entry.message.vhost, copy)
+            self._copied(entry, DeliveryOutcome.REPUBLISHED)
+
+    async def _forward(
+        self, entry: UnackedDelivery, strategy: Forward, error: BaseException | str
+    ) -> None:
+        message = entry.message
+        properties, headers = recovery_headers.forwarded(message, error, strategy)
+        if self.unacked.is_ours(entry):
+            await self._publisher.forward_copy(
+                strategy.publication,
+                message.with_properties(properties),
+                headers,
+                strategy.routing_key,
+            )
+            self._copied(entry, DeliveryOutcome.FORWARDED)
+
+    def _copied(self, entry: UnackedDelivery, outcome: DeliveryOutcome) -> None:
+        self.unacked.ack(entry, outcome)
+        self._forget_failures(entry.message)

@@ -1,0 +1,36 @@
+"""Events of one subscription, and a line in the log where nobody listens to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from broker_client.runtime.emitter import Emitter, Listener
+
+log = logging.getLogger("broker_client.subscription")
+
+
+class Reports:
+    """What the parts of a subscription report through.
+
+    Args:
+        name: of the subscription.
+        emitter: the subscription, whose listeners are told.
+    """
+
+    def __init__(self, name: str, emitter: Emitter) -> None:
+        self.name = name
+        self._emitter = emitter
+
+    def listeners(self, event: str) -> Sequence[Listener]:
+        """The listeners of `event`."""
+        return self._emitter.listeners(event)
+
+    def emit(self, event: str, *args: object) -> bool:
+        """Call the listeners of `event`; False when there is none."""
+        return self._emitter.emit(event, *args)
+
+    def warn(self, event: str, *args: object, text: str, values: tuple[object, ...] = ()) -> None:
+        """Call the listeners of `event`; log `text`, filled in with `values`, if there is none."""
+        if not self._emitter.emit(event, *args):
+            log.warning("subscription %s: %s", self.name, text % values)
