@@ -329,7 +329,7 @@ async def test_message_whose_copy_finds_no_room_comes_back_although_nothing_take
         subscription = await broker.subscribe("work", handle)
         heard = Heard(subscription, "recovery_failed")
         await publish(broker, 1, message_id="m1")
-        await eventually(lambda: len(subscription._in_hand) == 1)
+        await eventually(lambda: subscription.stats().unsettled == 1)
         await publish(broker, 1, message_id="m2")
         is_full.set()
         await eventually(lambda: len(handled) == 3)

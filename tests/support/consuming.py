@@ -1,16 +1,24 @@
-"""A subscription whose vhost and broker are the test itself."""
+"""Subscriptions, and single deliveries, whose vhost and publisher are in the test's hands."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from broker_client.ackornack import AckOrNack
 from broker_client.config import SubscriptionConfig
+from broker_client.connection.vhost import Vhost
+from broker_client.consuming.checks import Checks
+from broker_client.consuming.delivery import DeliveryOutcome
+from broker_client.consuming.recovery import Recovery
+from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
-from broker_client.message import Message, Outgoing
+from broker_client.consuming.unacked import Unacked
+from broker_client.message import Delivery, Message, Outgoing, Properties
+from broker_client.publishing.publisher import Publisher
+from broker_client.runtime.emitter import Emitter
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.subscription import Subscription
 from broker_client.transport.base import Capabilities
@@ -20,8 +28,8 @@ from tests.support.warp import settle
 Kept = tuple[Message, Any, AckOrNack]
 
 
-class ConsumerDesk:
-    """Use it as ``async with ConsumerDesk(prefetch=5) as desk``.
+class SubscriptionHarness:
+    """Use it as ``async with SubscriptionHarness(prefetch=5) as harness``.
 
     Args:
         setup: what else `ConsumingSetup` shall say.
@@ -47,7 +55,11 @@ class ConsumerDesk:
         )
         parts = {"queue": config.queue, **(setup or {})}
         self.subscription = Subscription(
-            config, self, self, self.tasks, setup=ConsumingSetup(config, **parts)
+            config,
+            cast(Vhost, self),
+            cast(Publisher, self),
+            self.tasks,
+            setup=ConsumingSetup(config, **parts),
         )
         self.heard: list[tuple[str, tuple[Any, ...]]] = []
         self.kept: list[Kept] = []
@@ -114,6 +126,116 @@ class ConsumerDesk:
 
     def contents(self) -> list[Any]:
         return [content for _, content, _ in self.kept]
+
+
+class RecordingPublisher:
+    """Keeps the copies it is to publish; confirms each at once, or fails."""
+
+    def __init__(self) -> None:
+        self.republished: list[Outgoing] = []
+        self.forwarded: list[tuple[str, Message, Mapping[str, Any], str | None]] = []
+        self.failure: Exception | None = None
+        self.before_confirm: Callable[[], object] = lambda: None
+
+    async def republish(self, vhost: str, outgoing: Outgoing) -> None:
+        self.republished.append(outgoing)
+        self._confirm()
+
+    async def forward_copy(
+        self,
+        publication: str,
+        message: Message,
+        headers: Mapping[str, Any],
+        routing_key: str | None,
+    ) -> None:
+        self.forwarded.append((publication, message, headers, routing_key))
+        self._confirm()
+
+    def _confirm(self) -> None:
+        self.before_confirm()
+        if self.failure is not None:
+            raise self.failure
+
+
+class _Events(Emitter):
+    EVENTS = Subscription.EVENTS
+
+
+class SettlingHarness:
+    """One delivery of queue ``fulfil`` with tag 7, and what settling it does.
+
+    Without a chain of its own its message is requeued at once.
+
+    Args:
+        headers: of the message.
+        exchange: that it came by.
+        routing_key: that it came with.
+        dead_letter_exchange: of the queue.
+        capabilities: of the broker.
+        properties: of the message.
+    """
+
+    def __init__(
+        self,
+        headers: dict[str, Any] | None = None,
+        *,
+        exchange: str = "orders",
+        routing_key: str = "placed",
+        dead_letter_exchange: str | None = "dlx",
+        capabilities: Capabilities | None = None,
+        max_hops: int | None = None,
+        **properties: Any,
+    ) -> None:
+        self.channel = FakeChannel(capabilities=capabilities or Capabilities())
+        self.publisher = RecordingPublisher()
+        config = SubscriptionConfig.model_validate(
+            {
+                "name": "orders",
+                "queue": "fulfil",
+                "recovery": [{"strategy": "nack", "requeue": True}],
+                "max_hops": max_hops,
+            }
+        )
+        setup = ConsumingSetup(config, "fulfil", dead_letter_exchange=dead_letter_exchange)
+        self.events = events = _Events(TaskGroup("test"))
+        self.reported: dict[str, list[Any]] = {}
+        for event in ("ack_lost", "already_settled", "recovery_failed"):
+            errors = self.reported[event] = []
+            events.on(event, lambda *args, errors=errors: errors.append(args[-1]))
+        reports = Reports("orders", events)
+        self.unacked = Unacked(setup, Checks(setup, reports), TaskGroup("test"), reports)
+        self.recovery = Recovery(setup, cast(Publisher, self.publisher), self.unacked, reports)
+        self.recovery.can_defer = self.channel.capabilities.deferred_requeue
+        given: dict[str, Any] = {"content_type": "text/plain", "message_id": "m1", "priority": 3}
+        given |= properties
+        self.message = self._deliver(
+            7, exchange, routing_key, Properties(headers=headers, **given)
+        ).message
+
+    def _deliver(
+        self, tag: int, exchange: str, routing_key: str, properties: Properties
+    ) -> AckOrNack:
+        delivery = Delivery("ctag", tag, False, exchange, routing_key, b"body", properties)
+        message = Message(delivery, queue="fulfil", vhost="/", touch=lambda tag: 0.0)
+        ack_or_nack = AckOrNack(self.recovery, self.channel, message)
+        self.unacked.add(ack_or_nack)
+        if tag == 7:
+            self.settle = ack_or_nack
+        return ack_or_nack
+
+    async def settle_all_through_the_next(self) -> None:
+        """A later delivery comes, and its handler acks all up to it."""
+        await self._deliver(8, "orders", "placed", Properties())(all=True)
+
+    @property
+    def sent(self) -> list[tuple[Any, ...]]:
+        """What was settled on the wire."""
+        return self.channel.settled
+
+    @property
+    def outcomes(self) -> list[DeliveryOutcome]:
+        """How deliveries left."""
+        return [outcome for outcome, count in self.unacked.counts.items() for _ in range(count)]
 
 
 class Gate:

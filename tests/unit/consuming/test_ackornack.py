@@ -1,14 +1,11 @@
 import asyncio
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from broker_client.ackornack import AckOrNack, recovery_headers
 from broker_client.config import Ack, Forward, Nack, Republish, Strategy
+from broker_client.consuming.recovery_headers import recovery_headers
 from broker_client.errors import (
-    AlreadySettledError,
-    BrokerClientError,
     ConfigError,
     MessageReturnedError,
     PublishError,
@@ -16,108 +13,13 @@ from broker_client.errors import (
     PublishQueueFullError,
     PublishTimeoutError,
     PublishUnconfirmedError,
-    RecoveryFailedError,
     StaleDeliveryError,
 )
-from broker_client.message import Delivery, Message, Outgoing, Properties
 from broker_client.transport.base import Capabilities
-from tests.support.links import FakeChannel
+from tests.support.consuming import SettlingHarness
 from tests.support.warp import WarpLoop, settle
 
 loop_factory = WarpLoop
-
-
-class Owner:
-    """The subscription and its broker, as far as settling goes."""
-
-    def __init__(self) -> None:
-        self.can_defer = False
-        self.dead_letter_exchange: str | None = None
-        self.max_hops: int | None = None
-        self.closing = asyncio.Event()
-        self.default: tuple[Strategy, ...] = (Nack(requeue=True),)
-        self.settled_as: list[str] = []
-        self.lost: list[BrokerClientError] = []
-        self.twice: list[AlreadySettledError] = []
-        self.failures: list[RecoveryFailedError] = []
-        self.republished: list[tuple[str, Outgoing]] = []
-        self.forwarded: list[tuple[str, Mapping[str, Any], str | None]] = []
-        self.publish_failure: Exception | None = None
-        self.before_confirm: Callable[[], object] = lambda: None
-        self.slept: list[float] = []
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    @property
-    def republisher(self) -> "Owner":
-        return self
-
-    async def republish(self, vhost: str, outgoing: Outgoing) -> None:
-        self.republished.append((vhost, outgoing))
-        self._publish()
-
-    async def forward_copy(
-        self,
-        publication: str,
-        message: Message,
-        headers: Mapping[str, Any],
-        routing_key: str | None,
-    ) -> None:
-        self.forwarded.append((publication, headers, routing_key))
-        self._publish()
-
-    def _publish(self) -> None:
-        self.before_confirm()
-        if self.publish_failure is not None:
-            raise self.publish_failure
-
-    async def pause(self, seconds: float) -> bool:
-        self.slept.append(seconds)
-        try:
-            async with asyncio.timeout(seconds):
-                await self.closing.wait()
-        except TimeoutError:
-            return True
-        return False
-
-    def default_recovery(self, message: Message) -> tuple[Strategy, ...]:
-        return self.default
-
-    def another_try(self, message: Message) -> Nack:
-        return Nack(requeue=True)
-
-    def settled(self, settle: AckOrNack, how: str) -> None:
-        self.settled_as.append(how)
-
-    def settled_through(self, settle: AckOrNack, how: str) -> None:
-        self.settled_as.append(f"{how} through")
-
-    def settle_lost(self, settle: AckOrNack, error: BrokerClientError) -> None:
-        self.lost.append(error)
-
-    def settled_twice(self, error: AlreadySettledError) -> None:
-        self.twice.append(error)
-
-    def recovery_failed(self, error: RecoveryFailedError) -> None:
-        self.failures.append(error)
-
-
-class Desk:
-    def __init__(self, headers: dict[str, Any] | None = None, **options: Any) -> None:
-        self.owner = Owner()
-        self.channel = FakeChannel(**options)
-        properties = Properties(
-            content_type="text/plain", headers=headers, message_id="m1", priority=3
-        )
-        delivery = Delivery("ctag", 7, False, "orders", "placed", b"body", properties)
-        self.message = Message(delivery, queue="fulfil", vhost="/", touch=lambda tag: 0.0)
-        self.settle = AckOrNack(self.owner, self.channel, self.message)
-
-    @property
-    def sent(self) -> list[tuple[Any, ...]]:
-        return self.channel.settled
 
 
 RETURNED = MessageReturnedError("republish to fulfil", "m1", 312, "NO_ROUTE", "", "fulfil")
@@ -132,101 +34,101 @@ def history(**queues: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_without_an_error_it_acks() -> None:
-    desk = Desk()
-    await desk.settle()
-    assert (desk.sent, desk.owner.settled_as) == ([ACK], ["acked"])
+    harness = SettlingHarness()
+    await harness.settle()
+    assert (harness.sent, harness.outcomes) == ([ACK], ["acked"])
 
 
 async def test_ack_of_all_is_multiple() -> None:
-    desk = Desk()
-    await desk.settle(all=True)
-    assert (desk.sent, desk.owner.settled_as) == ([("ack", 7, True)], ["acked through"])
+    harness = SettlingHarness()
+    await harness.settle(all=True)
+    assert (harness.sent, harness.outcomes) == ([("ack", 7, True)], ["acked"])
 
 
 async def test_strategy_ack_acks() -> None:
     # rascal: its `ack` nacked, and a dead-letter exchange got the message.
-    desk = Desk()
-    await desk.settle("failed", Ack())
-    assert desk.sent == [ACK]
+    harness = SettlingHarness()
+    await harness.settle("failed", Ack())
+    assert harness.sent == [ACK]
 
 
 async def test_strategy_ack_waits_for_its_defer() -> None:
-    desk = Desk()
-    task = asyncio.create_task(desk.settle("failed", Ack(defer=5.0)))
+    harness = SettlingHarness()
+    task = asyncio.create_task(harness.settle("failed", Ack(defer=5.0)))
     await asyncio.sleep(4.9)
-    assert desk.sent == []
+    assert harness.sent == []
     await task
-    assert desk.sent == [ACK]
+    assert harness.sent == [ACK]
 
 
 async def test_strategy_nack_does_not_requeue() -> None:
-    desk = Desk()
-    await desk.settle("failed", Nack())
-    assert desk.sent == [DEAD]
+    harness = SettlingHarness()
+    await harness.settle("failed", Nack())
+    assert harness.sent == [DEAD]
 
 
 async def test_strategy_nack_with_requeue_gives_back_at_once() -> None:
-    desk = Desk()
-    await desk.settle("failed", Nack(requeue=True))
-    assert desk.sent == [("nack", 7, True, False)]
+    harness = SettlingHarness()
+    await harness.settle("failed", Nack(requeue=True))
+    assert harness.sent == [("nack", 7, True, False)]
 
 
 async def test_nack_of_all_is_multiple() -> None:
-    desk = Desk()
-    await desk.settle("failed", Nack(requeue=True), all=True)
-    assert desk.sent == [("nack", 7, True, True)]
+    harness = SettlingHarness()
+    await harness.settle("failed", Nack(requeue=True), all=True)
+    assert harness.sent == [("nack", 7, True, True)]
 
 
 async def test_deferred_requeue_waits_here_where_the_broker_cannot() -> None:
-    desk = Desk()
-    task = asyncio.create_task(desk.settle("failed", Nack(requeue=True, defer=5.0)))
+    harness = SettlingHarness()
+    task = asyncio.create_task(harness.settle("failed", Nack(requeue=True, defer=5.0)))
     await asyncio.sleep(4.9)
-    assert desk.sent == []
+    assert harness.sent == []
     await task
-    assert desk.sent == [("nack", 7, True, False)]
+    assert harness.sent == [("nack", 7, True, False)]
 
 
 async def test_deferred_requeue_is_left_to_a_broker_that_can() -> None:
-    desk = Desk(capabilities=Capabilities(deferred_requeue=True))
-    desk.owner.can_defer = True
-    await desk.settle("failed", Nack(requeue=True, defer=5.0))
-    assert desk.sent == [("requeue_later", 7, 5.0)]
-    assert desk.owner.slept == []
+    harness = SettlingHarness(capabilities=Capabilities(deferred_requeue=True))
+    await harness.settle("failed", Nack(requeue=True, defer=5.0))
+    assert harness.sent == [("requeue_later", 7, 5.0)]
 
 
 async def test_recovery_that_waits_gives_back_at_once_when_the_subscription_closes() -> None:
-    desk = Desk()
-    task = asyncio.create_task(desk.settle("failed", Republish(defer=60.0)))
+    harness = SettlingHarness()
+    task = asyncio.create_task(harness.settle("failed", Republish(defer=60.0)))
     await settle()
-    desk.owner.closing.set()
+    harness.recovery.close()
     await task
-    assert desk.sent == [("nack", 7, True, False)]
-    assert desk.owner.republished == []
+    assert harness.sent == [("nack", 7, True, False)]
+    assert harness.publisher.republished == []
 
 
 # --------------------------------------------------------------------------- republish, forward
 
 
 async def test_republish_publishes_a_mandatory_copy_to_the_queue_and_then_acks() -> None:
-    desk = Desk({"x": 1})
+    harness = SettlingHarness({"x": 1})
     order: list[str] = []
-    desk.owner.before_confirm = lambda: order.append(f"confirmed with {desk.sent}")
-    await desk.settle(ValueError("bad"), Republish())
-    [(vhost, copy)] = desk.owner.republished
-    assert (vhost, copy.exchange, copy.routing_key, copy.mandatory) == ("/", "", "fulfil", True)
+    harness.publisher.before_confirm = lambda: order.append(f"confirmed with {harness.sent}")
+    await harness.settle(ValueError("bad"), Republish())
+    [copy] = harness.publisher.republished
+    assert (copy.exchange, copy.routing_key, copy.mandatory) == ("", "fulfil", True)
     assert copy.body == b"body"
-    assert copy.properties._replace(headers=None) == desk.message.properties._replace(headers=None)
+    assert copy.properties._replace(headers=None) == harness.message.properties._replace(
+        headers=None
+    )
     assert order == ["confirmed with []"]
-    assert (desk.sent, desk.owner.settled_as) == ([ACK], ["republished"])
+    assert (harness.sent, harness.outcomes) == ([ACK], ["republished"])
 
 
 async def test_republish_waits_for_its_defer() -> None:
-    desk = Desk()
-    task = asyncio.create_task(desk.settle("failed", Republish(defer=5.0)))
+    harness = SettlingHarness()
+    task = asyncio.create_task(harness.settle("failed", Republish(defer=5.0)))
     await asyncio.sleep(4.9)
-    assert desk.owner.republished == []
+    assert harness.publisher.republished == []
     await task
-    assert len(desk.owner.republished) == 1
+    assert len(harness.publisher.republished) == 1
 
 
 @pytest.mark.parametrize(("done", "republished"), [(0, True), (1, True), (2, False), (3, False)])
@@ -234,78 +136,81 @@ async def test_republish_declines_once_its_attempts_are_used_up(
     done: int, republished: bool
 ) -> None:
     # rascal: attempts 10 are 10 copies, so 11 deliveries.
-    desk = Desk(history(fulfil={"republished": done}))
-    await desk.settle("failed", Republish(attempts=2))
-    assert bool(desk.owner.republished) is republished
-    assert desk.sent == [ACK if republished else DEAD]
+    harness = SettlingHarness(history(fulfil={"republished": done}))
+    await harness.settle("failed", Republish(attempts=2))
+    assert bool(harness.publisher.republished) is republished
+    assert harness.sent == [ACK if republished else DEAD]
 
 
 async def test_attempts_of_another_queue_do_not_count() -> None:
-    desk = Desk(history(cemetery={"republished": 9}))
-    await desk.settle("failed", Republish(attempts=1))
-    assert len(desk.owner.republished) == 1
+    harness = SettlingHarness(history(cemetery={"republished": 9}))
+    await harness.settle("failed", Republish(attempts=1))
+    assert len(harness.publisher.republished) == 1
 
 
 async def test_republish_without_attempts_goes_on_for_ever() -> None:
-    desk = Desk(history(fulfil={"republished": 1_000_000}))
-    await desk.settle("failed", Republish())
-    assert len(desk.owner.republished) == 1
+    harness = SettlingHarness(history(fulfil={"republished": 1_000_000}))
+    await harness.settle("failed", Republish())
+    assert len(harness.publisher.republished) == 1
 
 
 async def test_forward_publishes_through_the_publication_and_then_acks() -> None:
-    desk = Desk()
-    await desk.settle("failed", Forward(publication="errors", routing_key="a.b"))
-    [(publication, headers, routing_key)] = desk.owner.forwarded
+    harness = SettlingHarness()
+    await harness.settle("failed", Forward(publication="errors", routing_key="a.b"))
+    [(publication, _, headers, routing_key)] = harness.publisher.forwarded
     assert (publication, routing_key) == ("errors", "a.b")
     assert headers["rascal"]["recovery"] == {"fulfil": {"forwarded": 1}}
-    assert (desk.sent, desk.owner.settled_as) == ([ACK], ["forwarded"])
+    assert (harness.sent, harness.outcomes) == ([ACK], ["forwarded"])
 
 
 @pytest.mark.parametrize(("done", "forwarded"), [(1, True), (2, False)])
 async def test_forward_declines_once_its_attempts_are_used_up(done: int, forwarded: bool) -> None:
-    desk = Desk(history(fulfil={"forwarded": done}))
-    await desk.settle("failed", Forward(publication="errors", attempts=2))
-    assert bool(desk.owner.forwarded) is forwarded
+    harness = SettlingHarness(history(fulfil={"forwarded": done}))
+    await harness.settle("failed", Forward(publication="errors", attempts=2))
+    assert bool(harness.publisher.forwarded) is forwarded
 
 
 # --------------------------------------------------------------------------- chains
 
 
 async def test_chain_goes_on_to_the_first_strategy_that_does_not_decline() -> None:
-    desk = Desk(history(fulfil={"republished": 2, "forwarded": 1}))
+    harness = SettlingHarness(history(fulfil={"republished": 2, "forwarded": 1}))
     chain = [
         Republish(attempts=2),
         Forward(publication="errors", attempts=1),
         Nack(requeue=True),
         Ack(),
     ]
-    await desk.settle("failed", chain)
-    assert desk.sent == [("nack", 7, True, False)]
+    await harness.settle("failed", chain)
+    assert harness.sent == [("nack", 7, True, False)]
 
 
 async def test_chain_that_declines_to_its_end_nacks_without_requeue() -> None:
-    desk = Desk(history(fulfil={"republished": 2}))
-    await desk.settle("failed", [Republish(attempts=1), Republish(attempts=2)])
-    assert desk.sent == [DEAD]
+    harness = SettlingHarness(history(fulfil={"republished": 2}))
+    await harness.settle("failed", [Republish(attempts=1), Republish(attempts=2)])
+    assert harness.sent == [DEAD]
 
 
 async def test_strategy_that_fails_passes_on_and_never_acks() -> None:
     # rascal: the copy was dropped by a missing queue, and the original acked.
-    desk = Desk()
-    desk.owner.publish_failure = RETURNED
-    await desk.settle("failed", [Republish(), Nack(requeue=True)])
-    assert desk.sent == [("nack", 7, True, False)]
-    [failure] = desk.owner.failures
+    harness = SettlingHarness()
+    harness.publisher.failure = RETURNED
+    await harness.settle("failed", [Republish(), Nack(requeue=True)])
+    assert harness.sent == [("nack", 7, True, False)]
+    [failure] = harness.reported["recovery_failed"]
     assert failure.strategy == "republish"
     assert "returned" in str(failure)
 
 
 async def test_every_strategy_failing_ends_in_a_nack_without_requeue() -> None:
-    desk = Desk()
-    desk.owner.publish_failure = RETURNED
-    await desk.settle("failed", [Republish(), Forward(publication="errors")])
-    assert desk.sent == [DEAD]
-    assert [failure.strategy for failure in desk.owner.failures] == ["republish", "forward"]
+    harness = SettlingHarness()
+    harness.publisher.failure = RETURNED
+    await harness.settle("failed", [Republish(), Forward(publication="errors")])
+    assert harness.sent == [DEAD]
+    assert [failure.strategy for failure in harness.reported["recovery_failed"]] == [
+        "republish",
+        "forward",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -322,138 +227,147 @@ async def test_copy_that_the_broker_had_no_word_on_gives_the_message_back(
     failure: PublishError,
 ) -> None:
     """without a dead-letter exchange, a nack for the sake of a blocked link loses it."""
-    desk = Desk()
-    desk.owner.publish_failure = failure
-    await desk.settle("failed", [Republish(), Forward(publication="errors")])
-    assert desk.sent == [("nack", 7, True, False)]
-    assert len(desk.owner.failures) == 2
+    harness = SettlingHarness()
+    harness.publisher.failure = failure
+    await harness.settle("failed", [Republish(), Forward(publication="errors")])
+    assert harness.sent == [("nack", 7, True, False)]
+    assert len(harness.reported["recovery_failed"]) == 2
 
 
 async def test_nack_at_the_end_of_a_chain_is_what_was_asked_for_whatever_failed_before() -> None:
-    desk = Desk()
-    desk.owner.publish_failure = PublishTimeoutError("republish to fulfil", "m1", 10.0, "blocked")
-    await desk.settle("failed", [Republish(), Nack()])
-    assert desk.sent == [DEAD]
+    harness = SettlingHarness()
+    harness.publisher.failure = PublishTimeoutError("republish to fulfil", "m1", 10.0, "blocked")
+    await harness.settle("failed", [Republish(), Nack()])
+    assert harness.sent == [DEAD]
 
 
 async def test_fault_of_ours_in_a_strategy_passes_on_too() -> None:
-    desk = Desk()
-    desk.owner.publish_failure = KeyError("a bug")
-    await desk.settle("failed", Republish())
-    assert desk.sent == [DEAD]
-    assert "KeyError" in str(desk.owner.failures[0])
+    harness = SettlingHarness()
+    harness.publisher.failure = KeyError("a bug")
+    await harness.settle("failed", Republish())
+    assert harness.sent == [DEAD]
+    assert "KeyError" in str(harness.reported["recovery_failed"][0])
 
 
 async def test_without_a_chain_the_subscriptions_own_is_used() -> None:
-    desk = Desk()
-    await desk.settle("failed")
-    assert desk.sent == [("nack", 7, True, False)]
+    harness = SettlingHarness()
+    await harness.settle("failed")
+    assert harness.sent == [("nack", 7, True, False)]
 
 
 async def test_empty_error_text_is_an_error_still() -> None:
-    desk = Desk()
-    await desk.settle("")
-    assert desk.sent == [("nack", 7, True, False)]
+    harness = SettlingHarness()
+    await harness.settle("")
+    assert harness.sent == [("nack", 7, True, False)]
 
 
 async def test_chain_may_be_written_as_in_the_yaml() -> None:
-    desk = Desk()
-    await desk.settle(
+    harness = SettlingHarness()
+    began = asyncio.get_running_loop().time()
+    await harness.settle(
         "failed", [{"strategy": "republish", "defer": "1s", "attempts": 10}, {"strategy": "nack"}]
     )
-    assert desk.owner.slept == [1.0]
-    assert len(desk.owner.republished) == 1
+    assert asyncio.get_running_loop().time() - began == pytest.approx(1.0)
+    assert len(harness.publisher.republished) == 1
 
 
 async def test_unknown_strategy_raises_and_leaves_the_message_to_be_settled() -> None:
-    desk = Desk()
+    harness = SettlingHarness()
     with pytest.raises(ConfigError):
-        await desk.settle("failed", {"strategy": "republsh"})
-    assert not desk.settle.is_begun
-    await desk.settle()
-    assert desk.sent == [ACK]
+        await harness.settle("failed", {"strategy": "republsh"})
+    assert not harness.settle.is_begun
+    await harness.settle()
+    assert harness.sent == [ACK]
 
 
 # --------------------------------------------------------------------------- once, and in time
 
 
 async def test_second_call_is_reported_and_never_sent() -> None:
-    desk = Desk()
-    await desk.settle()
-    await desk.settle("failed", Nack())
-    assert desk.sent == [ACK]
-    [error] = desk.owner.twice
+    harness = SettlingHarness()
+    await harness.settle()
+    await harness.settle("failed", Nack())
+    assert harness.sent == [ACK]
+    [error] = harness.reported["already_settled"]
     assert (error.delivery_tag, error.consumer_tag) == (7, "ctag")
 
 
 async def test_second_call_while_the_first_waits_is_reported() -> None:
-    desk = Desk()
-    first = asyncio.create_task(desk.settle("failed", Nack(requeue=True, defer=5.0)))
+    harness = SettlingHarness()
+    first = asyncio.create_task(harness.settle("failed", Nack(requeue=True, defer=5.0)))
     await settle()
-    await desk.settle()
+    await harness.settle()
     await first
-    assert desk.sent == [("nack", 7, True, False)]
-    assert len(desk.owner.twice) == 1
+    assert harness.sent == [("nack", 7, True, False)]
+    assert len(harness.reported["already_settled"]) == 1
 
 
 @pytest.mark.parametrize("chain", [None, Nack(), Republish(), Forward(publication="errors"), Ack()])
 async def test_settling_after_the_channel_died_is_lost_and_nothing_is_sent(
     chain: Strategy | None,
 ) -> None:
-    desk = Desk()
-    desk.channel.fail()
-    await desk.settle(None if chain is None else "failed", chain)
-    assert (desk.sent, desk.owner.republished, desk.owner.forwarded) == ([], [], [])
-    assert [type(error) for error in desk.owner.lost] == [StaleDeliveryError]
+    harness = SettlingHarness()
+    harness.channel.fail()
+    await harness.settle(None if chain is None else "failed", chain)
+    assert (harness.sent, harness.publisher.republished, harness.publisher.forwarded) == (
+        [],
+        [],
+        [],
+    )
+    assert [type(error) for error in harness.reported["ack_lost"]] == [StaleDeliveryError]
 
 
 async def test_channel_that_dies_while_the_copy_is_confirmed_is_an_ack_lost() -> None:
-    desk = Desk()
-    desk.owner.before_confirm = desk.channel.fail
-    await desk.settle("failed", Republish())
-    assert (desk.sent, len(desk.owner.lost), len(desk.owner.republished)) == ([], 1, 1)
+    harness = SettlingHarness()
+    harness.publisher.before_confirm = harness.channel.fail
+    await harness.settle("failed", Republish())
+    assert (
+        harness.sent,
+        len(harness.reported["ack_lost"]),
+        len(harness.publisher.republished),
+    ) == ([], 1, 1)
 
 
 async def test_channel_that_dies_during_a_defer_publishes_no_copy() -> None:
-    desk = Desk()
-    task = asyncio.create_task(desk.settle("failed", Republish(defer=5.0)))
+    harness = SettlingHarness()
+    task = asyncio.create_task(harness.settle("failed", Republish(defer=5.0)))
     await settle()
-    desk.settle.lose()
+    harness.unacked.lose_all()
     await task
-    assert (desk.owner.republished, len(desk.owner.lost)) == ([], 1)
+    assert (harness.publisher.republished, len(harness.reported["ack_lost"])) == ([], 1)
 
 
 async def test_delivery_settled_along_with_a_later_one_is_not_settled_again() -> None:
     # RabbitMQ: a second ack of one tag closes the channel with 406.
-    desk = Desk()
-    desk.settle.cover(desk.settle)
-    await desk.settle()
-    assert (desk.sent, len(desk.owner.twice)) == ([], 1)
+    harness = SettlingHarness()
+    await harness.settle_all_through_the_next()
+    await harness.settle()
+    assert (harness.sent, len(harness.reported["already_settled"])) == ([("ack", 8, True)], 1)
 
 
 async def test_recovery_that_waits_while_a_later_one_settles_all_sends_nothing() -> None:
-    desk = Desk()
-    task = asyncio.create_task(desk.settle("failed", Nack(requeue=True, defer=5.0)))
+    harness = SettlingHarness()
+    task = asyncio.create_task(harness.settle("failed", Nack(requeue=True, defer=5.0)))
     await settle()
-    desk.settle.cover(desk.settle)
+    await harness.settle_all_through_the_next()
     await task
-    assert (desk.sent, len(desk.owner.twice)) == ([], 1)
+    assert (harness.sent, len(harness.reported["already_settled"])) == ([("ack", 8, True)], 1)
 
 
 async def test_repr_tells_the_state() -> None:
-    desk = Desk()
-    assert repr(desk.settle) == "<AckOrNack 7: open>"
-    await desk.settle()
-    assert repr(desk.settle) == "<AckOrNack 7: settled>"
+    harness = SettlingHarness()
+    assert repr(harness.settle) == "<AckOrNack 7: open>"
+    await harness.settle()
+    assert repr(harness.settle) == "<AckOrNack 7: settled>"
 
 
 # --------------------------------------------------------------------------- headers
 
 
-def test_headers_are_those_of_rascal() -> None:
+async def test_headers_are_those_of_rascal() -> None:
     # rascal, lib/amqp/SubscriberError.js
-    desk = Desk({"x": 1})
-    headers = recovery_headers(desk.message, ValueError("bad"), {"republished": 1}, restore=True)
+    harness = SettlingHarness({"x": 1})
+    headers = recovery_headers(harness.message, ValueError("bad"), {"republished": 1}, restore=True)
     assert headers == {
         "x": 1,
         "rascal": {
@@ -468,7 +382,7 @@ def test_headers_are_those_of_rascal() -> None:
     }
 
 
-def test_headers_of_a_second_round_keep_the_first_origin_and_the_other_counters() -> None:
+async def test_headers_of_a_second_round_keep_the_first_origin_and_the_other_counters() -> None:
     first = {
         "originalQueue": "first",
         "originalVhost": "v1",
@@ -478,7 +392,7 @@ def test_headers_of_a_second_round_keep_the_first_origin_and_the_other_counters(
         "error": {"message": "old", "code": "OLD"},
     }
     headers = recovery_headers(
-        Desk({"rascal": first}).message, "new", {"republished": 2}, restore=False
+        SettlingHarness({"rascal": first}).message, "new", {"republished": 2}, restore=False
     )
     assert headers["rascal"] == {
         **first,
@@ -488,37 +402,37 @@ def test_headers_of_a_second_round_keep_the_first_origin_and_the_other_counters(
     }
 
 
-def test_headers_are_those_delivered_and_not_those_a_handler_made_of_them() -> None:
-    desk = Desk({"x": {"y": 1}, **history(fulfil={"republished": 1})})
-    desk.message.headers["x"]["y"] = "changed"
-    desk.message.headers["new"] = 1
-    desk.message.headers["rascal"]["recovery"]["fulfil"]["republished"] = 99
-    headers = recovery_headers(desk.message, "bad", {"republished": 2}, restore=True)
+async def test_headers_are_those_delivered_and_not_those_a_handler_made_of_them() -> None:
+    harness = SettlingHarness({"x": {"y": 1}, **history(fulfil={"republished": 1})})
+    harness.message.headers["x"]["y"] = "changed"
+    harness.message.headers["new"] = 1
+    harness.message.headers["rascal"]["recovery"]["fulfil"]["republished"] = 99
+    headers = recovery_headers(harness.message, "bad", {"republished": 2}, restore=True)
     assert (headers["x"], "new" in headers) == ({"y": 1}, False)
     headers["x"]["y"] = "changed in the copy"
-    assert desk.message.properties.headers is not None
-    assert desk.message.properties.headers["x"] == {"y": 1}
-    assert desk.message.republished == 1
+    assert harness.message.properties.headers is not None
+    assert harness.message.properties.headers["x"] == {"y": 1}
+    assert harness.message.republished == 1
 
 
-def test_cc_and_bcc_are_left_out() -> None:
-    desk = Desk({"CC": ["a"], "BCC": ["b"], "x": 1})
-    headers = recovery_headers(desk.message, "bad", {}, restore=True)
+async def test_cc_and_bcc_are_left_out() -> None:
+    harness = SettlingHarness({"CC": ["a"], "BCC": ["b"], "x": 1})
+    headers = recovery_headers(harness.message, "bad", {}, restore=True)
     assert headers.keys() == {"x", "rascal"}
 
 
 @pytest.mark.parametrize(("length", "kept"), [(1024, 1024), (1025, 1024), (5_000, 1024)])
-def test_error_text_is_cut_to_1024_characters(length: int, kept: int) -> None:
-    headers = recovery_headers(Desk().message, "e" * length, {}, restore=True)
+async def test_error_text_is_cut_to_1024_characters(length: int, kept: int) -> None:
+    headers = recovery_headers(SettlingHarness().message, "e" * length, {}, restore=True)
     text = headers["rascal"]["error"]["message"]
     assert len(text) == kept
     assert text.endswith("...") is (length > 1024)
 
 
-def test_code_of_an_error_goes_along() -> None:
+async def test_code_of_an_error_goes_along() -> None:
     error = ValueError("bad")
     error.code = "E42"  # type: ignore[attr-defined] # as many libraries do
-    headers = recovery_headers(Desk().message, error, {}, restore=True)
+    headers = recovery_headers(SettlingHarness().message, error, {}, restore=True)
     assert headers["rascal"]["error"] == {"message": "bad", "code": "E42"}
 
 
@@ -532,9 +446,9 @@ def test_code_of_an_error_goes_along() -> None:
     ],
 )
 async def test_headers_of_anybodys_making_do_not_stop_recovery(headers: dict[str, Any]) -> None:
-    desk = Desk(headers)
-    await desk.settle("failed", Republish(attempts=1))
-    [(_, copy)] = desk.owner.republished
+    harness = SettlingHarness(headers)
+    await harness.settle("failed", Republish(attempts=1))
+    [copy] = harness.publisher.republished
     assert copy.properties.headers is not None
     assert copy.properties.headers["rascal"]["recovery"]["fulfil"] == {"republished": 1}
-    assert desk.sent == [ACK]
+    assert harness.sent == [ACK]

@@ -1,23 +1,24 @@
-"""Rows of the parity tables on consuming that no other test holds."""
+"""Waits, limits and time-outs of a subscription."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from broker_client.ackornack import AckOrNack
 from broker_client.config import Ack, Forward, Nack, Republish, Strategy
 from broker_client.config.loader import load_config
+from broker_client.consuming.ack_deadlines import AckDeadlines
+from broker_client.consuming.delivery import UnackedDelivery
+from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup, ConsumingStores
-from broker_client.consuming.unacked import Unsettled
 from broker_client.errors import ChannelClosedError
 from broker_client.message import Delivery, Message, Properties
-from tests.support.consuming import ConsumerDesk
+from tests.support.consuming import SettlingHarness, SubscriptionHarness
 from tests.support.eventually import eventually
 from tests.support.links import FakeChannel
 from tests.support.warp import WarpLoop, settle
@@ -58,43 +59,45 @@ def now() -> float:
 
 
 async def test_waits_begin_anew_once_the_consumer_was_stable() -> None:
-    async with ConsumerDesk(retry={"min": 1.0, "max": 64.0, "stable_after": 30.0}) as desk:
+    async with SubscriptionHarness(
+        retry={"min": 1.0, "max": 64.0, "stable_after": 30.0}
+    ) as harness:
         times: list[float] = []
-        desk.subscription.on("error", lambda error: times.append(now()))
+        harness.subscription.on("error", lambda error: times.append(now()))
         refused = True
 
         def refuse(operation: str, name: str) -> None:
             if operation == "consume" and refused:
                 raise ChannelClosedError(403, "ACCESS_REFUSED")
 
-        desk.link.before = refuse
-        desk.subscription.on("message", lambda *args: None)
+        harness.link.before = refuse
+        harness.subscription.on("message", lambda *args: None)
         await asyncio.sleep(20.0)
         before = [later - earlier for earlier, later in pairwise(times)]
         refused = False
         await asyncio.sleep(60.0)
-        assert desk.subscription.is_subscribed
+        assert harness.subscription.is_subscribed
         times.clear()
-        desk.channel.fail(ChannelClosedError(541, "INTERNAL_ERROR"))
+        harness.channel.fail(ChannelClosedError(541, "INTERNAL_ERROR"))
         await settle()
         lost = now()
-        await eventually(lambda: desk.subscription.is_subscribed, timeout=60.0)
+        await eventually(lambda: harness.subscription.is_subscribed, timeout=60.0)
         assert now() - lost < before[1], "as short as the first"
 
 
 async def test_channel_is_the_subscriptions_own_and_has_no_confirms() -> None:
-    async with ConsumerDesk() as desk:
-        channel = await desk.consume()
+    async with SubscriptionHarness() as harness:
+        channel = await harness.consume()
         assert not channel.confirms
-        desk.replace_link()
+        harness.replace_link()
         await settle()
-        assert desk.channel is not channel
-        assert len(desk.link.channels) == 1, "one for each session"
+        assert harness.channel is not channel
+        assert len(harness.link.channels) == 1, "one for each session"
 
 
 async def test_operations_on_the_channel_run_one_at_a_time() -> None:
-    async with ConsumerDesk() as desk:
-        channel = await desk.consume()
+    async with SubscriptionHarness() as harness:
+        channel = await harness.consume()
         under_way, most = 0, 0
 
         def slow(ask: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,43 +115,43 @@ async def test_operations_on_the_channel_run_one_at_a_time() -> None:
             setattr(channel, operation, slow(getattr(channel, operation)))
         channel.asked.clear()
         await asyncio.gather(
-            desk.subscription.set_channel_prefetch(3),
-            desk.subscription.pause(),
-            desk.subscription.set_channel_prefetch(4),
+            harness.subscription.set_channel_prefetch(3),
+            harness.subscription.pause(),
+            harness.subscription.set_channel_prefetch(4),
         )
         channel.consumers.clear()
-        await asyncio.gather(desk.subscription.resume(), desk.subscription.cancel())
+        await asyncio.gather(harness.subscription.resume(), harness.subscription.cancel())
         assert [each[0] for each in channel.asked] == ["qos", "cancel", "qos", "consume", "cancel"]
         assert most == 1
 
 
 async def test_cancel_ends_the_wait_to_subscribe_again() -> None:
-    async with ConsumerDesk(retry={"min": 60.0, "max": 60.0}) as desk:
-        desk.listen("error")
-        channel = await desk.consume()
+    async with SubscriptionHarness(retry={"min": 60.0, "max": 60.0}) as harness:
+        harness.listen("error")
+        channel = await harness.consume()
         channel.fail(ChannelClosedError(541, "INTERNAL_ERROR"))
         await settle()
         began = now()
-        await desk.subscription.cancel()
+        await harness.subscription.cancel()
         assert now() == began
         await asyncio.sleep(600.0)
-        assert desk.link.channels == [channel]
+        assert harness.link.channels == [channel]
 
 
 async def test_subscription_tells_its_name_its_configuration_and_whether_it_ended() -> None:
-    async with ConsumerDesk(prefetch=3) as desk:
-        await desk.consume()
-        assert (desk.subscription.name, desk.subscription.queue) == ("orders", "fulfil")
-        assert desk.subscription.config.prefetch == 3
-        assert not desk.subscription.is_cancelled
-        await desk.subscription.cancel()
-        assert desk.subscription.is_cancelled
+    async with SubscriptionHarness(prefetch=3) as harness:
+        await harness.consume()
+        assert (harness.subscription.name, harness.subscription.queue) == ("orders", "fulfil")
+        assert harness.subscription.config.prefetch == 3
+        assert not harness.subscription.is_cancelled
+        await harness.subscription.cancel()
+        assert harness.subscription.is_cancelled
 
 
 async def test_consumer_that_begins_while_it_is_cancelled_is_stopped() -> None:
-    async with ConsumerDesk(close_timeout=60.0) as desk:
-        channel = await desk.consume()
-        await desk.subscription.pause()
+    async with SubscriptionHarness(close_timeout=60.0) as harness:
+        channel = await harness.consume()
+        await harness.subscription.pause()
         channel.consumers.clear()
         consume, answer = channel.consume, asyncio.Event()
 
@@ -157,13 +160,13 @@ async def test_consumer_that_begins_while_it_is_cancelled_is_stopped() -> None:
             return await consume(*args, **more)
 
         channel.consume = answered  # type: ignore[method-assign] # a broker that takes its time
-        resuming = asyncio.create_task(desk.subscription.resume())
-        cancelling = asyncio.create_task(desk.subscription.cancel())
+        resuming = asyncio.create_task(harness.subscription.resume())
+        cancelling = asyncio.create_task(harness.subscription.cancel())
         await settle()
         answer.set()
         await asyncio.gather(resuming, cancelling)
         assert [each[0] for each in channel.asked][-2:] == ["consume", "cancel"]
-        assert desk.subscription.stats().state == "cancelled"
+        assert harness.subscription.stats().state == "cancelled"
 
 
 # --------------------------------------------------------------------------- a delivery's way
@@ -183,31 +186,31 @@ class Counter:
         """Nothing to let go of."""
 
 
-def counted(counter: Counter) -> ConsumerDesk:
-    return ConsumerDesk(setup={"counter": counter}, redeliveries={"limit": 2})
+def counted(counter: Counter) -> SubscriptionHarness:
+    return SubscriptionHarness(setup={"counter": counter}, redeliveries={"limit": 2})
 
 
 async def test_immediate_nack_comes_before_counting() -> None:
     counter = Counter()
-    async with counted(counter) as desk:
-        desk.listen("redeliveries_exceeded")
-        channel = await desk.consume()
+    async with counted(counter) as harness:
+        harness.listen("redeliveries_exceeded")
+        channel = await harness.consume()
         flag = {"immediateNack": True, "xDeath": {"count": 0, "time": {"value": 0}}}
         headers = {"rascal": {"recovery": {"fulfil": flag}}}
         channel.deliver(redelivered=True, headers=headers)
         await settle()
         assert channel.settled == [("nack", 1, False, False)]
-        assert (counter.asked, desk.events()) == ([], [])
+        assert (counter.asked, harness.events()) == ([], [])
 
 
 async def test_counting_comes_before_reading_the_body() -> None:
-    async with counted(Counter()) as desk:
-        desk.listen("redeliveries_exceeded", "invalid_content")
-        channel = await desk.consume()
+    async with counted(Counter()) as harness:
+        harness.listen("redeliveries_exceeded", "invalid_content")
+        channel = await harness.consume()
         channel.deliver(b"{", redelivered=True, content_type="application/json")
         await settle()
-        assert desk.events() == ["redeliveries_exceeded"]
-        await desk.heard[0][1][2]()
+        assert harness.events() == ["redeliveries_exceeded"]
+        await harness.heard[0][1][2]()
 
 
 @pytest.mark.parametrize(
@@ -217,13 +220,13 @@ async def test_counting_comes_before_reading_the_body() -> None:
 async def test_copy_shows_its_first_routing_where_its_header_says_so(
     restore: bool | None, shown: tuple[str, str]
 ) -> None:
-    async with ConsumerDesk() as desk:
-        channel = await desk.consume()
+    async with SubscriptionHarness() as harness:
+        channel = await harness.consume()
         history = {"originalExchange": "first", "originalRoutingKey": "key"}
         if restore is not None:
             history["restoreRoutingHeaders"] = restore  # type: ignore[assignment] # a header
         channel.deliver(exchange="", routing_key="fulfil", headers={"rascal": history})
-        [(message, _, ack_or_nack)] = desk.kept
+        [(message, _, ack_or_nack)] = harness.kept
         assert (message.exchange, message.routing_key) == shown
         await ack_or_nack()
 
@@ -243,34 +246,34 @@ async def test_copy_shows_its_first_routing_where_its_header_says_so(
     ids=str,
 )
 async def test_every_strategy_waits_with_the_message_unsettled(strategy: Strategy) -> None:
-    async with ConsumerDesk() as desk:
+    async with SubscriptionHarness() as harness:
         sent: list[str] = []
 
         async def forward_copy(publication: str, *more: Any) -> None:
             sent.append(publication)
 
-        desk.forward_copy = forward_copy  # type: ignore[assignment] # the test's own
-        channel = await desk.consume()
+        harness.forward_copy = forward_copy  # type: ignore[assignment] # the test's own
+        channel = await harness.consume()
         channel.deliver()
         began = now()
-        settling = asyncio.create_task(desk.kept[0][2]("bad", strategy))
+        settling = asyncio.create_task(harness.kept[0][2]("bad", strategy))
         await asyncio.sleep(4.9)
-        assert (channel.settled, desk.republished, sent) == ([], [], [])
-        assert desk.subscription.stats().unsettled == 1
+        assert (channel.settled, harness.republished, sent) == ([], [], [])
+        assert harness.subscription.stats().unsettled == 1
         await settling
         assert now() - began == pytest.approx(5.0)
         assert len(channel.settled) == 1
 
 
 async def test_strategy_ack_of_all_acks_everything_before_it() -> None:
-    async with ConsumerDesk() as desk:
-        channel = await desk.consume()
+    async with SubscriptionHarness() as harness:
+        channel = await harness.consume()
         for _ in range(3):
             channel.deliver()
-        await desk.kept[1][2]("bad", Ack(), all=True)
+        await harness.kept[1][2]("bad", Ack(), all=True)
         assert channel.settled == [("ack", 2, True)]
-        assert desk.subscription.stats().unsettled == 1
-        await desk.kept[2][2]()
+        assert harness.subscription.stats().unsettled == 1
+        await harness.kept[2][2]()
 
 
 # --------------------------------------------------------------------------- hops
@@ -293,50 +296,50 @@ def travelled(**queues: dict[str, int]) -> dict[str, Any]:
     ],
 )
 async def test_hops_over_all_queues_are_limited(headers: dict[str, Any], copied: bool) -> None:
-    async with ConsumerDesk(max_hops=4, recovery=[Republish(), Nack()]) as desk:
-        channel = await desk.consume()
+    async with SubscriptionHarness(max_hops=4, recovery=[Republish(), Nack()]) as harness:
+        channel = await harness.consume()
         channel.deliver(headers=headers)
-        await desk.kept[0][2]("bad")
-        assert len(desk.republished) == copied
+        await harness.kept[0][2]("bad")
+        assert len(harness.republished) == copied
         assert channel.settled == [("ack", 1, False) if copied else ("nack", 1, False, False)]
 
 
 # --------------------------------------------------------------------------- time that runs out
 
 
-def limited(**settings: Any) -> ConsumerDesk:
-    return ConsumerDesk(setup={"settle_within": 10.0}, **settings)
+def limited(**settings: Any) -> SubscriptionHarness:
+    return SubscriptionHarness(setup={"settle_within": 10.0}, **settings)
 
 
 async def test_delivery_is_told_of_when_most_of_its_time_is_over() -> None:
-    async with limited() as desk:
-        desk.listen("ack_due")
-        channel = await desk.consume()
+    async with limited() as harness:
+        harness.listen("ack_due")
+        channel = await harness.consume()
         channel.deliver()
         await asyncio.sleep(1.0)
         channel.deliver()
         channel.deliver()
         await asyncio.sleep(6.9)
-        assert desk.heard == []
-        await desk.kept[1][2]()
+        assert harness.heard == []
+        await harness.kept[1][2]()
         await asyncio.sleep(0.2)
-        [(_, (message, left))] = desk.heard
+        [(_, (message, left))] = harness.heard
         assert (message.message_id, left) == ("m1", pytest.approx(2.0))
         await asyncio.sleep(1.0)
-        assert [args[0].message_id for _, args in desk.heard] == ["m1", "m3"]
+        assert [args[0].message_id for _, args in harness.heard] == ["m1", "m3"]
         await asyncio.sleep(60.0)
-        assert len(desk.heard) == 2, "once each"
+        assert len(harness.heard) == 2, "once each"
         channel.deliver()
         await asyncio.sleep(8.1)
-        assert len(desk.heard) == 3, "and the next after a rest"
-        for _, _, ack_or_nack in (desk.kept[0], *desk.kept[2:]):
+        assert len(harness.heard) == 3, "and the next after a rest"
+        for _, _, ack_or_nack in (harness.kept[0], *harness.kept[2:]):
             await ack_or_nack()
 
 
 async def test_delivery_that_was_touched_has_its_time_again() -> None:
-    async with limited() as desk:
-        desk.listen("ack_due")
-        channel = await desk.consume()
+    async with limited() as harness:
+        harness.listen("ack_due")
+        channel = await harness.consume()
         touched: list[int] = []
 
         def touch(delivery_tag: int) -> float:
@@ -347,54 +350,55 @@ async def test_delivery_that_was_touched_has_its_time_again() -> None:
         channel.deliver()
         for _ in range(3):
             await asyncio.sleep(7.0)
-            assert desk.kept[0][0].touch() == 10.0
-        assert (touched, desk.heard) == ([1, 1, 1], [])
+            assert harness.kept[0][0].touch() == 10.0
+        assert (touched, harness.heard) == ([1, 1, 1], [])
         await asyncio.sleep(8.1)
-        assert desk.events() == ["ack_due"]
-        await desk.kept[0][2]()
+        assert harness.events() == ["ack_due"]
+        await harness.kept[0][2]()
 
 
 async def test_delivery_of_a_lost_channel_is_not_told_of() -> None:
-    async with limited() as desk:
-        desk.listen("ack_due")
-        (await desk.consume()).deliver()
-        desk.replace_link()
+    async with limited() as harness:
+        harness.listen("ack_due")
+        (await harness.consume()).deliver()
+        harness.replace_link()
         await asyncio.sleep(60.0)
-        assert desk.heard == []
+        assert harness.heard == []
+
+
+class CountedDeliveries(list[UnackedDelivery]):
+    """Unacked deliveries that know how often they were gone through."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[UnackedDelivery]:
+        self.looks += 1
+        return super().__iter__()
 
 
 async def test_many_deliveries_are_looked_at_a_few_times_only() -> None:
-    looks = 0
-    setup = a_setup(queue={"x-message-timeout": 10_000})
-    in_hand = Unsettled(setup, None, lambda event, *args: True)  # type: ignore[arg-type] # none
-    watch = in_hand._watch
-    assert watch is not None
-    tell = watch._look
-
-    def look() -> None:
-        nonlocal looks
-        looks += 1
-        tell()
-
-    watch._look = look
-    channel = FakeChannel()
+    unacked = CountedDeliveries()
+    reports = Reports("s", SettlingHarness().events)
+    deadlines = AckDeadlines(10.0, unacked, reports)
     for number in range(1_000):
-        in_hand.add(AckOrNack(in_hand, channel, a_message(number + 1)))
+        entry = UnackedDelivery(FakeChannel(), a_message(number + 1))
+        unacked.append(entry)
+        deadlines.start(entry)
         await asyncio.sleep(0.01)
     await asyncio.sleep(20.0)
-    assert 10 < looks < 60
-    assert all(settle.due == float("inf") for settle in in_hand._by_tag.values())
+    assert 10 < unacked.looks / 2 < 60
+    assert all(entry.ack_deadline == float("inf") for entry in unacked)
 
 
 async def test_time_that_nobody_listens_for_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with limited() as desk:
-        (await desk.consume()).deliver()
+    async with limited() as harness:
+        (await harness.consume()).deliver()
         with caplog.at_level(logging.WARNING):
             await asyncio.sleep(8.1)
         assert "message m1 is unsettled, and its broker waits 2 s more" in caplog.text
-        await desk.kept[0][2]()
+        await harness.kept[0][2]()
 
 
 @pytest.mark.parametrize(

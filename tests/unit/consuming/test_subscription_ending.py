@@ -10,11 +10,11 @@ import pytest
 
 from broker_client.ackornack import AckOrNack
 from broker_client.config.loader import load_config
+from broker_client.consuming.consumer import CANCEL_TIMEOUT
 from broker_client.consuming.redeliveries import MemoryCounter
 from broker_client.consuming.setup import ConsumingStores
 from broker_client.message import Message
-from broker_client.subscription import CANCEL_TIMEOUT
-from tests.support.consuming import ConsumerDesk
+from tests.support.consuming import SubscriptionHarness
 from tests.support.warp import WarpLoop, settle
 
 loop_factory = WarpLoop
@@ -32,12 +32,12 @@ async def test_handler_that_refuses_to_end_holds_up_the_end_for_a_while_only(
             except asyncio.CancelledError:
                 continue
 
-    async with ConsumerDesk(close_timeout=2.0) as desk:
-        channel = await desk.consume(handle)
+    async with SubscriptionHarness(close_timeout=2.0) as harness:
+        channel = await harness.consume(handle)
         channel.deliver()
         now = asyncio.get_running_loop().time()
         with caplog.at_level(logging.ERROR):
-            await desk.subscription.cancel()
+            await harness.subscription.cancel()
         assert asyncio.get_running_loop().time() - now == 2.0 + CANCEL_TIMEOUT
         assert "handler was cancelled 5 s ago and runs on" in caplog.text
         go.set()
@@ -51,13 +51,13 @@ async def test_handlers_end_in_their_time_also_while_the_link_is_away() -> None:
         await asyncio.sleep(1.0)
         ended.append("ended")
 
-    async with ConsumerDesk(close_timeout=2.0) as desk:
-        channel = await desk.consume(handle)
+    async with SubscriptionHarness(close_timeout=2.0) as harness:
+        channel = await harness.consume(handle)
         channel.deliver()
-        desk.up.clear()
-        desk.link.lose()
+        harness.up.clear()
+        harness.link.lose()
         await settle()
-        await desk.subscription.cancel()
+        await harness.subscription.cancel()
         assert ended == ["ended"]
 
 
@@ -68,11 +68,13 @@ async def test_all_that_came_without_acks_is_handled_before_the_end() -> None:
         await asyncio.sleep(0.1)
         handled.append(content)
 
-    async with ConsumerDesk(close_timeout=2.0, concurrency=1, options={"no_ack": True}) as desk:
-        channel = await desk.consume(handle)
+    async with SubscriptionHarness(
+        close_timeout=2.0, concurrency=1, options={"no_ack": True}
+    ) as harness:
+        channel = await harness.consume(handle)
         for _ in range(5):
             channel.deliver()
-        await desk.subscription.cancel()
+        await harness.subscription.cancel()
         assert len(handled) == 5
 
 

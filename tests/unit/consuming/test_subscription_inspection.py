@@ -13,7 +13,7 @@ from broker_client.consuming.deduplication import handled_ids_from
 from broker_client.consuming.redeliveries import MemoryCounter, RedeliveryCounter
 from broker_client.errors import RedeliveriesExceededError, RedeliveriesUncountedError
 from broker_client.message import Message
-from tests.support.consuming import ConsumerDesk, Gate
+from tests.support.consuming import Gate, SubscriptionHarness
 from tests.support.warp import WarpLoop, settle
 
 loop_factory = WarpLoop
@@ -40,8 +40,8 @@ class Counter:
         """Nothing to let go of."""
 
 
-def a_desk(counter: RedeliveryCounter, **limits: Any) -> ConsumerDesk:
-    return ConsumerDesk(setup={"counter": counter}, redeliveries={"limit": 2, **limits})
+def a_desk(counter: RedeliveryCounter, **limits: Any) -> SubscriptionHarness:
+    return SubscriptionHarness(setup={"counter": counter}, redeliveries={"limit": 2, **limits})
 
 
 # --------------------------------------------------------------------------- counting
@@ -49,66 +49,66 @@ def a_desk(counter: RedeliveryCounter, **limits: Any) -> ConsumerDesk:
 
 async def test_first_delivery_is_not_counted() -> None:
     counter = Counter()
-    async with a_desk(counter) as desk:
-        channel = await desk.consume()
+    async with a_desk(counter) as harness:
+        channel = await harness.consume()
         channel.deliver()
         await settle()
         assert counter.keys == []
-        assert desk.kept[0][0].headers["rascal"]["redeliveries"] == 0
+        assert harness.kept[0][0].headers["rascal"]["redeliveries"] == 0
 
 
 async def test_delivery_without_an_id_is_not_counted() -> None:
     counter = Counter()
-    async with a_desk(counter) as desk:
-        channel = await desk.consume()
+    async with a_desk(counter) as harness:
+        channel = await harness.consume()
         channel.deliver(redelivered=True, message_id=None)
         await settle()
         assert counter.keys == []
-        assert desk.kept[0][0].redeliveries == 0
+        assert harness.kept[0][0].redeliveries == 0
 
 
 async def test_redelivery_is_counted_by_subscription_and_id_and_shown_to_the_handler() -> None:
     counter = MemoryCounter(10)
-    async with a_desk(counter) as desk:
-        channel = await desk.consume()
+    async with a_desk(counter) as harness:
+        channel = await harness.consume()
         for _ in range(2):
             channel.deliver(redelivered=True, message_id="m")
         await settle()
-        shown = [message.headers["rascal"]["redeliveries"] for message, _, _ in desk.kept]
+        shown = [message.headers["rascal"]["redeliveries"] for message, _, _ in harness.kept]
         assert shown == [1, 2]
-        assert [message.attempts for message, _, _ in desk.kept] == [2, 3]
+        assert [message.attempts for message, _, _ in harness.kept] == [2, 3]
         assert await counter.increment("orders/m") == 3
 
 
 async def test_broker_that_counts_is_believed() -> None:
     """`x-delivery-count` of quorum queues, attempts of the built-in broker."""
     counter = Counter()
-    async with a_desk(counter, limit=5) as desk:
-        channel = await desk.consume()
+    async with a_desk(counter, limit=5) as harness:
+        channel = await harness.consume()
         channel.deliver(redelivered=True, headers={"x-delivery-count": 4})
         channel.deliver(redelivered=True, attempts=3)
         await settle()
         assert counter.keys == []
-        assert [message.redeliveries for message, _, _ in desk.kept] == [4, 2]
+        assert [message.redeliveries for message, _, _ in harness.kept] == [4, 2]
 
 
 async def test_no_counter_sets_no_limit() -> None:
     """`stub`."""
-    async with ConsumerDesk(redeliveries={"limit": 0}) as desk:
-        channel = await desk.consume()
+    async with SubscriptionHarness(redeliveries={"limit": 0}) as harness:
+        channel = await harness.consume()
         channel.deliver(redelivered=True, attempts=500)
-        assert len(desk.kept) == 1
+        assert len(harness.kept) == 1
 
 
 @pytest.mark.parametrize(("count", "handled"), [(2, True), (3, False)])
 async def test_limit_is_exceeded_by_more_than_it(count: int, handled: bool) -> None:
-    async with a_desk(Counter(count)) as desk:
-        desk.listen("error")
-        channel = await desk.consume()
+    async with a_desk(Counter(count)) as harness:
+        harness.listen("error")
+        channel = await harness.consume()
         channel.deliver(redelivered=True)
         await settle()
-        assert bool(desk.kept) is handled
-        assert desk.events() == ([] if handled else ["error"])
+        assert bool(harness.kept) is handled
+        assert harness.events() == ([] if handled else ["error"])
         assert channel.settled == ([] if handled else [DEAD])
 
 
@@ -123,12 +123,12 @@ async def test_limit_is_exceeded_by_more_than_it(count: int, handled: bool) -> N
 async def test_exceeded_falls_through_to_the_next_event(
     listening: tuple[str, ...], heard: str
 ) -> None:
-    async with a_desk(Counter(3)) as desk:
-        desk.listen(*listening)
-        channel = await desk.consume()
+    async with a_desk(Counter(3)) as harness:
+        harness.listen(*listening)
+        channel = await harness.consume()
         channel.deliver(redelivered=True)
         await settle()
-        [(event, args)] = desk.heard
+        [(event, args)] = harness.heard
         assert event == heard
         error = args[0]
         assert isinstance(error, RedeliveriesExceededError)
@@ -152,12 +152,12 @@ async def test_exceeded_falls_through_to_the_next_event(
 async def test_counter_too_slow_falls_through_to_the_next_event(
     listening: tuple[str, ...], heard: str
 ) -> None:
-    async with a_desk(Counter(delay=5.0), timeout=1.0) as desk:
-        desk.listen(*listening)
-        channel = await desk.consume()
+    async with a_desk(Counter(delay=5.0), timeout=1.0) as harness:
+        harness.listen(*listening)
+        channel = await harness.consume()
         channel.deliver(redelivered=True)
         await asyncio.sleep(1.1)
-        [(event, args)] = desk.heard
+        [(event, args)] = harness.heard
         assert event == heard
         assert isinstance(args[0], RedeliveriesUncountedError)
         assert "1 s" in str(args[0])
@@ -165,44 +165,44 @@ async def test_counter_too_slow_falls_through_to_the_next_event(
 
 
 async def test_counter_that_fails_is_uncounted_too() -> None:
-    async with a_desk(Counter(OSError("disk"))) as desk:
-        desk.listen("redeliveries_error")
-        channel = await desk.consume()
+    async with a_desk(Counter(OSError("disk"))) as harness:
+        harness.listen("redeliveries_error")
+        channel = await harness.consume()
         channel.deliver(redelivered=True)
         await settle()
-        assert "disk" in str(desk.heard[0][1][0])
+        assert "disk" in str(harness.heard[0][1][0])
 
 
 async def test_slow_counter_keeps_the_order_and_is_asked_for_all_at_once() -> None:
     counter = Counter(delay=1.0)
-    async with a_desk(counter, timeout=3.0) as desk:
-        channel = await desk.consume()
+    async with a_desk(counter, timeout=3.0) as harness:
+        channel = await harness.consume()
         channel.deliver(b"1", redelivered=True)
         channel.deliver(b"2", redelivered=True)
         channel.deliver(b"3")
         await settle()
-        assert desk.kept == []
+        assert harness.kept == []
         await asyncio.sleep(1.01)
-        assert desk.contents() == [b"1", b"2", b"3"]
+        assert harness.contents() == [b"1", b"2", b"3"]
 
 
 async def test_cancel_gives_back_what_is_still_being_counted() -> None:
-    async with a_desk(Counter(delay=60.0), timeout=90.0) as desk:
-        channel = await desk.consume()
+    async with a_desk(Counter(delay=60.0), timeout=90.0) as harness:
+        channel = await harness.consume()
         channel.deliver(redelivered=True)
-        await desk.subscription.cancel()
+        await harness.subscription.cancel()
         assert channel.settled == [("nack", 1, True, False)]
-        assert desk.kept == []
+        assert harness.kept == []
 
 
 async def test_channel_lost_before_the_counter_was_asked_leaves_nothing_behind() -> None:
-    async with a_desk(Counter(delay=1.0), timeout=3.0) as desk:
-        channel = await desk.consume()
+    async with a_desk(Counter(delay=1.0), timeout=3.0) as harness:
+        channel = await harness.consume()
         channel.deliver(redelivered=True)
-        desk.replace_link()
+        harness.replace_link()
         await asyncio.sleep(2.0)
-        assert desk.kept == []
-        assert desk.subscription.stats().waiting == 0
+        assert harness.kept == []
+        assert harness.subscription.stats().waiting == 0
 
 
 # --------------------------------------------------------------------------- immediate nack
@@ -215,40 +215,40 @@ def flagged(**more: Any) -> dict[str, Any]:
 
 
 async def test_copy_for_immediate_nack_is_nacked_without_its_handler() -> None:
-    async with ConsumerDesk() as desk:
-        channel = await desk.consume()
+    async with SubscriptionHarness() as harness:
+        channel = await harness.consume()
         channel.deliver(headers=flagged())
         await settle()
         assert channel.settled == [DEAD]
-        assert desk.kept == []
+        assert harness.kept == []
 
 
 async def test_copy_that_was_rejected_since_is_delivered_without_its_flag() -> None:
-    async with ConsumerDesk() as desk:
-        channel = await desk.consume()
+    async with SubscriptionHarness() as harness:
+        channel = await harness.consume()
         death = {"queue": "fulfil", "reason": "rejected", "count": 1}
         channel.deliver(headers=flagged(**{"x-death": [death]}))
-        [(message, _, ack_or_nack)] = desk.kept
+        [(message, _, ack_or_nack)] = harness.kept
         assert message.headers["rascal"]["recovery"] == {"fulfil": {}}
         await ack_or_nack("again", Republish())
-        headers = desk.republished[0].properties.headers
+        headers = harness.republished[0].properties.headers
         assert headers is not None
         assert headers["rascal"]["recovery"] == {"fulfil": {"republished": 1}}
 
 
 async def test_without_acks_there_is_nothing_to_nack() -> None:
-    async with ConsumerDesk(options={"no_ack": True}) as desk:
-        channel = await desk.consume()
+    async with SubscriptionHarness(options={"no_ack": True}) as harness:
+        channel = await harness.consume()
         channel.deliver(headers=flagged())
-        assert len(desk.kept) == 1
+        assert len(harness.kept) == 1
         assert channel.settled == []
 
 
 # --------------------------------------------------------------------------- deduplication
 
 
-def once(**settings: Any) -> ConsumerDesk:
-    return ConsumerDesk(
+def once(**settings: Any) -> SubscriptionHarness:
+    return SubscriptionHarness(
         setup={"handled": handled_ids_from(DeduplicateConfig(store="memory"))}, **settings
     )
 
@@ -259,24 +259,24 @@ async def ack(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
 
 async def test_message_handled_before_is_acked_without_its_handler() -> None:
     """an idempotent consumer."""
-    async with once() as desk:
-        desk.listen("duplicate")
+    async with once() as harness:
+        harness.listen("duplicate")
         gate = Gate()
-        channel = await desk.consume(gate)
+        channel = await harness.consume(gate)
         channel.deliver(message_id="m")
         await gate.let(1)
         channel.deliver(message_id="m")
         await settle()
         assert gate.begun == ["m"]
         assert channel.settled == [("ack", 1, False), ("ack", 2, False)]
-        [(_, (message,))] = desk.heard
+        [(_, (message,))] = harness.heard
         assert message.message_id == "m"
-        assert desk.subscription.stats().duplicates == 1
+        assert harness.subscription.stats().duplicates == 1
 
 
 async def test_message_that_failed_is_handled_again() -> None:
-    async with once(recovery=[Nack(requeue=True)]) as desk:
-        desk.listen("error", "duplicate")
+    async with once(recovery=[Nack(requeue=True)]) as harness:
+        harness.listen("error", "duplicate")
         tries: list[str | None] = []
 
         async def fail_once(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
@@ -285,66 +285,66 @@ async def test_message_that_failed_is_handled_again() -> None:
                 raise ValueError("not yet")
             await ack_or_nack()
 
-        channel = await desk.consume(fail_once)
+        channel = await harness.consume(fail_once)
         channel.deliver(message_id="m")
         await settle()
         channel.deliver(message_id="m", redelivered=True)
         await settle()
         assert tries == ["m", "m"]
-        assert desk.events() == ["error"]
+        assert harness.events() == ["error"]
 
 
 async def test_message_that_failed_and_was_acked_all_the_same_is_handled_again() -> None:
     """The strategy `ack` is no success."""
-    async with once() as desk:
-        desk.listen("duplicate")
-        channel = await desk.consume()
+    async with once() as harness:
+        harness.listen("duplicate")
+        channel = await harness.consume()
         channel.deliver(message_id="m")
         await settle()
-        await desk.kept[0][2]("failed", Ack())
+        await harness.kept[0][2]("failed", Ack())
         await settle()
         channel.deliver(message_id="m")
         await settle()
-        assert len(desk.kept) == 2
-        assert desk.heard == []
+        assert len(harness.kept) == 2
+        assert harness.heard == []
 
 
 async def test_message_whose_ack_was_lost_is_handled_again() -> None:
-    async with once() as desk:
-        desk.listen("duplicate", "ack_lost")
+    async with once() as harness:
+        harness.listen("duplicate", "ack_lost")
         gate = Gate()
-        channel = await desk.consume(gate)
+        channel = await harness.consume(gate)
         channel.deliver(message_id="m")
         await settle()
-        desk.replace_link()
+        harness.replace_link()
         await settle()
-        desk.channel.deliver(message_id="m", redelivered=True)
+        harness.channel.deliver(message_id="m", redelivered=True)
         await gate.let(2)
         assert gate.begun == ["m", "m"]
-        assert desk.events() == ["ack_lost"]
+        assert harness.events() == ["ack_lost"]
 
 
 async def test_copy_that_arrives_while_the_first_is_handled_waits_for_it() -> None:
-    async with once() as desk:
-        desk.listen("duplicate")
+    async with once() as harness:
+        harness.listen("duplicate")
         gate = Gate()
-        channel = await desk.consume(gate)
+        channel = await harness.consume(gate)
         channel.deliver(message_id="m")
         channel.deliver(message_id="m")
         await settle()
         assert gate.begun == ["m"]
         await gate.let(1)
-        assert desk.events() == ["duplicate"]
+        assert harness.events() == ["duplicate"]
         assert len(channel.settled) == 2
 
 
 async def test_without_an_id_every_message_is_handled() -> None:
-    async with once() as desk:
-        channel = await desk.consume(ack)
+    async with once() as harness:
+        channel = await harness.consume(ack)
         channel.deliver(message_id=None)
         channel.deliver(message_id=None)
         await settle()
-        assert desk.subscription.stats().duplicates == 0
+        assert harness.subscription.stats().duplicates == 0
         assert len(channel.settled) == 2
 
 
@@ -359,13 +359,13 @@ async def test_store_that_fails_is_reported_and_the_message_handled() -> None:
         async def close(self) -> None:
             """Nothing to let go of."""
 
-    async with ConsumerDesk(setup={"handled": Broken()}) as desk:
-        desk.listen("error")
-        channel = await desk.consume(ack)
+    async with SubscriptionHarness(setup={"handled": Broken()}) as harness:
+        harness.listen("error")
+        channel = await harness.consume(ack)
         channel.deliver()
         channel.deliver()
         await settle()
-        assert desk.events() == ["error", "error"]
+        assert harness.events() == ["error", "error"]
         assert channel.settled == [("ack", 1, False), ("ack", 2, False)]
 
 
@@ -386,28 +386,30 @@ async def test_store_that_never_answers_is_reported_and_the_messages_handled(sil
         async def close(self) -> None:
             """Nothing to let go of."""
 
-    async with ConsumerDesk(setup={"handled": Silent()}, deduplicate={"timeout": 2.0}) as desk:
-        desk.listen("error")
-        channel = await desk.consume(ack)
+    async with SubscriptionHarness(
+        setup={"handled": Silent()}, deduplicate={"timeout": 2.0}
+    ) as harness:
+        harness.listen("error")
+        channel = await harness.consume(ack)
         channel.deliver(message_id="a")
         channel.deliver(message_id="a")
         await asyncio.sleep(10)
         assert channel.settled == [("ack", 1, False), ("ack", 2, False)]
-        assert {str(error) for _, (error,) in desk.heard} == {
+        assert {str(error) for _, (error,) in harness.heard} == {
             "store of handled ids: no answer within 2 s"
         }
 
 
 async def test_acked_along_with_a_later_one_counts_as_handled() -> None:
-    async with once() as desk:
-        desk.listen("duplicate")
-        channel = await desk.consume()
+    async with once() as harness:
+        harness.listen("duplicate")
+        channel = await harness.consume()
         channel.deliver(message_id="a")
         channel.deliver(message_id="b")
         await settle()
-        await desk.kept[1][2](all=True)
+        await harness.kept[1][2](all=True)
         await settle()
         for message_id in ("a", "b"):
             channel.deliver(message_id=message_id)
         await settle()
-        assert desk.events() == ["duplicate", "duplicate"]
+        assert harness.events() == ["duplicate", "duplicate"]

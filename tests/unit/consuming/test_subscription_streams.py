@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.consuming.stream_position import StreamPosition
 from broker_client.message import Delivery, Properties
-from tests.support.consuming import ConsumerDesk, Gate
+from tests.support.consuming import Gate, SubscriptionHarness
 from tests.support.links import FakeChannel
 from tests.support.warp import WarpLoop, settle
 
@@ -30,11 +31,11 @@ class Reader:
 
     def settle(self, *offsets: int) -> None:
         for offset in offsets:
-            self.position.settled(at(offset))
+            self.position.ended(at(offset), DeliveryOutcome.ACKED)
 
     def lose(self, *offsets: int) -> None:
         for offset in offsets:
-            self.position.returned(at(offset))
+            self.position.ended(at(offset), DeliveryOutcome.LOST)
 
 
 def test_nothing_read_has_no_place_to_go_on() -> None:
@@ -88,8 +89,8 @@ def test_delivery_without_an_offset_is_always_taken() -> None:
     reader = Reader()
     assert reader.position.take(at(None))
     reader.settle()
-    reader.position.settled(at(None))
-    reader.position.returned(at(None))
+    reader.position.ended(at(None), DeliveryOutcome.ACKED)
+    reader.position.ended(at(None), DeliveryOutcome.LOST)
     assert reader.position.resume_at() is None
 
 
@@ -104,64 +105,64 @@ class Offsets(FakeChannel):
         return await super().consume(queue, callbacks, **options)
 
 
-def a_stream(**settings: Any) -> ConsumerDesk:
-    return ConsumerDesk(
+def a_stream(**settings: Any) -> SubscriptionHarness:
+    return SubscriptionHarness(
         setup={"is_stream": True}, **{"options": {"offset": "first"}, "prefetch": 10, **settings}
     )
 
 
-def offsets(desk: ConsumerDesk) -> list[Any]:
-    return [name for operation, name, *_ in desk.link.asked if operation == "offset"]
+def offsets(harness: SubscriptionHarness) -> list[Any]:
+    return [name for operation, name, *_ in harness.link.asked if operation == "offset"]
 
 
 async def test_reconnect_goes_on_behind_the_last_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.links.FakeChannel", Offsets)
-    async with a_stream() as desk:
-        desk.listen("ack_lost")
-        channel = await desk.consume()
-        assert offsets(desk) == ["first"]
+    async with a_stream() as harness:
+        harness.listen("ack_lost")
+        channel = await harness.consume()
+        assert offsets(harness) == ["first"]
         for offset in range(10):
             channel.deliver(b"%d" % offset, headers={"x-stream-offset": offset})
-        for _, _, ack_or_nack in desk.kept[:4]:
+        for _, _, ack_or_nack in harness.kept[:4]:
             await ack_or_nack()
-        await desk.kept[6][2]()
-        desk.kept.clear()
-        desk.replace_link()
+        await harness.kept[6][2]()
+        harness.kept.clear()
+        harness.replace_link()
         await settle()
-        assert offsets(desk) == [4]
+        assert offsets(harness) == [4]
         for offset in range(4, 12):
-            desk.channel.deliver(b"%d" % offset, headers={"x-stream-offset": offset})
-        assert desk.contents() == [b"4", b"5", b"7", b"8", b"9", b"10", b"11"]
-        assert desk.channel.settled == [("ack", 3, False)], "6 was settled before"
+            harness.channel.deliver(b"%d" % offset, headers={"x-stream-offset": offset})
+        assert harness.contents() == [b"4", b"5", b"7", b"8", b"9", b"10", b"11"]
+        assert harness.channel.settled == [("ack", 3, False)], "6 was settled before"
 
 
 async def test_pause_and_resume_go_on_behind_what_is_in_hand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.support.links.FakeChannel", Offsets)
-    async with a_stream(concurrency=1) as desk:
+    async with a_stream(concurrency=1) as harness:
         gate = Gate()
-        channel = await desk.consume(gate)
+        channel = await harness.consume(gate)
         channel.deliver(headers={"x-stream-offset": 5})
         channel.deliver(headers={"x-stream-offset": 6})
         await settle()
-        await desk.subscription.pause()
+        await harness.subscription.pause()
         channel.consumers.clear()
-        await desk.subscription.resume()
-        assert offsets(desk) == ["first", 6], "5 is being handled"
+        await harness.subscription.resume()
+        assert offsets(harness) == ["first", 6], "5 is being handled"
         await gate.let(1)
 
 
 async def test_failed_message_of_a_stream_is_passed_over() -> None:
     """A stream takes nothing back: requeueing would only seem to."""
-    async with a_stream() as desk:
-        desk.listen("error")
+    async with a_stream() as harness:
+        harness.listen("error")
 
         def fail(*args: Any) -> None:
             raise ValueError("no")
 
-        channel = await desk.consume(fail)
+        channel = await harness.consume(fail)
         channel.deliver(headers={"x-stream-offset": 1})
         await settle()
         assert channel.settled == [("nack", 1, False, False)]
-        assert desk.events() == ["error"]
+        assert harness.events() == ["error"]

@@ -11,7 +11,7 @@ import pytest
 
 from broker_client.errors import ChannelClosedError, ConsumerLostError
 from broker_client.transport.base import Capabilities
-from tests.support.consuming import ConsumerDesk
+from tests.support.consuming import SubscriptionHarness
 from tests.support.links import FakeChannel
 from tests.support.warp import WarpLoop, settle
 
@@ -21,63 +21,67 @@ PERIOD = 60.0
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[ConsumerDesk]:
-    async with ConsumerDesk() as desk:
-        desk.listen("cancelled", "error")
-        yield desk
+async def harness() -> AsyncIterator[SubscriptionHarness]:
+    async with SubscriptionHarness() as harness:
+        harness.listen("cancelled", "error")
+        yield harness
 
 
-def questions(desk: ConsumerDesk) -> int:
-    return desk.link.asked.count(("check_queue", "fulfil"))
+def questions(harness: SubscriptionHarness) -> int:
+    return harness.link.asked.count(("check_queue", "fulfil"))
 
 
-async def test_consumer_that_is_gone_without_a_word_is_made_anew(desk: ConsumerDesk) -> None:
-    channel = await desk.consume()
+async def test_consumer_that_is_gone_without_a_word_is_made_anew(
+    harness: SubscriptionHarness,
+) -> None:
+    channel = await harness.consume()
     await asyncio.sleep(2 * PERIOD)
-    assert desk.events() == []
+    assert harness.events() == []
     channel.consumers.clear()
     await asyncio.sleep(PERIOD + 5.0)
-    assert desk.events() == ["cancelled"]
-    [error] = desk.heard[0][1]
+    assert harness.events() == ["cancelled"]
+    [error] = harness.heard[0][1]
     assert isinstance(error, ConsumerLostError)
     assert "knows of no consumer on queue 'fulfil'" in str(error)
-    assert desk.channel is not channel
-    assert desk.subscription.is_subscribed
-    desk.channel.deliver(b"after")
+    assert harness.channel is not channel
+    assert harness.subscription.is_subscribed
+    harness.channel.deliver(b"after")
     await settle()
-    assert desk.contents() == [b"after"]
+    assert harness.contents() == [b"after"]
 
 
 async def test_consumer_is_asked_for_soon_after_it_was_made_and_then_seldom(
-    desk: ConsumerDesk,
+    harness: SubscriptionHarness,
 ) -> None:
-    await desk.consume()
+    await harness.consume()
     asked = []
     for seconds in (0.9, 0.2, PERIOD - 1.0, 1.0, 10 * PERIOD):
         await asyncio.sleep(seconds)
-        asked.append(questions(desk))
+        asked.append(questions(harness))
     assert asked == [0, 1, 1, 2, 12]
-    assert sum(each.is_usable for each in desk.link.channels) == 1, "questions keep no channel"
+    assert sum(each.is_usable for each in harness.link.channels) == 1, "questions keep no channel"
 
 
-async def test_count_that_is_none_for_a_moment_only_changes_nothing(desk: ConsumerDesk) -> None:
-    channel = await desk.consume()
+async def test_count_that_is_none_for_a_moment_only_changes_nothing(
+    harness: SubscriptionHarness,
+) -> None:
+    channel = await harness.consume()
     counts = iter([0, 1, 0, 1, 1])
-    desk.link.count_consumers = lambda: next(counts)  # type: ignore[method-assign]
+    harness.link.count_consumers = lambda: next(counts)  # type: ignore[method-assign]
     await asyncio.sleep(2 * PERIOD + 5.0)
-    assert desk.channel is channel
-    assert desk.events() == []
+    assert harness.channel is channel
+    assert harness.events() == []
 
 
 async def test_broker_that_never_counts_us_is_asked_no_more(
-    desk: ConsumerDesk, caplog: pytest.LogCaptureFixture
+    harness: SubscriptionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.link.count_consumers = lambda: 0  # type: ignore[method-assign]
-    await desk.consume()
+    harness.link.count_consumers = lambda: 0  # type: ignore[method-assign]
+    await harness.consume()
     await asyncio.sleep(10 * PERIOD)
-    assert desk.events() == ["cancelled"], "one attempt with a new consumer, and no more"
-    assert questions(desk) == 4
-    assert desk.subscription.is_subscribed
+    assert harness.events() == ["cancelled"], "one attempt with a new consumer, and no more"
+    assert questions(harness) == 4
+    assert harness.subscription.is_subscribed
     assert [each.levelno for each in caplog.records if "asked no more" in each.message] == [
         logging.WARNING
     ]
@@ -85,62 +89,64 @@ async def test_broker_that_never_counts_us_is_asked_no_more(
 
 @pytest.mark.parametrize("code", [403, 405])
 async def test_broker_that_does_not_tell_is_asked_no_more(
-    desk: ConsumerDesk, caplog: pytest.LogCaptureFixture, code: int
+    harness: SubscriptionHarness, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
-    refuse(desk, code)
-    channel = await desk.consume()
+    refuse(harness, code)
+    channel = await harness.consume()
     await asyncio.sleep(10 * PERIOD)
-    assert desk.channel is channel
-    assert desk.events() == []
+    assert harness.channel is channel
+    assert harness.events() == []
     assert len([each for each in caplog.records if "asked no more" in each.message]) == 1
 
 
-def refuse(desk: ConsumerDesk, code: int) -> None:
+def refuse(harness: SubscriptionHarness, code: int) -> None:
     def before(operation: str, name: str) -> None:
         if operation == "check_queue":
             raise ChannelClosedError(code, "no")
 
-    desk.link.before = before
+    harness.link.before = before
 
 
-async def test_consumer_of_a_queue_that_is_not_there_is_made_anew(desk: ConsumerDesk) -> None:
-    channel = await desk.consume()
-    refuse(desk, 404)
+async def test_consumer_of_a_queue_that_is_not_there_is_made_anew(
+    harness: SubscriptionHarness,
+) -> None:
+    channel = await harness.consume()
+    refuse(harness, 404)
     await asyncio.sleep(1.5)
-    desk.link.before = None
+    harness.link.before = None
     await asyncio.sleep(2.0)
-    assert desk.events() == ["cancelled"]
-    assert desk.channel is not channel
+    assert harness.events() == ["cancelled"]
+    assert harness.channel is not channel
 
 
 async def test_question_that_fails_otherwise_is_asked_again_the_next_time(
-    desk: ConsumerDesk,
+    harness: SubscriptionHarness,
 ) -> None:
-    channel = await desk.consume()
-    refuse(desk, 0)
+    channel = await harness.consume()
+    refuse(harness, 0)
     await asyncio.sleep(PERIOD / 2)
-    desk.link.before = None
+    harness.link.before = None
     channel.consumers.clear()
     await asyncio.sleep(PERIOD + 5.0)
-    assert desk.events() == ["cancelled"]
+    assert harness.events() == ["cancelled"]
 
 
-async def test_paused_subscription_is_not_missed(desk: ConsumerDesk) -> None:
-    channel = await desk.consume()
-    await desk.subscription.pause()
+async def test_paused_subscription_is_not_missed(harness: SubscriptionHarness) -> None:
+    channel = await harness.consume()
+    await harness.subscription.pause()
     channel.consumers.clear()
     await asyncio.sleep(10 * PERIOD)
-    assert questions(desk) == 0
-    await desk.subscription.resume()
+    assert questions(harness) == 0
+    await harness.subscription.resume()
     await asyncio.sleep(10 * PERIOD)
-    assert questions(desk) > 0
-    assert desk.events() == []
+    assert questions(harness) > 0
+    assert harness.events() == []
 
 
 async def test_pause_while_the_broker_answers_is_no_loss(
-    desk: ConsumerDesk, monkeypatch: pytest.MonkeyPatch
+    harness: SubscriptionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await desk.consume()
+    await harness.consume()
     check = FakeChannel.check_queue
 
     async def slow(self: FakeChannel, name: str) -> Any:
@@ -150,11 +156,11 @@ async def test_pause_while_the_broker_answers_is_no_loss(
 
     monkeypatch.setattr(FakeChannel, "check_queue", slow)
     await asyncio.sleep(3.5)  # the second answer is on its way
-    assert questions(desk) == 2
-    await desk.subscription.pause()
-    await desk.subscription.resume()
+    assert questions(harness) == 2
+    await harness.subscription.pause()
+    await harness.subscription.resume()
     await asyncio.sleep(1.0)
-    assert desk.events() == []
+    assert harness.events() == []
 
 
 @pytest.mark.parametrize(
@@ -170,7 +176,7 @@ async def test_pause_while_the_broker_answers_is_no_loss(
 async def test_broker_is_not_asked_where_that_tells_nothing(
     setup: dict[str, Any], capabilities: Capabilities, settings: dict[str, Any]
 ) -> None:
-    async with ConsumerDesk(setup=setup, capabilities=capabilities, **settings) as desk:
-        await desk.consume()
+    async with SubscriptionHarness(setup=setup, capabilities=capabilities, **settings) as harness:
+        await harness.consume()
         await asyncio.sleep(10 * PERIOD)
-        assert questions(desk) == 0
+        assert questions(harness) == 0
