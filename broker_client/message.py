@@ -76,6 +76,8 @@ class Delivery(NamedTuple):
     properties: Properties
     attempts: int | None = None
     """Deliveries so far, this one included; None where the broker does not count."""
+    fault: str = ""
+    """Why its properties cannot be read, as another client wrote them. Its body is whole."""
 
 
 class Message:

@@ -1,114 +1,406 @@
-"""Message properties and argument tables as bytes, in AMQP's own form.
+"""Values and field tables as bytes, and back (AMQP 0-9-1 §4.2.5).
 
-So whatever AMQP can carry comes back as a client on a network would see it: times in whole
-seconds, tuples as lists.
+The letters of the types are RabbitMQ's, which differ from the specification's table. What AMQP
+carries comes back as any client on a network sees it: times in whole seconds, tuples as lists.
+Whatever is decoded here can be encoded again, to the same value.
+
+Tables may be nested `MAX_DEPTH` deep. Decoding does not recurse, and checks each length against
+what surrounds it before it reads: bytes from a peer or a file raise `MalformedFrameError` at worst.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
-from broker_client.amqp import decode
-from broker_client.amqp.encode import short_string, table
 from broker_client.errors import InvalidMessageError, MalformedFrameError
-from broker_client.message import Properties
 
-_CONTENT = struct.Struct(">HHQH")  # class, weight, body size, property flags
-_BASIC = 60
+MAX_DEPTH = 64
+"""Levels of tables and arrays in each other; RabbitMQ has no limit of its own."""
+
+_INT32, _INT64 = 2**31, 2**63
+_DECIMAL_DIGITS = 10  # as many as 32 bits hold
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_1 = int(datetime(1, 1, 1, tzinfo=UTC).timestamp())
+_YEAR_9999 = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())
+
+_TOO_LONG = "is {} bytes long; AMQP allows 255"
+
+_float64 = struct.Struct(">d").pack
+_U64 = struct.Struct(">Q").unpack_from
+_I64 = struct.Struct(">q").unpack_from
+_U32 = struct.Struct(">I").unpack_from
+_U16 = struct.Struct(">H").unpack_from
+
+_Path = str | tuple["_Path", str | int]
+"""Where a value stands, put into words only for an error."""
 
 
-def _octet(value: int, name: str) -> bytes:
-    if not 0 <= value <= 255:
-        raise InvalidMessageError(name, f"is {value}; 0 to 255 is allowed")
-    return value.to_bytes(1, "big")
+class ForeignTime(datetime):
+    """A time that another client wrote in a way of its own: in milliseconds, or before 1970.
+
+    It is encoded again as the number it was.
+    """
+
+    number: int
+
+    @classmethod
+    def of(cls, number: int) -> ForeignTime:
+        """The time that `number` means: seconds, or milliseconds where these would be too many."""
+        fits = _YEAR_1 <= number <= _YEAR_9999
+        moment = _EPOCH + (timedelta(seconds=number) if fits else timedelta(milliseconds=number))
+        time = cls.fromtimestamp(0, UTC).replace(
+            moment.year,
+            moment.month,
+            moment.day,
+            moment.hour,
+            moment.minute,
+            moment.second,
+            moment.microsecond,
+        )
+        time.number = number
+        return time
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        if not hasattr(self, "number"):  # computed from one
+            return datetime, (self.isoformat(),)
+        return ForeignTime.of, (self.number,)
 
 
-def _timestamp(value: datetime, name: str) -> bytes:
+class FrozenTable(Mapping[str, Any]):
+    """A field table as it goes on the wire. Later changes of what it was made of do not reach it.
+
+    Its values are those that a client reads off the wire. They are decoded when first read.
+    """
+
+    __slots__ = ("_values", "encoded")
+
+    def __init__(self, encoded: bytes) -> None:
+        self.encoded = encoded
+        self._values: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], name: str = "headers") -> FrozenTable:
+        """`table`, frozen.
+
+        Raises:
+            InvalidMessageError: it holds what AMQP cannot carry.
+        """
+        return table if isinstance(table, FrozenTable) else cls(encode_table(table, name))
+
+    def _read(self) -> dict[str, Any]:
+        if self._values is None:
+            self._values = decode_arguments(self.encoded)
+        return self._values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._read()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __repr__(self) -> str:
+        return f"FrozenTable({self._read()!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenTable, (self.encoded,)
+
+
+# --------------------------------------------------------------------------- encoding
+
+
+def encode_short(value: str, name: str) -> bytes:
+    """A short string: a length octet and up to 255 bytes of UTF-8 (AMQP 0-9-1 §4.2.5.3).
+
+    Raises:
+        InvalidMessageError: it is too long, or no text.
+    """
+    if not isinstance(value, str):
+        raise InvalidMessageError(name, f"is {described(value)}; text is needed")
+    data = _utf8(value, name)
+    if len(data) > 255:
+        raise InvalidMessageError(name, _TOO_LONG.format(len(data)))
+    return bytes((len(data),)) + data
+
+
+def encode_table(value: Mapping[str, Any], name: _Path = "headers", depth: int = 1) -> bytes:
+    """A field table, its length first (AMQP 0-9-1 §4.2.5.5).
+
+    Raises:
+        InvalidMessageError: it holds what AMQP, or RabbitMQ, cannot carry.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidMessageError(_place(name), f"is {described(value)}; a mapping is needed")
+    if depth == 1 and isinstance(value, FrozenTable):
+        return value.encoded
+    if depth > MAX_DEPTH:
+        raise _too_deep(name)
+    parts: list[bytes] = []
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise InvalidMessageError(_place(name), f"has the key {key!r}; keys are strings")
+        data = _utf8(key, name)
+        if len(data) > 255:
+            raise InvalidMessageError(f"key in {_place(name)}", _TOO_LONG.format(len(data)))
+        parts += (bytes((len(data),)), data, _encode_value(item, (name, key), depth))
+    data = b"".join(parts)
+    return len(data).to_bytes(4, "big") + data
+
+
+def _encode_value(value: Any, path: _Path, depth: int) -> bytes:
+    match value:
+        case str():
+            data = _utf8(value, path)
+            return b"S" + len(data).to_bytes(4, "big") + data
+        case bool():
+            return b"t\x01" if value else b"t\x00"
+        case int():
+            if -_INT32 <= value < _INT32:
+                return b"I" + value.to_bytes(4, "big", signed=True)
+            if -_INT64 <= value < _INT64:
+                return b"l" + value.to_bytes(8, "big", signed=True)
+            raise InvalidMessageError(_place(path), "is an integer of more than 64 bits")
+        case float():
+            if not isfinite(value):  # RabbitMQ closes the connection over it (541)
+                raise InvalidMessageError(_place(path), f"is {value}, which AMQP cannot carry")
+            return b"d" + _float64(value)
+        case None:
+            return b"V"
+        case Mapping():
+            return b"F" + encode_table(value, path, depth + 1)
+        case list() | tuple():
+            if depth >= MAX_DEPTH:
+                raise _too_deep(path)
+            data = b"".join(
+                [_encode_value(item, (path, i), depth + 1) for i, item in enumerate(value)]
+            )
+            return b"A" + len(data).to_bytes(4, "big") + data
+        case bytes() | bytearray() | memoryview():
+            data = bytes(value)
+            return b"x" + len(data).to_bytes(4, "big") + data
+        case datetime():
+            return b"T" + encode_time(value, path)
+        case Decimal():
+            return b"D" + _encode_decimal(value, path)
+    raise InvalidMessageError(_place(path), f"is {described(value)}, which AMQP cannot carry")
+
+
+def _place(path: _Path) -> str:
+    keys: list[str] = []
+    while isinstance(path, tuple):
+        path, key = path
+        keys.append(f"[{key!r}]")
+    if len(keys) > 8:
+        keys[4:-3] = ["[...]"]
+    return path + "".join(reversed(keys))
+
+
+def _too_deep(path: _Path) -> InvalidMessageError:
+    return InvalidMessageError(_place(path), f"is nested more than {MAX_DEPTH} levels deep")
+
+
+def described(value: object) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _utf8(value: str, path: _Path) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessageError(
+            _place(path), "holds half of a surrogate pair, which is no text"
+        ) from None
+
+
+def encode_time(value: datetime, path: _Path) -> bytes:
+    """Whole seconds since 1970 (AMQP 0-9-1 §4.2.5.4); a naive time is taken as UTC."""
+    if not isinstance(value, datetime):
+        raise InvalidMessageError(_place(path), f"is {described(value)}; a datetime is needed")
+    if isinstance(value, ForeignTime) and (number := getattr(value, "number", None)) is not None:
+        return int(number).to_bytes(8, "big", signed=True)
     aware = value if value.tzinfo else value.replace(tzinfo=UTC)
     seconds = int(aware.timestamp())
     if seconds < 0:
-        raise InvalidMessageError(name, f"is {value.isoformat()}; AMQP times start in 1970")
+        raise InvalidMessageError(_place(path), f"is {value.isoformat()}; AMQP times start in 1970")
     return seconds.to_bytes(8, "big")
 
 
-_SPECIAL: dict[str, Any] = {
-    "headers": table,
-    "delivery_mode": _octet,
-    "priority": _octet,
-    "timestamp": _timestamp,
+def _encode_decimal(value: Decimal, path: _Path) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    number = int("".join(map(str, digits)) or "0") * (-1 if sign else 1)
+    if not isinstance(exponent, int):
+        raise InvalidMessageError(_place(path), f"is {value}, which AMQP cannot carry")
+    if exponent > _DECIMAL_DIGITS and number:
+        raise InvalidMessageError(_place(path), f"is {value}, too long for an AMQP decimal")
+    if exponent > 0:
+        number, exponent = number * 10**exponent, 0
+    if not (-_INT32 <= number < _INT32 and -exponent <= 255):
+        raise InvalidMessageError(_place(path), f"is {value}, too long for an AMQP decimal")
+    return bytes((-exponent,)) + number.to_bytes(4, "big", signed=True)
+
+
+# --------------------------------------------------------------------------- decoding
+
+
+def decode_short(data: bytes, at: int) -> tuple[str, int]:
+    """A short string at `at`, and the offset behind it.
+
+    Bytes that are not UTF-8 become question marks, so that it never grows beyond 255 bytes.
+    """
+    end = at + 1 + data[at]
+    if end > len(data):
+        raise MalformedFrameError("a short string runs past its frame")
+    raw = data[at + 1 : end]
+    try:
+        return str(raw, "utf-8"), end
+    except UnicodeDecodeError:
+        return str(raw, "utf-8", "replace").replace("\ufffd", "?"), end
+
+
+def decode_table(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+    """A field table at `at`, its length included, and the offset behind it."""
+    (size,) = _U32(data, at)
+    at += 4
+    end = at + size
+    if end > len(data):
+        raise MalformedFrameError("a table runs past its frame")
+    table: dict[str, Any] = {}
+    inside: Any = table  # the table or array that is being filled, which ends at `end`
+    around: list[tuple[Any, int]] = []  # those it stands in, outermost first
+    key = ""
+    while True:
+        if at >= end:
+            if at > end:
+                raise MalformedFrameError("a value runs past its table")
+            if not around:
+                return table, at
+            inside, end = around.pop()
+            continue
+        is_table = type(inside) is dict
+        if is_table:
+            key, at = decode_short(data, at)
+        kind = data[at]
+        at += 1
+        value: Any
+        if (decode := _DECODERS.get(kind)) is not None:
+            value, at = decode(data, at)
+        elif kind in _CONTAINERS:
+            (size,) = _U32(data, at)
+            at += 4
+            if at + size > end:
+                raise MalformedFrameError("a table or array runs past what surrounds it")
+            if len(around) + 1 >= MAX_DEPTH:
+                raise MalformedFrameError(f"tables are nested more than {MAX_DEPTH} levels deep")
+            value = _CONTAINERS[kind]()
+            around.append((inside, end))
+        else:
+            raise MalformedFrameError(f"unknown field type {chr(kind)!r}")
+        if is_table:
+            inside[key] = value
+        else:
+            inside.append(value)
+        if kind in _CONTAINERS:
+            inside, end = value, at + size
+
+
+_CONTAINERS: dict[int, type[dict[str, Any]] | type[list[Any]]] = {ord("F"): dict, ord("A"): list}
+
+
+def _number(form: str) -> Callable[[bytes, int], tuple[Any, int]]:
+    fixed = struct.Struct(form)
+    unpack, size = fixed.unpack_from, fixed.size
+    return lambda data, at: (unpack(data, at)[0], at + size)
+
+
+def _float(form: str) -> Callable[[bytes, int], tuple[float, int]]:
+    number = _number(form)
+
+    def decode(data: bytes, at: int) -> tuple[float, int]:
+        value, at = number(data, at)
+        if not isfinite(value):  # RabbitMQ takes none
+            raise MalformedFrameError(f"a number is {value}")
+        return value, at
+
+    return decode
+
+
+def _long_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    (size,) = _U32(data, at)
+    end = at + 4 + size
+    if end > len(data):
+        raise MalformedFrameError("a long string runs past its frame")
+    return bytes(data[at + 4 : end]), end
+
+
+def _long_string(data: bytes, at: int) -> tuple[str | bytes, int]:
+    raw, at = _long_bytes(data, at)
+    try:
+        return raw.decode(), at
+    except UnicodeDecodeError:
+        return raw, at  # RabbitMQ: a long string is any bytes
+
+
+def _decimal(data: bytes, at: int) -> tuple[Decimal, int]:
+    number = int.from_bytes(data[at + 1 : at + 5], "big", signed=True)
+    return Decimal(number).scaleb(-data[at]), at + 5
+
+
+def decode_time(data: bytes, at: int) -> tuple[datetime | None, int]:
+    """A time; None where the number means none.
+
+    AMQP counts seconds, but many publishers write milliseconds: what lies beyond the year 9999
+    is taken as such. Java's clients write times before 1970 as negative numbers. One odd message
+    must not cost its reader the connection.
+    """
+    (number,) = _I64(data, at)
+    if 0 <= number <= _YEAR_9999:
+        return datetime.fromtimestamp(number, UTC), at + 8
+    if _YEAR_1 * 1000 <= number < _YEAR_9999 * 1000:
+        return ForeignTime.of(number), at + 8
+    return None, at + 8
+
+
+def _time_or_number(data: bytes, at: int) -> tuple[datetime | int, int]:
+    time, end = decode_time(data, at)
+    return (_I64(data, at)[0] if time is None else time), end
+
+
+_DECODERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
+    ord("S"): _long_string,
+    ord("I"): _number(">i"),
+    ord("l"): _number(">q"),
+    ord("L"): _number(">q"),
+    ord("t"): lambda data, at: (data[at] != 0, at + 1),
+    ord("T"): _time_or_number,
+    ord("d"): _float(">d"),
+    ord("f"): _float(">f"),
+    ord("V"): lambda data, at: (None, at),
+    ord("x"): _long_bytes,
+    ord("D"): _decimal,
+    ord("b"): _number(">b"),
+    ord("B"): _number(">B"),
+    ord("s"): _number(">h"),
+    ord("u"): _number(">H"),
+    ord("i"): _number(">I"),
 }
-_ENCODERS = tuple(_SPECIAL.get(name, short_string) for name in Properties._fields)
-_VARYING = frozenset(
-    index
-    for index, name in enumerate(Properties._fields)
-    if name in ("headers", "correlation_id", "message_id", "timestamp")
-)
-"""Places of what is another in each message. The rest is the same in thousands of them."""
+"""Values by their letter, but tables and arrays."""
 
 
-def encode_properties(properties: Properties) -> bytes:
-    """A content header without its size (AMQP 0-9-1 §4.2.6.1).
-
-    Raises:
-        InvalidMessageError: a value that AMQP cannot carry.
-    """
-    # By name it would take twice as long, and this is done once a kept message.
-    a, b, headers, d, e, correlation_id, g, h, message_id, timestamp, k, m, n, o = properties
-    key = a, b, headers is None, d, e, correlation_id is None, g, h, message_id is None
-    first, second, third, fourth, fifth = _around(*key, timestamp is None, k, m, n, o)
-    return b"".join(
-        (
-            first,
-            b"" if headers is None else table(headers, "headers"),
-            second,
-            b"" if correlation_id is None else short_string(correlation_id, "correlation_id"),
-            third,
-            b"" if message_id is None else short_string(message_id, "message_id"),
-            fourth,
-            b"" if timestamp is None else _timestamp(timestamp, "timestamp"),
-            fifth,
-        )
-    )
-
-
-@lru_cache(maxsize=256)
-def _around(*values: Any) -> tuple[bytes, ...]:
-    """What stands before, between and behind the varying properties.
-
-    Args:
-        values: as in `Properties`; of a varying one, whether it is absent.
-    """
-    flags = 0
-    pieces: list[list[bytes]] = [[]]
-    for index, value in enumerate(values):
-        if index in _VARYING:
-            flags |= 0 if value else 0x8000 >> index
-            pieces.append([])
-        elif value is not None:
-            flags |= 0x8000 >> index
-            pieces[-1].append(_ENCODERS[index](value, Properties._fields[index]))
-    pieces[0].insert(0, _CONTENT.pack(_BASIC, 0, 0, flags))
-    return tuple(map(b"".join, pieces))
-
-
-def decode_properties(data: bytes) -> Properties:
-    """What `encode_properties` was given.
-
-    Raises:
-        MalformedFrameError: `data` is no content header.
-    """
-    with _malformed():
-        return decode.content_header(data, 0)[1]
+# --------------------------------------------------------------------------- arguments
 
 
 def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
     """A table in one order of its keys, so that equal arguments are equal bytes."""
-    return table(_ordered(arguments), "arguments")
+    return encode_table(_ordered(arguments), "arguments")
 
 
 def decode_arguments(data: bytes) -> dict[str, Any]:
@@ -117,22 +409,34 @@ def decode_arguments(data: bytes) -> dict[str, Any]:
     Raises:
         MalformedFrameError: `data` is no table.
     """
-    with _malformed():
-        return decode.table(data, 0)[0]
+    with malformed():
+        return decode_table(data, 0)[0]
+
+
+def _ordered(value: Any, depth: int = 0) -> Any:
+    if depth > MAX_DEPTH:  # refused as it is encoded
+        return value
+    if isinstance(value, Mapping):
+        return {key: _ordered(value[key], depth + 1) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [_ordered(item, depth + 1) for item in value]
+    return value
+
+
+UNREADABLE = (
+    MalformedFrameError,
+    struct.error,
+    LookupError,
+    ValueError,
+    ArithmeticError,
+    OSError,
+)
 
 
 @contextlib.contextmanager
-def _malformed() -> Iterator[None]:
-    """`decode` trusts the length of its frame; here there is none."""
+def malformed() -> Iterator[None]:
+    """Have whatever bytes can raise here raised as `MalformedFrameError`."""
     try:
         yield
-    except (struct.error, LookupError, ValueError, ArithmeticError, OSError) as error:
+    except UNREADABLE as error:
         raise MalformedFrameError(str(error)) from error
-
-
-def _ordered(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _ordered(value[key]) for key in sorted(value)}
-    if isinstance(value, list | tuple):
-        return [_ordered(item) for item in value]
-    return value

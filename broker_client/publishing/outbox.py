@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from broker_client.amqp.properties import decode_properties, encode_properties
 from broker_client.errors import (
     BrokerClientError,
     ChannelClosedError,
@@ -210,18 +211,13 @@ def _sealed(name: str, outgoing: Outgoing, number: int) -> Outgoing:
 
     Inside a header of ours nothing of it acts on the way: no CC routes, no expiration expires.
     """
-    properties = {
-        key: value for key, value in outgoing.properties._asdict().items() if value is not None
-    }
-    if "headers" in properties:
-        properties["headers"] = dict(properties["headers"])
     envelope = {
         "number": number,
         "publication": name,
         "exchange": outgoing.exchange,
         "routing_key": outgoing.routing_key,
         "mandatory": outgoing.mandatory,
-        "properties": properties,
+        "properties": encode_properties(outgoing.properties),
     }
     return Outgoing(
         "",
@@ -239,7 +235,7 @@ def _opened(delivery: Delivery) -> tuple[str, Outgoing, int]:
         envelope["exchange"],
         envelope["routing_key"],
         delivery.body,
-        Properties(**envelope["properties"]),
+        decode_properties(envelope["properties"]),
         envelope["mandatory"],
     )
     return envelope["publication"], outgoing, envelope["number"]

@@ -8,6 +8,7 @@ from secrets import token_hex
 from typing import Any, TypedDict
 
 from broker_client.amqp.encode import check_publish
+from broker_client.amqp.tables import FrozenTable
 from broker_client.codec.encryption import encrypt, encryption_note
 from broker_client.config import BrokerConfig, PublicationConfig
 from broker_client.connection.vhost import Vhost
@@ -121,7 +122,7 @@ class Template:
         self._properties = Properties(
             content_type=options.content_type,
             content_encoding=options.content_encoding,
-            headers=options.headers or None,
+            headers=FrozenTable.of(options.headers) if options.headers else None,
             delivery_mode=PERSISTENT if options.persistent else TRANSIENT,
             priority=options.priority,
             correlation_id=options.correlation_id,
@@ -219,6 +220,10 @@ class Template:
             properties = _overridden(properties, overrides)
         if self.config.encryption is not None and not encrypted:
             body, properties = encrypt(self.config.encryption, body, properties)
+        headers = properties.headers
+        if headers is not None and type(headers) is not FrozenTable:
+            # Encoded now: what the caller does to them later is not sent.
+            properties = properties._replace(headers=FrozenTable.of(headers))
         outgoing: Outgoing = _new(Outgoing, (self.exchange, key, body, properties, mandatory))
         if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
             check_publish(outgoing, overrides)  # the publication's own were, by `__init__`

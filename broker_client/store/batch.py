@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
-from broker_client.amqp.tables import decode_properties, encode_arguments, encode_properties
+from broker_client.amqp.properties import decode_properties, encode_properties
+from broker_client.amqp.tables import encode_arguments
 from broker_client.core.records import (
     COPY_BITS,
     Append,

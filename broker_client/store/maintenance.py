@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker_client.amqp.tables import decode_properties
+from broker_client.amqp.properties import decode_properties
 from broker_client.core.records import COPY_BITS
 from broker_client.errors import MalformedFrameError, StoreError
 from broker_client.store import schema

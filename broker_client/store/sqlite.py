@@ -16,7 +16,8 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
-from broker_client.amqp.tables import decode_arguments, decode_properties
+from broker_client.amqp.properties import decode_properties
+from broker_client.amqp.tables import decode_arguments
 from broker_client.core.records import (
     BindingAdded,
     ExchangeAdded,

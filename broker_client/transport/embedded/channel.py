@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from broker_client.amqp.tables import encode_arguments, encode_properties
+from broker_client.amqp.properties import encode_properties
+from broker_client.amqp.tables import encode_arguments
 from broker_client.errors import ChannelClosedError, ReplyError, TransportError
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Returned
 from broker_client.node.node import Node

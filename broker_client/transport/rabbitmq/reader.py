@@ -21,6 +21,8 @@ from aiormq.connection import TransportFactory
 from yarl import URL
 
 from broker_client.amqp import decode
+from broker_client.amqp.properties import readable_header
+from broker_client.amqp.tables import decode_short
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Delivery, Properties, Returned
 
@@ -39,7 +41,6 @@ _UNREADABLE = (
     MalformedFrameError,
     IndexError,
     struct.error,
-    RecursionError,  # tables within tables
 )
 """What splitting or decoding raises when the bytes are not what they claim to be."""
 
@@ -77,11 +78,12 @@ _NO_LIMITS = Limits()
 class _Content:
     """A delivery or return whose content frames are still arriving on one channel."""
 
-    __slots__ = ("body", "method", "missing", "parts", "properties")
+    __slots__ = ("fault", "method", "missing", "parts", "properties")
 
     def __init__(self) -> None:
         self.method: decode.Deliver | decode.GetOk | decode.Return | None = None
         self.properties: Properties | None = None
+        self.fault = ""
         self.missing = 0
         self.parts: list[bytes] = []
 
@@ -218,7 +220,7 @@ class FrameReader(asyncio.StreamReader):
         if content is None or content.method is None:
             return False
         if kind == decode.HEADER:
-            content.missing, content.properties = decode.content_header(buffer, at)
+            content.missing, content.properties, content.fault = readable_header(buffer[at:stop])
         elif kind == decode.BODY:
             content.parts.append(buffer[at:stop])
             content.missing -= stop - at
@@ -252,7 +254,7 @@ class FrameReader(asyncio.StreamReader):
             return True
         if method == decode.BASIC_CANCEL:
             if channel is not None:
-                self._guard(channel.consumer_cancelled, decode.short_string(buffer, arguments)[0])
+                self._guard(channel.consumer_cancelled, decode_short(buffer, arguments)[0])
         elif method == decode.CHANNEL_CLOSE:
             self._contents.pop(number, None)
             if channel is not None:
@@ -260,7 +262,7 @@ class FrameReader(asyncio.StreamReader):
         elif method == decode.CHANNEL_CLOSE_OK:
             self._contents.pop(number, None)
         elif method == decode.CONNECTION_BLOCKED:
-            self._guard(self._link.blocked, decode.short_string(buffer, arguments)[0])
+            self._guard(self._link.blocked, decode_short(buffer, arguments)[0])
         elif method == decode.CONNECTION_UNBLOCKED:
             self._guard(self._link.unblocked)
         elif method == decode.CONNECTION_CLOSE:
@@ -289,9 +291,9 @@ class FrameReader(asyncio.StreamReader):
             return
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         if isinstance(method, decode.Deliver):
-            self._guard(channel.delivered, Delivery(*method, body, properties))
+            self._guard(channel.delivered, Delivery(*method, body, properties, fault=content.fault))
         elif isinstance(method, decode.GetOk):
-            self._guard(channel.got, Delivery("", *method, body, properties))
+            self._guard(channel.got, Delivery("", *method, body, properties, fault=content.fault))
         elif method is not None:
             self._guard(channel.message_returned, Returned(*method, body, properties))
 

@@ -1,10 +1,13 @@
+import math
 import struct
 from datetime import UTC, datetime
 
 import pytest
 
-from broker_client.amqp import decode
+from broker_client.amqp.properties import content_header, readable_header
+from broker_client.amqp.tables import MAX_DEPTH, decode_table, encode_table
 from broker_client.errors import MalformedFrameError
+from broker_client.message import Properties
 
 
 def a_table(*fields: bytes) -> bytes:
@@ -25,19 +28,24 @@ def a_header_with_timestamp(number: int) -> bytes:
         # Date.now() of JavaScript, as many publishers write it
         (1_767_312_000_000, datetime(2026, 1, 2, tzinfo=UTC)),
         (1_767_312_000_500, datetime(2026, 1, 2, 0, 0, 0, 500_000, tzinfo=UTC)),
-        (2**64 - 1, None),
+        # Java writes a time before 1970 as a negative number
+        (2**64 - 1, datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        (2**63 - 1, None),
+        (2**63, None),
     ],
 )
 def test_timestamp_is_seconds_or_milliseconds_or_none_and_never_an_error(
     number: int, time: datetime | None
 ) -> None:
-    _, properties = decode.content_header(a_header_with_timestamp(number), 0)
+    _, properties = content_header(a_header_with_timestamp(number), 0)
     assert properties.timestamp == time
 
 
 def test_header_that_is_no_time_is_its_number() -> None:
-    data = a_table(b"\x01tT" + struct.pack(">Q", 2**64 - 1))
-    assert decode.table(data, 0)[0] == {"t": 2**64 - 1}
+    data = a_table(
+        b"\x01tT" + struct.pack(">Q", 2**63 - 1), b"\x01uT" + struct.pack(">q", -(2**63))
+    )
+    assert decode_table(data, 0)[0] == {"t": 2**63 - 1, "u": -(2**63)}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,7 @@ def test_header_that_is_no_time_is_its_number() -> None:
     ],
 )
 def test_each_type_of_field(field: bytes, value: object) -> None:
-    assert decode.table(a_table(b"\x01k" + field), 0)[0] == {"k": value}
+    assert decode_table(a_table(b"\x01k" + field), 0)[0] == {"k": value}
 
 
 @pytest.mark.parametrize(
@@ -74,13 +82,54 @@ def test_each_type_of_field(field: bytes, value: object) -> None:
         a_table(b"\x01kF\x00\x00\x00\xff" + b"\x01aV"),
         b"\x00\x00\x00\xff",
         a_table(b"\xffk"),
+        a_table(b"\x01kd" + struct.pack(">d", math.nan)),
+        a_table(b"\x01kf" + struct.pack(">f", -math.inf)),
+        a_table(b"\x01kA\x00\x00\x00\x02" + b"I\x00\x00\x00\x00"),
     ],
 )
 def test_table_that_lies_about_its_length_or_type_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedFrameError):
-        decode.table(data, 0)
+        decode_table(data, 0)
 
 
 def test_second_word_of_property_flags_is_refused() -> None:
     with pytest.raises(MalformedFrameError):
-        decode.content_header(struct.pack(">HHQH", 60, 0, 0, 1), 0)
+        content_header(struct.pack(">HHQH", 60, 0, 0, 1), 0)
+
+
+def nested(kind: bytes, levels: int) -> bytes:
+    """A table in which `levels` tables or arrays lie in each other, itself included."""
+    inner = b""
+    for _ in range(levels - 1):
+        key = b"\x01k" if kind == b"F" else b""
+        inner = kind + struct.pack(">I", len(inner)) + inner
+        inner = key + inner
+    return a_table(b"\x01k" + inner if kind == b"A" and inner else inner)
+
+
+@pytest.mark.parametrize("kind", [b"F", b"A"])
+def test_tables_in_each_other_are_read_up_to_the_limit(kind: bytes) -> None:
+    value, end = decode_table(nested(kind, MAX_DEPTH), 0)
+    assert (list(value), end) == (["k"], len(nested(kind, MAX_DEPTH)))
+
+
+@pytest.mark.parametrize("kind", [b"F", b"A"])
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 900, 100_000])
+def test_tables_in_each_other_beyond_the_limit_are_malformed(kind: bytes, levels: int) -> None:
+    with pytest.raises(MalformedFrameError, match="nested more than 64 levels"):
+        decode_table(nested(kind, levels), 0)
+
+
+def test_header_table_that_cannot_be_read_leaves_the_other_properties() -> None:
+    headers = nested(b"F", 900)
+    payload = struct.pack(">HHQH", 60, 0, 3, 0x2080) + headers + b"\x02m1"
+    size, properties, fault = readable_header(payload)
+    assert (size, properties) == (3, Properties(message_id="m1"))
+    assert fault == "malformed frame: tables are nested more than 64 levels deep"
+
+
+def test_names_that_are_no_text_stay_short_enough_to_be_written_again() -> None:
+    raw = b"\xff" * 255
+    value, _ = decode_table(a_table(b"\xff" + raw + b"V"), 0)
+    assert value == {"?" * 255: None}
+    encode_table(value)

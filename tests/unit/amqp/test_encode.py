@@ -1,3 +1,4 @@
+import pickle
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -5,6 +6,7 @@ from typing import Any
 import pytest
 
 from broker_client.amqp.encode import check_publish, publish_frames
+from broker_client.amqp.tables import MAX_DEPTH, FrozenTable
 from broker_client.errors import InvalidMessageError
 from broker_client.message import Outgoing, Properties
 
@@ -56,6 +58,9 @@ def test_headers_larger_than_a_frame_are_refused() -> None:
         ({"headers": {"k" * 256: 1}}, "key in headers is 256 bytes long"),
         ({"headers": {"x": "\ud800"}}, r"headers['x'] holds half of a surrogate pair"),
         ({"headers": {"x": 2**63}}, "headers['x'] is an integer of more than 64 bits"),
+        ({"headers": {"x": float("nan")}}, "headers['x'] is nan, which AMQP cannot carry"),
+        ({"headers": {"x": [float("inf")]}}, "headers['x'][0] is inf, which AMQP cannot carry"),
+        ({"headers": {"x": {"y": float("-inf")}}}, "headers['x']['y'] is -inf, which"),
         ({"headers": {"x": object()}}, "headers['x'] is an object, which AMQP cannot carry"),
         ({"headers": {"x": {"y": [0, {1}]}}}, "headers['x']['y'][1] is a set"),
         ({"headers": {"x": Decimal("NaN")}}, "headers['x'] is NaN"),
@@ -99,3 +104,46 @@ def test_naive_time_is_taken_as_utc() -> None:
     naive = with_properties(timestamp=datetime(2026, 1, 2))  # noqa: DTZ001 - the point of it
     aware = with_properties(timestamp=datetime(2026, 1, 2, tzinfo=UTC))
     assert publish_frames(1, naive, 0) == publish_frames(1, aware, 0)
+
+
+@pytest.mark.parametrize("container", [list, dict])
+def test_tables_in_each_other_are_written_up_to_the_limit(container: type) -> None:
+    def nested(levels: int) -> dict[str, Any]:
+        value: Any = 1
+        for _ in range(levels - 1):
+            value = [value] if container is list else {"k": value}
+        return {"x": value}
+
+    check_publish(with_properties(headers=nested(MAX_DEPTH)))
+    for levels in (MAX_DEPTH + 1, 100_000):
+        with pytest.raises(InvalidMessageError, match="nested more than 64 levels deep") as caught:
+            check_publish(with_properties(headers=nested(levels)))
+        assert len(str(caught.value)) < 200
+
+
+def test_table_that_holds_itself_is_refused() -> None:
+    headers: dict[str, Any] = {}
+    headers["a"] = headers["b"] = [headers, headers]
+    with pytest.raises(InvalidMessageError, match="nested more than 64 levels deep"):
+        check_publish(with_properties(headers=headers))
+
+
+def test_property_that_only_equals_one_of_the_right_type_is_refused() -> None:
+    publish_frames(1, with_properties(priority=1), 0)
+    with pytest.raises(InvalidMessageError, match="priority is a float"):
+        publish_frames(1, with_properties(priority=1.0), 0)
+    with pytest.raises(InvalidMessageError, match="type is a list"):
+        publish_frames(1, with_properties(type=[]), 0)
+
+
+def test_frozen_table_is_what_it_was_made_of_then() -> None:
+    inner = {"n": 1}
+    headers: dict[str, Any] = {"meta": inner, "tags": ("a", "b")}
+    frozen = FrozenTable.of(headers)
+    inner["n"] = 2
+    headers["more"] = True
+    assert frozen == {"meta": {"n": 1}, "tags": ["a", "b"]}
+    assert publish_frames(1, with_properties(headers=frozen), 0) == publish_frames(
+        1, with_properties(headers={"meta": {"n": 1}, "tags": ["a", "b"]}), 0
+    )
+    assert pickle.loads(pickle.dumps(frozen)) == frozen

@@ -11,12 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_client.amqp.tables import (
-    decode_arguments,
-    decode_properties,
-    encode_arguments,
-    encode_properties,
-)
+from broker_client.amqp.properties import decode_properties, encode_properties
+from broker_client.amqp.tables import decode_arguments, encode_arguments
 from broker_client.errors import InvalidMessageError, MalformedFrameError
 from broker_client.message import Properties
 
@@ -32,7 +28,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | TEXT
     | st.binary(max_size=60)
     | SECONDS

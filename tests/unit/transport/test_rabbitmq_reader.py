@@ -253,8 +253,6 @@ BAD = {
     "string past its frame": a_frame(1, b"\x00\x3c\x00\x3c\xffctag"),
     "body without a header": marshal(commands.Basic.Deliver("c", 1, False, "", ""), 1)
     + a_frame(3, b"x"),
-    "tables without end": marshal(commands.Basic.Deliver("c", 1, False, "", ""), 1)
-    + a_frame(2, struct.pack(">HHQH", 60, 0, 0, 0x2000) + tables_within_tables(5_000)),
 }
 
 
@@ -273,6 +271,17 @@ async def test_unreadable_bytes_end_the_link_and_go_on_to_aiormq_once(
     assert passed_on.startswith(OPEN_OK + QOS_OK)
     assert marshal(commands.Basic.Ack(1), 1) not in passed_on, "aiormq got what was taken"
     assert passed_on.endswith(deliver(9))
+
+
+async def test_delivery_whose_headers_cannot_be_read_says_so_and_the_next_is_read() -> None:
+    desk = Desk()
+    headers = struct.pack(">HHQH", 60, 0, 2, 0x2080) + tables_within_tables(5_000) + b"\x02m1"
+    method = marshal(commands.Basic.Deliver("c", 1, False, "", ""), 1)
+    desk.reader.feed_data(method + a_frame(2, headers) + a_frame(3, b"hi") + deliver(2))
+    first, second = (delivery for _, delivery in desk.channel.heard)
+    assert (first.body, first.properties.message_id) == (b"hi", "m1")
+    assert first.fault == "malformed frame: tables are nested more than 64 levels deep"
+    assert (second.delivery_tag, second.fault) == (2, "")
 
 
 async def test_frame_as_large_as_was_agreed_is_taken() -> None:
