@@ -207,6 +207,7 @@ class Outward(Deaths):
             message.body,
             properties,
             entry.attempts,
+            "",  # no fault
         )
         return _new(Delivery, fields)
 
