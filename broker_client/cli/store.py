@@ -80,7 +80,7 @@ def _table(report: CheckReport) -> Table:
     for column in ("messages", "deferred", "bytes"):
         table.add_column(column, justify="right")
     for queue in report.queues:
-        numbers = (queue.entries, queue.deferred, queue.body_bytes)
+        numbers = (queue.waiting + queue.deferred, queue.deferred, queue.body_bytes)
         table.add_row(queue.vhost, queue.name, *(f"{number:,}" for number in numbers))
     return table
 

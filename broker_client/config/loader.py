@@ -21,12 +21,12 @@ from broker_client.config import (
     SubscriptionConfig,
     VhostConfig,
 )
-from broker_client.config.checks import unknown_names
 from broker_client.config.expand import ENTITIES, HOISTED, connection_section, expand
 from broker_client.config.lint import findings
 from broker_client.config.problems import complaints_of
 from broker_client.config.shorthand import binding_section
 from broker_client.config.tree import Reader, Section, Spot, joined, locate, stated
+from broker_client.config.unknown_names import unknown_names
 from broker_client.config.values import YAML_CONTEXT, Settings
 from broker_client.errors import ConfigError, Problem
 

@@ -16,7 +16,7 @@ _BINDING = re.compile(
 _CUT = "; a '#' after a space begins a comment of YAML: put the binding in quotes"
 
 
-class Binding(NamedTuple):
+class ShortBinding(NamedTuple):
     """A binding in short form, taken apart."""
 
     source: str
@@ -24,7 +24,7 @@ class Binding(NamedTuple):
     keys: tuple[str, ...]
 
 
-def parse_binding(text: str) -> Binding:
+def parse_binding(text: str) -> ShortBinding:
     """Take ``source[key1, key2] -> destination`` apart; keys are optional.
 
     Names may hold anything but white space and square brackets; keys are separated by commas or
@@ -45,7 +45,7 @@ def parse_binding(text: str) -> Binding:
     keys = tuple(key for key in re.split(r"[\s,]+", match["keys"] or "") if key)
     if match["keys"] is not None and not keys:
         raise ValueError(f"{text!r} has empty brackets; name a key or leave the brackets out")
-    return Binding(match["source"], match["destination"], keys)
+    return ShortBinding(match["source"], match["destination"], keys)
 
 
 _SHOVEL = re.compile(r"\s*(?P<subscription>\S+?)\s*->\s*(?P<publication>\S+)\s*")
@@ -82,7 +82,7 @@ def binding_section(value: object, name: str, spot: Spot) -> tuple[Section, str 
     complaint: str | None = None
     written = Section(value) if isinstance(value, Section) else Section()
     short = value if isinstance(value, str) else name if "->" in name else None
-    parsed: Binding | None = None
+    parsed: ShortBinding | None = None
     if short is not None:
         try:
             parsed = parse_binding(short)
@@ -115,7 +115,7 @@ _SHORT_FORMS = {"bindings": binding_section, "shovels": shovel_section}
 _KEY_NAMES = ("binding_keys", "binding_key")
 
 
-def _all_keys(written: Section, parsed: Binding | None) -> object:
+def _all_keys(written: Section, parsed: ShortBinding | None) -> object:
     """Union of all spellings of the keys, without doubles; None when there is no key."""
     several, one = written.get("binding_keys"), written.get("binding_key")
     if several is not None and not isinstance(several, Items):

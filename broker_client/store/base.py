@@ -49,7 +49,7 @@ class Store(MessageSource, Protocol):
         ...
 
     async def close(self) -> None:
-        """Commit what was written and let go of the files. Harmless twice."""
+        """Commit what was written and close the file. May be called more than once."""
         ...
 
     def release(self) -> None:

@@ -10,19 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
-from zlib import crc32
 
 from broker_client.amqp.properties import decode_properties, encode_properties
-from broker_client.amqp.tables import encode_arguments
 from broker_client.core.records import (
     COPY_BITS,
     Append,
-    BindingAdded,
-    BindingRemoved,
     Delivered,
-    ExchangeAdded,
-    ExchangeRemoved,
     Moved,
     QueueAdded,
     QueuePaused,
@@ -31,12 +24,10 @@ from broker_client.core.records import (
     Settled,
     Spilled,
     TopologyRecord,
-    VHostAdded,
 )
 from broker_client.message import Outgoing
-from broker_client.store import schema
-
-Row = tuple[Any, ...]
+from broker_client.store import tables
+from broker_client.store.tables import Row, Statement
 
 
 class QueueIds(dict[tuple[str, str], int]):
@@ -63,8 +54,8 @@ class Batch:
 
     def __init__(self, queue_ids: QueueIds) -> None:
         self._queue_ids = queue_ids
-        self.topology: list[tuple[str, Row]] = []
-        """Statements and their parameters, in order; to be done first."""
+        self.topology: list[Statement] = []
+        """In order; to be done first."""
         self._appended: dict[int, Row] = {}
         """By record id: rows for `fresh` where that will do, else for `intake`."""
         self._last: tuple[int, Row] = (0, ())
@@ -119,7 +110,7 @@ class Batch:
             self._sort_out()
         for record_id, (position, due_at) in self.moved.items():
             place = (position, None, None, None, None, due_at)
-            self.rows.append((schema.MOVE, record_id, None, *place, *_NO_MESSAGE))
+            self.rows.append((tables.MOVE, record_id, None, *place, *_NO_MESSAGE))
 
     def _sort_out(self) -> None:
         """Have only the first copy of a message bring it along."""
@@ -127,9 +118,9 @@ class Batch:
         for record_id, row in self._appended.items():
             number = record_id >> COPY_BITS
             if number in kept:
-                self.rows.append((schema.APPEND, *_wide(row)[1:-_MESSAGE], *_NO_MESSAGE))
+                self.rows.append((tables.APPEND, *_wide(row)[1:-_MESSAGE], *_NO_MESSAGE))
             else:
-                (self.fresh if len(row) == schema.FRESH_WIDTH else self.rows).append(row)
+                (self.fresh if len(row) == tables.FRESH_WIDTH else self.rows).append(row)
             kept.add(number)
 
     def add(self, records: Iterable[Record]) -> None:
@@ -178,7 +169,7 @@ class Batch:
         if number == last:
             self._all_fresh = False
         else:
-            kept = self._keep(message)
+            kept = self._keep(number, message)
             self._last = number, kept
         row: Row = (record_id, self._queue_ids[vhost, queue], position, *kept)
         if priority or expires_at is not None or due_at is not None:
@@ -188,65 +179,42 @@ class Batch:
 
     def _spill(self, record: Spilled) -> None:
         record_id, message = record
-        place = (None,) * (schema.INTAKE_WIDTH - _MESSAGE - 2)
-        self._appended[record_id] = (schema.SPILL, record_id, *place, *self._keep(message))
+        place = (None,) * (tables.INTAKE_WIDTH - _MESSAGE - 2)
+        self._appended[record_id] = (
+            tables.SPILL,
+            record_id,
+            *place,
+            *self._keep(record_id >> COPY_BITS, message),
+        )
         self._all_fresh = False
 
-    def _keep(self, message: Outgoing) -> Row:
+    def _keep(self, number: int, message: Outgoing) -> Row:
         exchange, routing_key, body, properties, _ = message
         self.body_bytes += len(body)
         encoded = encode_properties(properties)
-        return exchange, routing_key, encoded, body, crc32(body, crc32(encoded))
+        total = tables.message_sum(number, exchange, routing_key, encoded, body)
+        return exchange, routing_key, encoded, body, total
 
     def _change_topology(self, record: TopologyRecord) -> None:
-        do = self.topology.append
-        match record:
-            case VHostAdded(vhost):
-                do(("INSERT OR IGNORE INTO vhosts VALUES (?)", (vhost,)))
-            case ExchangeAdded(vhost, name, type, auto_delete, internal, arguments):
-                row: Row = (vhost, name, type, auto_delete, internal, encode_arguments(arguments))
-                do(("INSERT OR REPLACE INTO exchanges VALUES (?, ?, ?, ?, ?, ?)", row))
-            case ExchangeRemoved(vhost, name):
-                do(("DELETE FROM exchanges WHERE vhost = ? AND name = ?", (vhost, name)))
-                do(("DELETE FROM bindings WHERE vhost = ? AND source = ?", (vhost, name)))
-                do((_UNBIND_DESTINATION, (vhost, "exchange", name)))
-            case QueueAdded(vhost, name, auto_delete, arguments):
-                id = self._queue_ids.add(vhost, name)
-                row = (id, vhost, name, auto_delete, encode_arguments(arguments))
-                do(("INSERT INTO queues VALUES (?, ?, ?, ?, ?)", row))
-            case QueueRemoved(vhost, name):
-                id = self._queue_ids.pop((vhost, name))
-                do(("DELETE FROM queues WHERE id = ?", (id,)))
-                do(("DELETE FROM paused WHERE queue_id = ?", (id,)))
-                do((_UNBIND_DESTINATION, (vhost, "queue", name)))
-                self.removed_queues.append(id)
-            case QueuePaused(vhost, name, paused):
-                id = self._queue_ids[vhost, name]
-                if paused:
-                    do(("INSERT OR IGNORE INTO paused VALUES (?)", (id,)))
-                else:
-                    do(("DELETE FROM paused WHERE queue_id = ?", (id,)))
-            case BindingAdded(vhost, source, kind, destination, key, arguments):
-                row = (vhost, source, kind, destination, key, encode_arguments(arguments))
-                do(("INSERT OR IGNORE INTO bindings VALUES (?, ?, ?, ?, ?, ?)", row))
-            case BindingRemoved(vhost, source, kind, destination, key, arguments):
-                row = (vhost, source, kind, destination, key, encode_arguments(arguments))
-                do((_UNBIND, row))
+        queue_id = 0
+        if isinstance(record, QueueAdded):
+            queue_id = self._queue_ids.add(record.vhost, record.name)
+        elif isinstance(record, QueuePaused):
+            queue_id = self._queue_ids[record.vhost, record.name]
+        elif isinstance(record, QueueRemoved):
+            queue_id = self._queue_ids.pop((record.vhost, record.name))
+            self.removed_queues.append(queue_id)
+        self.topology += tables.topology_statements(record, queue_id)
 
 
 def _wide(row: Row) -> Row:
     """A row for `intake`; one for `fresh` is filled up."""
-    if len(row) == schema.INTAKE_WIDTH:
+    if len(row) == tables.INTAKE_WIDTH:
         return row
     record_id, queue_id, position, *kept = row
     place = (record_id, queue_id, position, 0, 0, len(row[-2]), None, None)
-    return (schema.APPEND_WITH_MESSAGE, *place, *kept)
+    return (tables.APPEND_WITH_MESSAGE, *place, *kept)
 
 
-_MESSAGE = 5  # values at the end of a row
+_MESSAGE = tables.MESSAGE_WIDTH
 _NO_MESSAGE: Row = (None,) * _MESSAGE
-_UNBIND = (
-    "DELETE FROM bindings WHERE vhost = ? AND source = ? AND kind = ? AND destination = ? "
-    "AND binding_key = ? AND arguments = ?"
-)
-_UNBIND_DESTINATION = "DELETE FROM bindings WHERE vhost = ? AND kind = ? AND destination = ?"

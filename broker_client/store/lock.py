@@ -50,7 +50,7 @@ class FileLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Let go. Harmless twice."""
+        """Give the lock back. May be called more than once."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from broker_client.amqp.properties import decode_properties
 from broker_client.core.records import COPY_BITS
 from broker_client.errors import MalformedFrameError, StoreError
-from broker_client.store import schema
+from broker_client.store import tables
 from broker_client.store.lock import FileLock
-from broker_client.store.sqlite import SqliteFile, intact, translated
+from broker_client.store.sqlite import StoreFile, translated
+from broker_client.store.statistics import KeptQueue, contents, file_bytes
 
 _MOST_PROBLEMS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class QueueContents:
-    """One kept queue."""
-
-    vhost: str
-    name: str
-    entries: int
-    deferred: int
-    body_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +30,7 @@ class CheckReport:
     size_bytes: int
     """Of the file and its log."""
     messages: int
-    queues: tuple[QueueContents, ...]
+    queues: tuple[KeptQueue, ...]
     problems: tuple[str, ...]
     """What is damaged, at most a hundred lines; none in a sound file."""
 
@@ -64,56 +54,51 @@ def check(path: str) -> CheckReport:
 
     Raises:
         StoreLockedError: a node has it open.
-        StoreError: there is no such file, or it is none of ours.
+        StoreError: there is no such file, or it is not a broker's.
     """
     with _alone(path), _opened(path) as connection:
         with translated(path):
-            schema.check_ours(connection, path)
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            version = tables.check_ours(connection, path)
         problems: list[str] = []
-        queues: tuple[QueueContents, ...] = ()
+        queues: tuple[KeptQueue, ...] = ()
         messages = 0
         try:
             rows = connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
             problems += [line for (line,) in rows if line != "ok"]
-            queues = _contents(connection)
-            messages = connection.execute(schema.COUNT_MESSAGES).fetchone()[0]
-            problems += _ends(connection)
-            problems += _bodies(connection, version)
+            messages, queues = contents(connection)
+            problems += islice(_damage(connection), _MOST_PROBLEMS - len(problems))
         except sqlite3.DatabaseError as error:
             problems.append(str(error))
-        return CheckReport(
-            path, version, _size(path), messages, queues, tuple(problems[:_MOST_PROBLEMS])
-        )
+        return CheckReport(path, version, file_bytes(path), messages, queues, tuple(problems))
 
 
 def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
     """Write the file anew, without the room that gone messages have left.
 
     Args:
-        path: of the file; it is brought to the newest schema, too.
+        path: of the file.
         drop_damaged: save what can be read and leave out what cannot; the damaged file is
             kept beside it.
 
     Raises:
         StoreLockedError: a node has it open.
         StoreCorruptError: it is damaged, and `drop_damaged` was not asked for.
-        StoreError: there is no such file, or it is none of ours.
+        StoreError: there is no such file, or it is not a broker's.
     """
     with _alone(path):
-        before = _size(path)
+        before = file_bytes(path)
         kept_as, lost = _salvage(path) if drop_damaged else (None, 0)
-        file = SqliteFile(path)
+        file = StoreFile(path)
         file.open()
         try:
             with translated(path):
-                file.connection.execute(schema.DROP_ALL_ORPHANS)
-                messages = file.connection.execute(schema.COUNT_MESSAGES).fetchone()[0]
+                file.connection.execute(tables.DROP_ALL_ORPHANS)
+                messages = file.connection.execute(tables.COUNT_MESSAGES).fetchone()[0]
                 file.connection.execute("VACUUM")
                 file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             file.close()
-        return CompactReport(path, before, _size(path), messages, lost, kept_as)
+        return CompactReport(path, before, file_bytes(path), messages, lost, kept_as)
 
 
 # --------------------------------------------------------------------------- reading
@@ -137,54 +122,44 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
         connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("PRAGMA query_only = 1")
+        connection.text_factory = _text
         yield connection
     finally:
         connection.close()
 
 
-def _contents(connection: sqlite3.Connection) -> tuple[QueueContents, ...]:
-    rows = connection.execute(
-        "SELECT vhost, name, count(record_id), count(due_at), coalesce(sum(size), 0) "
-        "FROM queues LEFT JOIN entries ON queue_id = queues.id "
-        "GROUP BY queues.id ORDER BY vhost, name"
-    )
-    return tuple(QueueContents(*row) for row in rows)
+def _text(raw: bytes) -> str:
+    """Damaged text must not end the search for damage."""
+    return raw.decode("utf-8", "surrogateescape")
 
 
-def _ends(connection: sqlite3.Connection) -> Iterator[str]:
-    unknown = connection.execute(
-        "SELECT record_id, queue_id FROM entries WHERE queue_id NOT IN (SELECT id FROM queues)"
-    )
-    for record_id, queue_id in unknown:
+def _damage(connection: sqlite3.Connection) -> Iterator[str]:
+    """What SQLite's own check cannot see."""
+    for table in tables.TOPOLOGY:
+        for row, sound in tables.topology_rows(connection, table):
+            if not sound:
+                yield f"a row of {table} is damaged: {row}"
+    for (record_id,) in connection.execute(tables.DAMAGED_ENTRIES):
+        yield f"entry {record_id} is damaged"
+    for record_id, queue_id in connection.execute(tables.LOST_ENTRIES):
         yield f"entry {record_id} is of an unknown queue {queue_id}"
-    missing = connection.execute(
-        "SELECT record_id FROM entries WHERE record_id >> 16 NOT IN (SELECT id FROM messages)"
-    )
-    for (record_id,) in missing:
+    for (record_id,) in connection.execute(tables.EMPTY_ENTRIES):
         yield f"entry {record_id}: its message {record_id >> COPY_BITS} is missing"
-
-
-def _bodies(connection: sqlite3.Connection, version: int) -> Iterator[str]:
-    crc = "crc" if version > 1 else "NULL"
-    for row in connection.execute("SELECT id, properties, body, %s FROM messages" % crc):  # noqa: S608, UP031 - one of two words
-        if not _readable(*row[1:]):
+    for (number,) in connection.execute(tables.ORPHANS):
+        yield f"message {number} has lost its entry: no queue holds it"
+    for row in connection.execute(tables.MESSAGES):
+        if not _readable(row):
             yield f"message {row[0]} is damaged"
 
 
-def _readable(properties: Any, body: Any, crc: int | None) -> bool:
-    if not isinstance(properties, bytes) or not isinstance(body, bytes):
-        return False
-    if not intact(properties, body, crc):
+def _readable(message: tables.Row) -> bool:
+    if not tables.is_sound(message):
         return False
     try:
-        decode_properties(properties)
+        decode_properties(message[3])
     except MalformedFrameError:
         return False
     return True
-
-
-def _size(path: str) -> int:
-    return sum(os.path.getsize(name) for name in (path, f"{path}-wal") if os.path.exists(name))
 
 
 # --------------------------------------------------------------------------- saving
@@ -192,13 +167,13 @@ def _size(path: str) -> int:
 
 def _salvage(path: str) -> tuple[str, int]:
     """Put a new file with what can be read in place of the damaged one."""
-    new = SqliteFile(f"{path}.saved")
+    new = StoreFile(f"{path}.saved")
     for leftover in _family(new.path):
         leftover.unlink(missing_ok=True)
     new.open()
     try:
         with _opened(path) as old, translated(path):
-            schema.check_ours(old, path)
+            tables.check_ours(old, path)
             lost = _copy(old, new.connection)
             new.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
@@ -218,30 +193,35 @@ def _family(path: str) -> tuple[Path, ...]:
 def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     """Returns how many entries could not be copied, as far as one can tell."""
     new.execute("BEGIN")
-    for table, width in (("vhosts", 1), ("exchanges", 6), ("queues", 5), ("bindings", 6)):
-        insert = f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * width)})"  # noqa: S608 - our own words
-        for row in _rows(old, table):
-            new.execute(insert, row)
-    queues = {id for (id,) in new.execute("SELECT id FROM queues")}
+    for table, width in tables.TOPOLOGY.items():
+        for *row, total in _rows(old, table):
+            if total == tables.row_sum(*row):
+                _insert(new, table, (*row, total), width)
+    queues = {id for id, _, _ in new.execute(tables.QUEUE_IDS)}
     lost = 0
     messages: dict[int, bool] = {}
-    for row in _rows(old, "entries"):
+    for *row, sound in _rows(old, "entries", f"*, {tables.ENTRY_IS_SOUND}"):
         number = row[0] >> COPY_BITS
         if number not in messages:
             messages[number] = _copy_message(old, new, number)
-        if row[1] in queues and messages[number]:
-            new.execute("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        if sound and row[1] in queues and messages[number]:
+            _insert(new, "entries", row, 9)
         else:
             lost += 1
     new.execute("COMMIT")
-    # What is left over stood in queues that can no more be told.
+    # Messages whose entries are lost: nothing says any longer which queues held them.
     left_over = (id for (id,) in _rows(old, "messages", "id") if id > 0 and id not in messages)
     return lost + sum(1 for _ in left_over)
 
 
+def _insert(new: sqlite3.Connection, table: str, row: Sequence[Any], width: int) -> None:
+    marks = ", ".join("?" * width)
+    new.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)  # noqa: S608 - our own words
+
+
 def _rows(old: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[tuple[Any, ...]]:
     """The rows before the first damage and, from the other end, those behind the last."""
-    key = "rowid" if table in ("queues", "entries", "messages") else "1, 2"
+    key = "1, 2" if table in ("exchanges", "bindings") else "1"
     for order in ("ASC", "DESC"):
         try:
             order_by = key.replace(",", f" {order},") + f" {order}"
@@ -253,13 +233,10 @@ def _rows(old: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[t
 
 def _copy_message(old: sqlite3.Connection, new: sqlite3.Connection, number: int) -> bool:
     try:
-        row = old.execute("SELECT * FROM messages WHERE id = ?", (number,)).fetchone()
+        row = old.execute(tables.MESSAGE, (number,)).fetchone()
     except sqlite3.DatabaseError:
         return False
-    if row is None:
+    if row is None or not _readable(row):
         return False
-    row = (*row, None)[:6]  # schema 1 has no checksum
-    if not _readable(row[3], row[4], row[5]):
-        return False
-    new.execute("INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?)", row)
+    _insert(new, "messages", row, 6)
     return True

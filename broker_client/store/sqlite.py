@@ -9,26 +9,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import sqlite3
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, groupby
-from operator import itemgetter
-from typing import Any
 
 from broker_client.amqp.properties import decode_properties
-from broker_client.amqp.tables import decode_arguments
-from broker_client.core.records import (
-    BindingAdded,
-    ExchangeAdded,
-    QueueAdded,
-    QueuePaused,
-    Recovered,
-    StoredEntry,
-    TopologyRecord,
-    VHostAdded,
-    message_number,
-)
+from broker_client.core.records import Recovered, message_number
 from broker_client.errors import (
     MalformedFrameError,
     ReplyError,
@@ -38,23 +24,18 @@ from broker_client.errors import (
     StoreReadOnlyError,
 )
 from broker_client.message import Outgoing
-from broker_client.store import schema
-from broker_client.store.batch import Batch, QueueIds, Row
+from broker_client.store import tables
+from broker_client.store.batch import Batch, QueueIds
+from broker_client.store.tables import Row
 
 _NEEDED = (3, 35)  # UPDATE ... FROM is of 3.33
 _CHUNK = 2_048  # rows a statement: SQLite takes 32,766 values
 _IDS = 20_000  # ids a statement
 _PATIENCE = 30.0  # seconds to wait for another program that writes into the file
 _CHECKPOINT = 4_000  # pages in the log before it is worked into the file
-_WITHOUT_QUEUE: Callable[[Any], StoredEntry] = itemgetter(slice(1, None))
-"""A row of `entries` in the shape of a `StoredEntry`; to make one of each would take too long."""
-_SET_ATTEMPTS = (
-    "UPDATE entries SET attempts = ? WHERE record_id IN (SELECT value FROM json_each(?))"
-)
-_DROP = "DELETE FROM entries WHERE record_id IN (SELECT value FROM json_each(?))"
 
 
-class SqliteFile:
+class StoreFile:
     """The file and its connections. `open` first; every failure is a `StoreError`.
 
     One thread writes. `load` has a connection of its own and belongs to one thread as well.
@@ -69,7 +50,7 @@ class SqliteFile:
     # ---------------------------------------------------------------- opening
 
     def open(self) -> None:
-        """Open, make or upgrade the file.
+        """Open the file, or make it.
 
         Raises:
             StoreError: it cannot be; nothing is left open.
@@ -88,9 +69,9 @@ class SqliteFile:
                     raise StoreError(self.path, f"cannot use a write-ahead log here ({mode})")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
-                schema.prepare(connection, self.path)
+                tables.prepare(connection, self.path)
                 connection.execute("PRAGMA temp_store = MEMORY")
-                for statement in schema.VIEWS:
+                for statement in tables.VIEWS:
                     connection.execute(statement)
         except BaseException:
             self.close()
@@ -106,7 +87,10 @@ class SqliteFile:
         )
 
     def close(self) -> None:
-        """Let go. The log is worked into the file if that is possible. Harmless twice."""
+        """Close the file; the log is worked into it where possible.
+
+        May be called more than once.
+        """
         for connection in (self._reader, self._writer):
             if connection is not None:
                 with contextlib.suppress(sqlite3.Error):
@@ -128,39 +112,24 @@ class SqliteFile:
             StoreError: it cannot be read.
         """
         with translated(self.path), _no_collections():
-            self.connection.execute(schema.DROP_SPILLED)
+            self.connection.execute(tables.DROP_SPILLED)
             try:
-                target.restore_topology(self._topology())
+                target.restore_topology(tables.read_topology(self.connection, self.path))
             except (ReplyError, LookupError) as error:
                 why = f"exchanges, queues and bindings do not fit together ({error!r})"
                 raise StoreCorruptError(self.path, why) from error
+            if damaged := self.connection.execute(tables.DAMAGED_ENTRIES).fetchone():
+                raise StoreCorruptError(self.path, f"entry {damaged[0]} is damaged")
             names: dict[int, tuple[str, str]] = {}
-            for id, vhost, name in self.connection.execute("SELECT id, vhost, name FROM queues"):
+            for id, vhost, name in self.connection.execute(tables.QUEUE_IDS):
                 names[id] = vhost, name
                 self.queue_ids.know(vhost, name, id)
-            rows = self.connection.execute(
-                "SELECT queue_id, record_id, position, attempts, priority, size, expires_at, due_at"
-                " FROM entries ORDER BY queue_id, position"
-            )
+            rows = self.connection.execute(tables.ENTRIES)
             for queue_id, group in groupby(rows, lambda row: row[0]):
                 if queue_id not in names:
                     raise StoreCorruptError(self.path, f"entries of an unknown queue {queue_id}")
                 vhost, name = names[queue_id]
-                target.restore_entries(vhost, name, map(_WITHOUT_QUEUE, group))
-
-    def _topology(self) -> Iterator[TopologyRecord]:
-        execute = self.connection.execute
-        for (vhost,) in execute("SELECT name FROM vhosts"):
-            yield VHostAdded(vhost)
-        for vhost, name, type, auto_delete, internal, raw in execute("SELECT * FROM exchanges"):
-            arguments = decode_arguments(raw)
-            yield ExchangeAdded(vhost, name, type, bool(auto_delete), bool(internal), arguments)
-        for _, vhost, name, auto_delete, raw in execute("SELECT * FROM queues ORDER BY id"):
-            yield QueueAdded(vhost, name, bool(auto_delete), decode_arguments(raw))
-        for vhost, name in execute("SELECT vhost, name FROM queues JOIN paused ON id = queue_id"):
-            yield QueuePaused(vhost, name, True)
-        for vhost, source, kind, destination, key, raw in execute("SELECT * FROM bindings"):
-            yield BindingAdded(vhost, source, kind, destination, key, decode_arguments(raw))
+                target.restore_entries(vhost, name, map(tables.stored_entry, group))
 
     # ---------------------------------------------------------------- reading
 
@@ -174,15 +143,12 @@ class SqliteFile:
             if self._reader is None:
                 self._reader = self._connect()
                 self._reader.execute("PRAGMA query_only = 1")
-            row = self._reader.execute(
-                "SELECT exchange, routing_key, properties, body, crc FROM messages WHERE id = ?",
-                (number,),
-            ).fetchone()
+            row = self._reader.execute(tables.MESSAGE, (number,)).fetchone()
             if row is None:
                 return None
-            exchange, routing_key, properties, body, crc = row
-            if not intact(properties, body, crc):
+            if not tables.is_sound(row):
                 raise StoreCorruptError(self.path, f"message {number} is damaged")
+            _, exchange, routing_key, properties, body, _ = row
             return Outgoing(exchange, routing_key, body, decode_properties(properties))
 
     # ---------------------------------------------------------------- writing
@@ -209,7 +175,7 @@ class SqliteFile:
                 self._count_deliveries(batch.delivered)
                 self._drop(batch.settled)
                 for queue_id in batch.removed_queues:
-                    held = execute("SELECT record_id FROM entries WHERE queue_id = ?", (queue_id,))
+                    held = execute(tables.ENTRIES_OF_QUEUE, (queue_id,))
                     self._drop([record_id for (record_id,) in held])
                 execute("COMMIT")
             except BaseException:
@@ -236,12 +202,12 @@ class SqliteFile:
         for record_id, attempts in delivered.items():
             by_attempts.setdefault(attempts, []).append(record_id)
         for attempts, record_ids in by_attempts.items():
-            self._for_ids(_SET_ATTEMPTS, record_ids, attempts)
+            self._for_ids(tables.SET_ATTEMPTS, record_ids, attempts)
 
     def _drop(self, record_ids: Sequence[int]) -> None:
         """Entries, and the messages that no queue holds without them."""
-        self._for_ids(_DROP, record_ids)
-        self._for_ids(schema.DROP_ORPHANS, list(dict.fromkeys(map(message_number, record_ids))))
+        self._for_ids(tables.DROP_ENTRIES, record_ids)
+        self._for_ids(tables.DROP_ORPHANS, list(dict.fromkeys(map(message_number, record_ids))))
 
     def _for_ids(self, statement: str, ids: Sequence[int], *parameters: int) -> None:
         for at in range(0, len(ids), _IDS):
@@ -268,11 +234,6 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def intact(properties: bytes, body: bytes, crc: int | None) -> bool:
-    """True when the checksum fits, or there is none (files made by schema 1)."""
-    return crc is None or zlib.crc32(body, zlib.crc32(properties)) == crc
-
-
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
     """Have SQLite's exceptions, and those of a file that lies, leave as ours."""
@@ -287,6 +248,8 @@ def translated(path: str) -> Iterator[None]:
 def store_error(path: str, error: sqlite3.Error) -> StoreError:
     """What SQLite's `error` means for the store at `path`."""
     name = getattr(error, "sqlite_errorname", None) or ""
+    if "decode to UTF-8" in str(error):  # an error of Python's, without a name
+        return StoreCorruptError(path, "text is damaged: it is not UTF-8")
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return StoreCorruptError(path, str(error))
     if name.startswith("SQLITE_FULL"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_client.errors import StoreError
-from broker_client.store import schema
+from broker_client.store import tables
 from broker_client.store.sqlite import translated
 
 
@@ -41,20 +41,11 @@ class KeptStats:
     queues: tuple[KeptQueue, ...]
 
 
-_QUEUES = """
-SELECT q.vhost, q.name,
-    COUNT(e.record_id) - COUNT(e.due_at), COUNT(e.due_at),
-    COALESCE(SUM(e.attempts > 0), 0), COALESCE(MAX(e.attempts), 0), COALESCE(SUM(e.size), 0)
-FROM queues AS q LEFT JOIN entries AS e ON e.queue_id = q.id
-GROUP BY q.id ORDER BY q.vhost, q.name
-"""
-
-
 def read_stats(path: str) -> KeptStats:
     """Count what the file at `path` holds, as of its last commit; changes nothing.
 
     Raises:
-        StoreError: it is not there, or no file of ours, or damaged.
+        StoreError: there is no such file, it is not a broker's, or it is damaged.
     """
     if not os.path.isfile(path):
         raise StoreError(path, "there is no such file")
@@ -63,10 +54,19 @@ def read_stats(path: str) -> KeptStats:
         connection = sqlite3.connect(address, uri=True, isolation_level=None)
         try:
             connection.execute("BEGIN")  # one moment for both questions
-            schema.check_ours(connection, path)
-            queues = tuple(KeptQueue(*row) for row in connection.execute(_QUEUES))
-            (messages,) = connection.execute(schema.COUNT_MESSAGES).fetchone()
+            tables.check_ours(connection, path)
+            return KeptStats(path, file_bytes(path), *contents(connection))
         finally:
             connection.close()
-    size = sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
-    return KeptStats(path, size, messages, queues)
+
+
+def contents(connection: sqlite3.Connection) -> tuple[int, tuple[KeptQueue, ...]]:
+    """The number of messages, and what each queue holds."""
+    queues = tuple(KeptQueue(*row) for row in connection.execute(tables.CONTENTS))
+    (messages,) = connection.execute(tables.COUNT_MESSAGES).fetchone()
+    return messages, queues
+
+
+def file_bytes(path: str) -> int:
+    """The size of a file and its log."""
+    return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))

@@ -19,7 +19,7 @@ from broker_client.message import Outgoing
 from broker_client.store.base import Committed
 from broker_client.store.batch import Batch
 from broker_client.store.lock import FileLock
-from broker_client.store.sqlite import SqliteFile
+from broker_client.store.sqlite import StoreFile
 
 _READ_BYTES = 4 * 1024 * 1024  # bodies read at a time
 _MUCH = 8 * 1024 * 1024  # bodies that may wait for the commit before theirs
@@ -34,7 +34,7 @@ class SqliteStore:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file = SqliteFile(path)
+        self._file = StoreFile(path)
         self._lock = FileLock(path)
         self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._batch = Batch(self._file.queue_ids)
@@ -75,7 +75,7 @@ class SqliteStore:
             raise
 
     async def close(self) -> None:
-        """Commit what was written and let go of the file. Harmless twice."""
+        """Commit what was written and close the file. May be called more than once."""
         self.release()
         if self._ended is not None:
             await asyncio.shield(self._ended)

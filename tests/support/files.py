@@ -11,13 +11,13 @@ from typing import Any
 from broker_client.core.records import COPY_BITS, Append, QueueAdded, Record, VHostAdded
 from broker_client.message import PERSISTENT, Outgoing
 from broker_client.store.batch import Batch
-from broker_client.store.sqlite import SqliteFile
+from broker_client.store.sqlite import StoreFile
 from tests.support.builders import a_message
 
 
 @contextlib.contextmanager
-def opened(path: Path | str) -> Iterator[SqliteFile]:
-    file = SqliteFile(str(path))
+def opened(path: Path | str) -> Iterator[StoreFile]:
+    file = StoreFile(str(path))
     file.open()
     for id, vhost, name in file.connection.execute("SELECT id, vhost, name FROM queues"):
         file.queue_ids.know(vhost, name, id)
@@ -27,7 +27,7 @@ def opened(path: Path | str) -> Iterator[SqliteFile]:
         file.close()
 
 
-def written(file: SqliteFile, *records: Record) -> None:
+def written(file: StoreFile, *records: Record) -> None:
     """Write `records` as one transaction."""
     batch = Batch(file.queue_ids)
     batch.add(records)

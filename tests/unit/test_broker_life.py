@@ -20,7 +20,7 @@ from broker_client.errors import (
     StoreError,
     WrongLoopError,
 )
-from broker_client.store.sqlite import SqliteFile
+from broker_client.store.sqlite import StoreFile
 from tests.support.eventually import eventually
 
 CONFIG = {"vhosts": {"/": {"queues": ["q"], "subscriptions": {"q": {"queue": "q"}}}}}
@@ -168,7 +168,7 @@ async def test_store_that_failed_is_told_to_probes_and_in_one_line_for_each_atte
     connection = {"url": url, "retry": {"min": "1ms", "max": "1ms"}}
     vhost = {"connection": connection, "queues": ["q"]}
     async with Broker.create({"vhosts": {"/": vhost}}) as broker:
-        monkeypatch.setattr(SqliteFile, "apply", fail)
+        monkeypatch.setattr(StoreFile, "apply", fail)
         publication = await broker.publish("/q", 1, timeout=0.1)
         await eventually(lambda: not broker.health().live)
         await eventually(lambda: caplog.text.count("failed to connect") > 4)

@@ -6,22 +6,22 @@ import pytest
 
 from broker_client.config import BindingConfig, VhostConfig
 from broker_client.config.loader import load_config
-from broker_client.config.shorthand import Binding, parse_binding
+from broker_client.config.shorthand import ShortBinding, parse_binding
 
 
 @pytest.mark.parametrize(
     ("text", "binding"),
     [
-        ("e -> q", Binding("e", "q", ())),
-        ("e->q", Binding("e", "q", ())),
-        ("e[k] -> q", Binding("e", "q", ("k",))),
-        ("  e [ a.#,b.*  c ]->q ", Binding("e", "q", ("a.#", "b.*", "c"))),
-        ("s-1 -> p-1", Binding("s-1", "p-1", ())),
-        ("e/1:x.y[k] -> q/1", Binding("e/1:x.y", "q/1", ("k",))),
-        ("é>e -> q", Binding("é>e", "q", ())),
+        ("e -> q", ShortBinding("e", "q", ())),
+        ("e->q", ShortBinding("e", "q", ())),
+        ("e[k] -> q", ShortBinding("e", "q", ("k",))),
+        ("  e [ a.#,b.*  c ]->q ", ShortBinding("e", "q", ("a.#", "b.*", "c"))),
+        ("s-1 -> p-1", ShortBinding("s-1", "p-1", ())),
+        ("e/1:x.y[k] -> q/1", ShortBinding("e/1:x.y", "q/1", ("k",))),
+        ("é>e -> q", ShortBinding("é>e", "q", ())),
     ],
 )
-def test_binding_in_short_form_is_taken_apart_whole(text: str, binding: Binding) -> None:
+def test_binding_in_short_form_is_taken_apart_whole(text: str, binding: ShortBinding) -> None:
     assert parse_binding(text) == binding
 
 

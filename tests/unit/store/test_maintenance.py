@@ -8,10 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from broker_client.cli.main import app
-from broker_client.core.records import QueueRemoved
-from broker_client.errors import StoreError, StoreLockedError
+from broker_client.core.engine import Engine
+from broker_client.core.records import COPY_BITS, Delivered, Moved, QueuePaused, QueueRemoved
+from broker_client.errors import StoreCorruptError, StoreError, StoreLockedError
 from broker_client.store.lock import FileLock
-from broker_client.store.maintenance import QueueContents, check, compact
+from broker_client.store.maintenance import check, compact
+from broker_client.store.statistics import KeptQueue
 from tests.support.files import a_file, opened, rows, written
 
 
@@ -33,7 +35,7 @@ def test_a_sound_file_is_reported_with_what_its_queues_hold(path: Path) -> None:
     report = check(str(path))
     assert report.problems == ()
     assert report.messages == 3
-    assert report.queues == (QueueContents("/", "q", 3, 0, 18),)
+    assert report.queues == (KeptQueue("/", "q", 3, 0, 0, 0, 18),)
 
 
 def test_a_flipped_bit_in_a_body_is_found(path: Path) -> None:
@@ -48,6 +50,7 @@ def test_an_entry_without_message_or_queue_is_found(path: Path) -> None:
     rows(path, "UPDATE entries SET queue_id = 9 WHERE record_id >> 16 = 3")
     assert set(check(str(path)).problems) == {
         "entry 131072: its message 2 is missing",
+        "entry 196608 is damaged",
         "entry 196608 is of an unknown queue 9",
     }
 
@@ -119,6 +122,80 @@ def test_a_torn_page_costs_no_more_than_what_stood_there(path: Path) -> None:
     assert check(str(path)).problems == ()
 
 
+def test_salvage_keeps_which_queues_are_paused(path: Path) -> None:
+    a_file(path, range(1, 4))
+    with opened(path) as file:
+        written(file, QueuePaused("/", "q", True))
+    damage(path, b"body 2")
+    compact(str(path), drop_damaged=True)
+    assert rows(path, "SELECT queue_id FROM paused") == [(1,)]
+
+
+CHANGES = {
+    "entries": [
+        "queue_id = queue_id + 1",
+        "position = position + 1024",
+        "attempts = attempts + 1",
+        "priority = 4",
+        "size = 0",
+        "expires_at = 1.0",
+        "due_at = 1e12",
+        "sum = sum + 1",
+    ],
+    "messages": [
+        "exchange = 'x'",
+        "exchange = CAST(x'ff' AS TEXT)",
+        "routing_key = routing_key || 'a'",
+        "properties = x'0000'",
+        "body = body || x'00'",
+        "sum = sum + 1",
+    ],
+    "queues": ["name = 'p'", "auto_delete = 1", "sum = 0"],
+    "vhosts": ["name = 'v'"],
+    "paused": ["queue_id = 2"],
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "change"), [(table, each) for table, found in CHANGES.items() for each in found]
+)
+def test_a_changed_value_is_found_by_check_and_at_the_start_and_left_out_by_salvage(
+    path: Path, table: str, change: str
+) -> None:
+    a_file(path, [7])
+    with opened(path) as file:
+        written(file, QueuePaused("/", "q", True))
+    rows(path, f"UPDATE {table} SET {change}")
+    assert "damaged" in " ".join(check(str(path)).problems)
+    with opened(path) as file, pytest.raises(StoreCorruptError, match="damaged"):
+        file.load(7) if table == "messages" else file.recover(Engine())
+    compact(str(path), drop_damaged=True)
+    assert check(str(path)).problems == ()
+
+
+def test_an_entry_that_was_moved_and_delivered_is_sound(path: Path) -> None:
+    a_file(path, [1, 2])
+    one, two = 1 << COPY_BITS, 2 << COPY_BITS
+    with opened(path) as file:
+        written(file, Delivered(one, 3), Moved(one, 9, 5.25), Moved(two, 4, 7.5))
+        written(file, Moved(two, 5, None), Moved(one, 10, 1234567890.123456), Delivered(one, 4))
+    assert check(str(path)).problems == ()
+
+
+def test_a_damaged_entry_stays_damaged_when_it_is_changed(path: Path) -> None:
+    a_file(path, [1])
+    rows(path, "UPDATE entries SET priority = 3")
+    with opened(path) as file:
+        written(file, Delivered(1 << COPY_BITS, 1), Moved(1 << COPY_BITS, 2, 3.0))
+    assert check(str(path)).problems == ("entry 65536 is damaged",)
+
+
+def test_a_lost_entry_is_found_by_check(path: Path) -> None:
+    a_file(path, [1, 2])
+    rows(path, "DELETE FROM entries WHERE record_id >> 16 = 2")
+    assert check(str(path)).problems == ("message 2 has lost its entry: no queue holds it",)
+
+
 # --------------------------------------------------------------------- the command
 
 
@@ -132,7 +209,7 @@ def test_the_command_prints_what_is_there(path: Path) -> None:
     status, output = run("check", str(path))
     assert status == 0
     assert f"{path}: ok" in output.replace("\n", "") or "ok" in output
-    assert "schema 3, 3 messages" in output
+    assert "schema 4, 3 messages" in output
 
 
 def test_the_command_ends_with_status_1_and_says_what_to_do_about_damage(path: Path) -> None:

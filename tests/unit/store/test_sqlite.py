@@ -28,7 +28,6 @@ from broker_client.errors import (
     StoreReadOnlyError,
 )
 from broker_client.message import PERSISTENT
-from broker_client.store import schema
 from broker_client.store.sqlite import store_error
 from tests.support.builders import a_message
 from tests.support.faulty_store import DiskState
@@ -190,40 +189,12 @@ def test_it_reads_as_the_plain_meaning_of_the_same_records(path: Path) -> None:
 # --------------------------------------------------------------------- versions
 
 
-def as_version_1(path: Path) -> None:
-    """Turn a file into one that schema 1 made: without checksums."""
-    rows(path, "ALTER TABLE messages DROP COLUMN crc")
-    rows(path, "PRAGMA user_version = 1")
-
-
-def test_a_file_of_schema_1_is_upgraded_with_all_that_is_in_it(path: Path) -> None:
-    a_file(path, range(1, 4))
-    as_version_1(path)
-    with opened(path) as file:
-        assert [file.load(number) for number in (1, 2, 3)] == [
-            appended(number).message for number in (1, 2, 3)
-        ]
-        written(file, appended(4))
-        assert file.load(4) == appended(4).message
-    assert rows(path, "PRAGMA user_version") == [(schema.VERSION,)]
-    assert rows(path, "SELECT id, crc IS NULL FROM messages") == [(1, 1), (2, 1), (3, 1), (4, 0)]
-
-
-def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_a_development_version_is_refused_and_left_alone(path: Path) -> None:
     a_file(path, [1])
-    as_version_1(path)
-
-    def breaks(connection: sqlite3.Connection) -> None:
-        connection.execute("ALTER TABLE messages ADD COLUMN crc INTEGER")
-        raise sqlite3.OperationalError("out of luck")
-
-    monkeypatch.setitem(schema._UPGRADES, 1, breaks)
-    with pytest.raises(StoreError, match="out of luck"), opened(path):
+    rows(path, "PRAGMA user_version = 3")
+    with pytest.raises(StoreError, match=r"development version \(schema 3"), opened(path):
         pass
-    assert rows(path, "PRAGMA user_version") == [(1,)]
-    assert rows(path, "SELECT count(*) FROM pragma_table_info('messages')") == [(5,)]
+    assert rows(path, "PRAGMA user_version") == [(3,)]
 
 
 def test_a_newer_file_is_refused_and_left_alone(path: Path) -> None:

@@ -14,6 +14,7 @@ from broker_client.core.records import COPY_BITS, QueueAdded, Settled, VHostAdde
 from broker_client.errors import StoreError, StoreLockedError
 from broker_client.store.batch import Batch
 from broker_client.store.lock import FileLock
+from broker_client.store.sqlite import StoreFile
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
@@ -23,20 +24,26 @@ from tests.support.files import a_file, appended, rows
 class Gate:
     """Holds the thread up in its transactions, and counts them."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
         self.open.set()
         self.transactions = 0
-        self.error: StoreError | None = None
-        self._apply = store._file.apply
-        store._file.apply = self.apply  # type: ignore[method-assign]
+        self.error: Exception | None = None
+        apply = StoreFile.apply
 
-    def apply(self, batch: Batch) -> None:
-        self.open.wait(5)
-        self.transactions += 1
-        if self.error is not None:
-            raise self.error
-        self._apply(batch)
+        def held_up(file: StoreFile, batch: Batch) -> None:
+            self.open.wait(5)
+            self.transactions += 1
+            if self.error is not None:
+                raise self.error
+            apply(file, batch)
+
+        monkeypatch.setattr(StoreFile, "apply", held_up)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
 
 
 @pytest.fixture
@@ -66,9 +73,9 @@ def ask(store: SqliteStore, answers: Answers, name: str) -> None:
 
 
 async def test_what_is_asked_while_a_commit_runs_is_one_commit_more(
-    store: SqliteStore, path: Path
+    store: SqliteStore, gate: Gate, path: Path
 ) -> None:
-    gate, answers = Gate(store), Answers()
+    answers = Answers()
     gate.open.clear()
     ask(store, answers, "first")
     for number in range(1, 101):
@@ -83,8 +90,9 @@ async def test_what_is_asked_while_a_commit_runs_is_one_commit_more(
 
 async def test_a_commit_of_nothing_is_answered_behind_those_before_it(
     store: SqliteStore,
+    gate: Gate,
 ) -> None:
-    gate, answers = Gate(store), Answers()
+    answers = Answers()
     gate.open.clear()
     ask(store, answers, "something")
     ask(store, answers, "nothing")
@@ -97,9 +105,9 @@ async def test_a_commit_of_nothing_is_answered_behind_those_before_it(
 
 
 async def test_after_a_failure_every_commit_fails_and_nothing_more_is_written(
-    store: SqliteStore, path: Path
+    store: SqliteStore, gate: Gate, path: Path
 ) -> None:
-    gate, answers = Gate(store), Answers()
+    answers = Answers()
     ask(store, answers, "good")
     await eventually(lambda: answers.heard)
     gate.error = error = StoreError(str(path), "out of luck")
@@ -115,13 +123,11 @@ async def test_after_a_failure_every_commit_fails_and_nothing_more_is_written(
     assert rows(path, "SELECT count(*) FROM entries") == [(0,)]
 
 
-async def test_any_exception_in_the_thread_is_a_failure_of_the_store(store: SqliteStore) -> None:
+async def test_any_exception_in_the_thread_is_a_failure_of_the_store(
+    store: SqliteStore, gate: Gate
+) -> None:
     answers = Answers()
-
-    def apply(batch: Batch) -> None:
-        raise ZeroDivisionError
-
-    store._file.apply = apply  # type: ignore[method-assign]
+    gate.error = ZeroDivisionError()
     ask(store, answers, "bad")
     await eventually(lambda: answers.heard)
     assert isinstance(answers.heard[0][1], StoreError)
@@ -169,8 +175,8 @@ async def test_a_start_that_fails_leaves_nothing_open(path: Path) -> None:
     await store.close()
 
 
-async def test_messages_under_way_to_the_disk_can_be_read(store: SqliteStore) -> None:
-    gate, answers = Gate(store), Answers()
+async def test_messages_under_way_to_the_disk_can_be_read(store: SqliteStore, gate: Gate) -> None:
+    answers = Answers()
     gate.open.clear()
     store.write([appended(1)])
     ask(store, answers, "first")
@@ -193,8 +199,10 @@ async def test_a_missing_message_is_damage(store: SqliteStore) -> None:
         store.load([7 << COPY_BITS])
 
 
-async def test_it_is_behind_while_much_waits_for_the_commit_before(store: SqliteStore) -> None:
-    gate, answers = Gate(store), Answers()
+async def test_it_is_behind_while_much_waits_for_the_commit_before(
+    store: SqliteStore, gate: Gate
+) -> None:
+    answers = Answers()
     gate.open.clear()
     ask(store, answers, "first")
     big = a_message(body=b"x" * (5 << 20), delivery_mode=2)
