@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 MIB = 1024 * 1024
 
 
-class Silent:
+class CountingReceiver:
     """A receiver that only counts confirms."""
 
     confirmed = 0
@@ -52,6 +52,10 @@ class Silent:
     def timed_out(self, consumer_tag: str, delivery_tag: int) -> None: ...
 
     def closed(self, reply_code: int, reply_text: str) -> None: ...
+
+    def blocked(self, reason: str) -> None: ...
+
+    def unblocked(self) -> None: ...
 
 
 def child(*arguments: str) -> dict[str, Any]:
@@ -106,9 +110,9 @@ async def fill(path: str, count: int, size: int, memory_limit: int) -> dict[str,
     settings = EngineSettings(memory_limit=memory_limit)
     node = Node("bench", store=SqliteStore(path), settings=settings)
     await node.recover()
-    ear = Silent()
-    channel = node.open_channel(node.open_connection("/", ear), ear, confirm=True)
-    node.engine.declare_queue(channel, "q", node.now())
+    receiver = CountingReceiver()
+    channel = node.open_channel(node.open_connection("/", receiver), receiver, confirm=True)
+    node.engine.topology.declare_queue(channel, "q", node.now())
     points = [(0, resident_bytes())]
     started = time.perf_counter()
     at_a_time = 500
@@ -116,13 +120,13 @@ async def fill(path: str, count: int, size: int, memory_limit: int) -> dict[str,
         for number in range(done, done + at_a_time):
             properties = Properties(delivery_mode=PERSISTENT, message_id=f"id-{number}")
             message = Outgoing("", "q", number.to_bytes(8, "big") * (size // 8), properties)
-            node.engine.publish(channel, message, node.now())
+            node.engine.publishing.publish(channel, message, node.now())
         node.wake()
-        await node.settled()
+        await node.drain()
         if (done + at_a_time) % max(at_a_time, count // 10) == 0:
             points.append((done + at_a_time, resident_bytes()))
     seconds = time.perf_counter() - started
-    assert ear.confirmed == count
+    assert receiver.confirmed == count
     await node.close()
     return {"seconds": seconds, "points": points}
 
@@ -134,10 +138,10 @@ async def start(path: str) -> dict[str, Any]:
     await node.recover()
     seconds = time.perf_counter() - began
     ready = node.stats().queues[0].ready
-    ear = Silent()
-    channel = node.open_channel(node.open_connection("/", ear), ear, confirm=False)
+    receiver = CountingReceiver()
+    channel = node.open_channel(node.open_connection("/", receiver), receiver, confirm=False)
     began = time.perf_counter()
-    assert node.engine.get(channel, "q", node.now()) is not None
+    assert node.engine.consuming.get(channel, "q", node.now()) is not None
     first = time.perf_counter() - began
     memory = resident_bytes()
     await node.close()

@@ -30,9 +30,9 @@ BATCH = 200
 def an_engine(prefetch: int) -> tuple[Engine, int]:
     engine = Engine()
     channel = engine.open_channel(engine.open_connection("/"), confirm=True)
-    engine.declare_queue(channel, "q", 0.0)
-    engine.qos(channel, prefetch)
-    engine.consume(channel, "q", 0.0)
+    engine.topology.declare_queue(channel, "q", 0.0)
+    engine.consuming.qos(channel, prefetch)
+    engine.consuming.consume(channel, "q", 0.0)
     return engine, channel
 
 
@@ -43,10 +43,10 @@ def engine_rate(messages: int) -> float:
     for first in range(0, messages, BATCH):
         now = first * 1e-6
         for _ in range(BATCH):
-            engine.publish(channel, MESSAGE, now)
+            engine.publishing.publish(channel, MESSAGE, now)
         for effect in engine.take_effects():
             if isinstance(effect, Deliver):
-                engine.ack(channel, effect.delivery.delivery_tag, now)
+                engine.consuming.ack(channel, effect.delivery.delivery_tag, now)
         engine.take_effects()
     return messages / (time.perf_counter() - started)
 
@@ -78,11 +78,11 @@ def in_flight_costs(size: int) -> dict[str, float]:
     """Nanoseconds an operation with `size` deliveries in flight."""
     engine, channel = an_engine(0)
     for n in range(size):
-        engine.publish(channel, MESSAGE, n * 1e-5)
+        engine.publishing.publish(channel, MESSAGE, n * 1e-5)
         if n % BATCH == 0:
             engine.take_effects()
     engine.take_effects()
-    engine.pause_queue("/", "q")  # what is given back stays there
+    engine.admin.pause_queue("/", "q")  # what is given back stays there
     now = size * 1e-5
     times = min(size // 10, 4_000)
     rng = random.Random(size)
@@ -93,17 +93,27 @@ def in_flight_costs(size: int) -> dict[str, float]:
     gc.collect()
     gc.disable()
     try:
-        result["touch, any"] = cost(lambda tag: engine.touch(channel, tag, now), touched)
-        result["settle, any"] = cost(lambda tag: engine.ack(channel, tag, now), any_settled)
-        result["requeue, any"] = cost(lambda tag: engine.nack(channel, tag, now), any_requeued)
+        result["touch, any"] = cost(lambda tag: engine.consuming.touch(channel, tag, now), touched)
+        result["settle, any"] = cost(
+            lambda tag: engine.consuming.ack(channel, tag, now), any_settled
+        )
+        result["requeue, any"] = cost(
+            lambda tag: engine.consuming.nack(channel, tag, now), any_requeued
+        )
         oldest = range(1, times + 1)
-        result["touch, in order"] = cost(lambda tag: engine.touch(channel, tag, now), oldest)
-        result["settle, in order"] = cost(lambda tag: engine.ack(channel, tag, now), oldest)
+        result["touch, in order"] = cost(
+            lambda tag: engine.consuming.touch(channel, tag, now), oldest
+        )
+        result["settle, in order"] = cost(
+            lambda tag: engine.consuming.ack(channel, tag, now), oldest
+        )
         after = range(times + 1, 2 * times + 1)
-        result["requeue, in order"] = cost(lambda tag: engine.nack(channel, tag, now), after)
+        result["requeue, in order"] = cost(
+            lambda tag: engine.consuming.nack(channel, tag, now), after
+        )
         deferred = range(2 * times + 1, 3 * times + 1)
         result["requeue later, in order"] = cost(
-            lambda tag: engine.nack(channel, tag, now, delay=30.0), deferred
+            lambda tag: engine.consuming.nack(channel, tag, now, delay=30.0), deferred
         )
     finally:
         gc.enable()

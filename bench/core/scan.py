@@ -29,7 +29,7 @@ WINDOW = 2.0
 SAMPLED_AT_MOST = 600.0
 
 
-class Ear:
+class TimingReceiver:
     """Notes how late each delivery is."""
 
     def __init__(self, wanted: int) -> None:
@@ -52,6 +52,10 @@ class Ear:
 
     def closed(self, reply_code: int, reply_text: str) -> None: ...
 
+    def blocked(self, reason: str) -> None: ...
+
+    def unblocked(self) -> None: ...
+
 
 def due_times(queues: int, burst: bool, rng: random.Random) -> list[float | None]:
     """Seconds from the start, for every tenth queue."""
@@ -63,12 +67,12 @@ def due_times(queues: int, burst: bool, rng: random.Random) -> list[float | None
 async def ours(queues: int, burst: bool) -> list[float]:
     """A node, from declaring the queues to the last delivery."""
     times = due_times(queues, burst, random.Random(1))
-    node, ear = Node("bench"), Ear(sum(at is not None for at in times))
-    channel = node.open_channel(node.open_connection("/", ear), ear, confirm=False)
+    node, receiver = Node("bench"), TimingReceiver(sum(at is not None for at in times))
+    channel = node.open_channel(node.open_connection("/", receiver), receiver, confirm=False)
     engine = node.engine
     for n in range(queues):
-        engine.declare_queue(channel, f"q{n}", node.now(), durable=False)
-        engine.consume(channel, f"q{n}", node.now(), no_ack=True)
+        engine.topology.declare_queue(channel, f"q{n}", node.now(), durable=False)
+        engine.consuming.consume(channel, f"q{n}", node.now(), no_ack=True)
     began = node.now() + 0.5 + queues / 20_000  # until all are published
     for n, at in enumerate(times):
         if at is None:
@@ -78,13 +82,13 @@ async def ours(queues: int, burst: bool) -> list[float]:
         due = time.time() + delay / 1000
         headers = {"x-delay": delay}
         message = Outgoing("", f"q{n}", repr(due).encode(), Properties(headers=headers))
-        engine.publish(channel, message, node.now())
+        engine.publishing.publish(channel, message, node.now())
     node.wake()
     gc.collect()
     async with asyncio.timeout(60.0):
-        await ear.all_here.wait()
+        await receiver.all_here.wait()
     await node.close()
-    return ear.late
+    return receiver.late
 
 
 def sampled(queues: int, burst: bool, settings: ScanSettings) -> list[float]:

@@ -1,22 +1,36 @@
 """Commands in, ordered effects out: the one door to the core.
 
+The commands are grouped by who gives them: `topology`, `publishing`, `consuming`, `admin`. All
+work on one state, move messages by the same transitions, and take the time as `now`. Whoever runs
+the engine calls `take_effects` after its commands and carries the effects out in order, and calls
+`tick` when `next_deadline` has come. A command that AMQP refuses raises `ReplyError` and changes
+nothing; closing the channel is up to the caller.
+
 Connections and channels are numbered by the engine; a channel's number is unique in the engine,
-so it alone names the channel. Whoever runs the engine calls `take_effects` after its commands and
-carries them out in order, and calls `tick` when `next_deadline` has come. A command that AMQP
-refuses raises `ReplyError` and changes nothing; closing the channel is up to the caller.
+so it alone names the channel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker_client.core.commands.admin import Administration
+from broker_client.core.commands.admin import AdminCommands
+from broker_client.core.commands.consume import ConsumeCommands
+from broker_client.core.commands.publish import PublishCommands
+from broker_client.core.commands.topology import TopologyCommands
+from broker_client.core.delivering import consumer_timed_out
+from broker_client.core.direct_reply import DirectReplies
 from broker_client.core.effects import Effect
 from broker_client.core.observer import Observer
 from broker_client.core.queue import ChannelState, Queue
+from broker_client.core.records import MessageSource
+from broker_client.core.restore import Restoring
 from broker_client.core.settings import EngineSettings
 from broker_client.core.snapshots import QueueStats
-from broker_client.core.vhost import VHost
+from broker_client.core.state import State
+from broker_client.core.transitions import Transitions
+from broker_client.core.virtual_host import VirtualHost
+from broker_client.events.delivery_event import REASON_CONNECTION_LOST
 
 _SCANNED_AT_A_TIME = 1_000
 """Messages timed out or released at one visit of a scan, at most."""
@@ -27,12 +41,12 @@ class Connection:
 
     __slots__ = ("channels", "id", "vhost")
 
-    def __init__(self, id: int, vhost: VHost) -> None:
+    def __init__(self, id: int, vhost: VirtualHost) -> None:
         self.id, self.vhost = id, vhost
         self.channels: dict[int, ChannelState] = {}
 
 
-class Engine(Administration):
+class Engine:
     """Decides; does nothing itself."""
 
     def __init__(
@@ -40,66 +54,65 @@ class Engine(Administration):
         settings: EngineSettings | None = None,
         *,
         new_token: Callable[[], str] | None = None,
+        observer: Observer | None = None,
+        source: MessageSource | None = None,
     ) -> None:
         """
         Args:
             settings: limits.
             new_token: makes the secret part of direct reply-to addresses; by default they are
                 numbered, and so can be guessed.
+            observer: is told what happens to messages.
+            source: where messages are read back that memory is too short for; without one, all
+                stay in memory.
         """
-        super().__init__(settings or EngineSettings())
-        self._make_token = new_token
+        self.state = State(settings or EngineSettings(), observer, source)
+        """All that it knows; nothing outside of the core may change it."""
+        self._transitions = Transitions(self.state)
+        self._replies = DirectReplies(self.state, new_token)
+        parts = self.state, self._transitions, self._replies
+        self.topology = TopologyCommands(*parts)
+        self.consuming = ConsumeCommands(*parts)
+        self.publishing = PublishCommands(*parts, self.consuming)
+        self.admin = AdminCommands(self.state, self._transitions)
+        self.restoring = Restoring(self.state)
         self._connections: dict[int, Connection] = {}
 
     def __repr__(self) -> str:
         return (
-            f"<Engine connections={len(self._connections)} channels={len(self._channels)} "
+            f"<Engine connections={len(self._connections)} channels={self.channel_count} "
             f"queues={self.queue_count}>"
         )
-
-    @property
-    def observer(self) -> Observer | None:
-        """Who is told what happens to messages; set it before the first message."""
-        return self._dispatch.observer
-
-    @observer.setter
-    def observer(self, observer: Observer | None) -> None:
-        self._dispatch.observer = observer
-
-    def _new_token(self) -> str:
-        return super()._new_token() if self._make_token is None else self._make_token()
 
     # ---------------------------------------------------------------- running
 
     def take_effects(self) -> list[Effect]:
         """What must be done now, in this order; the caller owns the list."""
-        self._dispatch.keeper.page_out()
-        taken = self._effects[:]
-        self._effects.clear()
-        return taken
+        return self.state.take_effects()
 
     @property
     def has_effects(self) -> bool:
-        return bool(self._effects)
+        """True when `take_effects` would return some."""
+        return self.state.has_effects
 
     @property
     def is_unfinished(self) -> bool:
         """More could be delivered at once than a step of it delivers: call `proceed`, when the
         effects taken so far have been carried out."""
-        return self._dispatch.is_unfinished
+        return self._transitions.is_unfinished
 
     def proceed(self, now: float) -> None:
         """Deliver the next step; `tick` does it too."""
-        self._dispatch.proceed(now)
+        self._transitions.proceed(now)
 
     def next_deadline(self) -> float | None:
         """When to call `tick`, or None."""
-        return self._dispatch.schedule.next_deadline()
+        return self.state.schedule.next_deadline()
 
     def tick(self, now: float) -> None:
         """Do what is due: message time-outs, deferred messages, TTLs, unused queues."""
-        self._dispatch.proceed(now)
-        for owner in self._dispatch.schedule.pop_due(now):
+        self._transitions.proceed(now)
+        for owner in self.state.schedule.pop_due(now):
             self._visit(owner, now, None)
 
     def scan(self, now: float, most: int) -> tuple[int, int]:
@@ -108,31 +121,33 @@ class Engine(Administration):
         Of each, so many messages at most that one does not hold up the others; what is left is
         due at the next call. Returns how many were looked at, and at how many something was due.
         """
-        owners = self._dispatch.schedule.take_due(now, most)
+        owners = self.state.schedule.take_due(now, most)
         dirty = sum(self._visit(owner, now, _SCANNED_AT_A_TIME) for owner in owners)
         return len(owners), dirty
 
     def _visit(self, owner: Queue | ChannelState, now: float, limit: int | None) -> bool:
-        dispatch = self._dispatch
         if isinstance(owner, ChannelState):
-            closing = dispatch.must_close(owner, now)
+            closing = consumer_timed_out(owner, now)
             if closing is not None:
-                self._effects.append(closing)
+                self.state.end_confirms()  # those of what it has published come before
+                self.state.effects.append(closing)
                 self.close_channel(owner.id, now)
                 return True
-            dirty = dispatch.time_out(owner, now, limit)
-            dispatch.schedule.look_again(owner)
+            dirty = self._transitions.time_out(owner, now, limit)
+            self.state.schedule.look_again(owner)
             return dirty
         if owner.deleted:
             return False
         expires = owner.settings.expires
         if expires is not None and not owner.consumers and owner.last_used + expires <= now:
-            self._delete_queue(owner)
+            self._transitions.delete_queue(owner)
             return True
         gone = owner.dropped + owner.dead_lettered
-        dirty = dispatch.release_deferred(owner, now, limit)
-        dispatch.schedule.look_again(owner)
+        dirty = self._transitions.release_due(owner, now, limit)
+        self.state.schedule.look_again(owner)
         return dirty or owner.dropped + owner.dead_lettered > gone
+
+    # ---------------------------------------------------------------- figures
 
     def stats(self, now: float | None = None) -> tuple[QueueStats, ...]:
         """A snapshot of every queue, by vhost and name.
@@ -143,41 +158,39 @@ class Engine(Administration):
         """
         return tuple(
             queue.stats(now)
-            for _, vhost in sorted(self.vhosts.items())
+            for _, vhost in sorted(self.state.vhosts.items())
             for _, queue in sorted(vhost.queues.items())
         )
 
     @property
     def queue_count(self) -> int:
-        return sum(len(vhost.queues) for vhost in self.vhosts.values())
+        """Queues in all vhosts."""
+        return sum(len(vhost.queues) for vhost in self.state.vhosts.values())
 
     @property
     def connection_count(self) -> int:
+        """Open connections."""
         return len(self._connections)
 
     @property
     def channel_count(self) -> int:
-        return len(self._channels)
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bodies held in memory; a copy in each queue counts."""
-        return self._dispatch.keeper.resident_bytes
+        """Open channels."""
+        return len(self.state.channels)
 
     @property
     def is_short_of_memory(self) -> bool:
-        """True above the watermark: who publishes had better stop until it is below again."""
-        high = self.settings.memory_high_watermark
-        return high > 0 and self._dispatch.keeper.resident_bytes > high
+        """True above the watermark: publishers should wait until it is below again."""
+        high = self.state.settings.memory_high_watermark
+        return high > 0 and self.state.paging.resident_bytes > high
 
     @property
     def late_settles(self) -> int:
         """Settlements ignored since their delivery had timed out before."""
-        return self._dispatch.late_settles
+        return self.state.late_settles
 
     def check_conservation(self) -> None:
         """Raise AssertionError if a queue has lost or doubled a message."""
-        for vhost in self.vhosts.values():
+        for vhost in self.state.vhosts.values():
             for queue in vhost.queues.values():
                 queue.check_conservation()
 
@@ -185,49 +198,55 @@ class Engine(Administration):
 
     def open_connection(self, vhost: str) -> int:
         """A new connection; its vhost comes into being with the first."""
-        if vhost not in self.vhosts:
-            self._add_vhost(vhost)
-        id = self._next_id()
-        self._connections[id] = Connection(id, self.vhosts[vhost])
+        vhosts = self.state.vhosts
+        if vhost not in vhosts:
+            self.state.add_vhost(vhost)
+        id = self.state.next_id()
+        self._connections[id] = Connection(id, vhosts[vhost])
         return id
 
     def open_channel(self, connection: int, *, confirm: bool = False) -> int:
         """A new channel of `connection`."""
         owner = self._connections[connection]
-        channel = ChannelState(self._next_id(), connection, owner.vhost.name)
+        channel = ChannelState(self.state.next_id(), connection, owner.vhost.name)
         channel.confirms = confirm
         owner.channels[channel.id] = channel
-        self._channels[channel.id] = channel
+        self.state.channels[channel.id] = channel
         return channel.id
 
     def close_channel(self, channel: int, now: float) -> None:
-        """End its consumers and requeue what it had in flight; harmless when closed."""
-        state = self._channels.pop(channel, None)
-        if state is None:
+        """End its consumers and requeue what it had in flight; no effect when it is closed."""
+        closing = self.state.channels.pop(channel, None)
+        if closing is None:
             return
-        del self._connections[state.connection].channels[channel]
-        self._close(state, now)
+        del self._connections[closing.connection].channels[channel]
+        self._close(closing, now)
+
+    def channels_of(self, connection: int) -> tuple[int, ...]:
+        """The open channels of `connection`; none when it is closed."""
+        owner = self._connections.get(connection)
+        return () if owner is None else tuple(owner.channels)
 
     def close_connection(self, connection: int, now: float) -> None:
-        """Close its channels and delete its exclusive queues; harmless when closed."""
+        """Close its channels and delete its exclusive queues; no effect when it is closed."""
         owner = self._connections.pop(connection, None)
         if owner is None:
             return
-        for state in owner.channels.values():
-            del self._channels[state.id]
-            self._close(state, now)
+        for channel in owner.channels.values():
+            del self.state.channels[channel.id]
+            self._close(channel, now)
         for queue in [q for q in owner.vhost.queues.values() if q.owner == connection]:
-            self._delete_queue(queue)
+            self._transitions.delete_queue(queue)
 
-    def _close(self, state: ChannelState, now: float) -> None:
+    def _close(self, channel: ChannelState, now: float) -> None:
         # Consumers first, so that nothing is given back to the channel that gives it back.
-        left = [consumer.queue for consumer in state.consumers.values()]
-        for consumer in list(state.consumers.values()):
-            self._dispatch.remove_consumer(consumer)
-        self._dispatch.give_back(state.ledger.settle_all(), now)
-        self._dispatch.schedule.forget(state)
-        self._forget_replies(state)
-        if self.observer is not None:
-            self.observer.channel_closed(state.id)
+        left = [consumer.queue for consumer in channel.consumers.values()]
+        for consumer in list(channel.consumers.values()):
+            self._transitions.remove_consumer(consumer)
+        self._transitions.requeue(channel.ledger.settle_all(), now, REASON_CONNECTION_LOST)
+        self.state.schedule.forget(channel)
+        self._replies.stop(channel)
+        if self.state.observer is not None:
+            self.state.observer.channel_closed(channel.id)
         for queue in left:
-            self._consumer_left(queue, now)
+            self._transitions.consumer_left(queue, now)

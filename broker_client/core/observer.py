@@ -1,7 +1,7 @@
-"""Notes what happens to messages, in order, for the delivery-event log.
+"""What happens to messages, in order, as plain events for a delivery-event log.
 
-The dispatcher and the engine call it at each change of state; there is none, and it costs
-nothing, unless the node has a log. It decides nothing and changes no queue.
+Transitions and commands tell it of each change of state; there is none, and it costs nothing,
+unless the node has a log. It decides nothing and changes no queue.
 
 Every stay of a message in a queue begins with `enqueued` and ends with exactly one of `acked`,
 `dead_lettered`, `expired` and `dropped`.
@@ -9,13 +9,10 @@ Every stay of a message in a queue begins with `enqueued` and ends with exactly 
 
 from __future__ import annotations
 
-from json.encoder import encode_basestring_ascii as quoted
-
-from broker_client.amqp.x_death import EXPIRED as DEATH_EXPIRED
+from broker_client.amqp import x_death
 from broker_client.core.queue import ChannelState, Entry
 from broker_client.events.delivery_event import (
     ACKED,
-    CACHED_STARTS,
     CONFIRMED,
     DEAD_LETTERED,
     DELIVERED,
@@ -33,83 +30,51 @@ from broker_client.events.delivery_event import (
     REQUEUED,
     RETURNED,
     TIMED_OUT,
-    Lines,
+    DeliveryEvent,
     trace_id_of,
 )
 from broker_client.message import Outgoing
 
-_Kind = tuple[str, str, str | None, str | None, int, str | None]
-"""Event, vhost, queue, consumer, attempts and reason: what many events have in common."""
-_NO_TIME = '"ts":null'
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
 
 
 class Observer:
-    """Collects the events of one engine, as lines of the log, until the node takes them.
+    """Collects the events of one engine until the node takes them."""
 
-    Args:
-        lines: of the log.
-    """
-
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self) -> None:
         self.origin: Entry | None = None
         """The entry whose dead letter is being put: its copies were published when it was."""
-        self._lines = lines
-        self._number = lines.number
-        self._starts: dict[_Kind, str] = {}
-        self._told: list[str] = []
-        self._timeless: list[int] = []
-        # By channel: its vhost, and its publishes as they stand in a line, by sequence number.
-        self._unconfirmed: dict[int, tuple[str, dict[int, str]]] = {}
-        # The last message as it stands in a line: its queues are told of it next.
-        self._message: Outgoing | None = None
-        self._published_at = 0.0
-        self._text = ""
-        # The last time, and how it is written: one command tells of several events.
-        self._now = 0.0
-        self._micros = "0"
+        self._events: list[DeliveryEvent] = []
+        self._unconfirmed: dict[int, dict[int, DeliveryEvent]] = {}
+        """The `published` events of each channel, by sequence number."""
 
-    def take(self, now: float) -> list[str]:
-        """What happened since the last call; the caller owns the list.
-
-        Args:
-            now: time of what the core was told without one.
-        """
-        taken, self._told, self._message = self._told, [], None
-        for index in self._timeless:
-            taken[index] = taken[index].replace(_NO_TIME, f'"ts":{self._at(now)}', 1)
-        self._timeless.clear()
+    def take(self) -> list[DeliveryEvent]:
+        """What happened since the last call; the caller owns the list."""
+        taken, self._events = self._events, []
         return taken
 
     # ---------------------------------------------------------------- publishing
 
     def published(self, channel: ChannelState, message: Outgoing, now: float) -> None:
         """A publish was accepted for routing."""
-        vhost = channel.vhost
-        text = self._about(message, now)
+        self._tell(PUBLISHED, channel.vhost, message, now, published_at=now)
         if channel.confirms:
-            waiting = self._unconfirmed.get(channel.id)
-            if waiting is None:
-                waiting = self._unconfirmed[channel.id] = vhost, {}
-            waiting[1][channel.publish_seq + 1] = text
-        self._tell((PUBLISHED, vhost, None, None, 0, None), now, text)
+            waiting = self._unconfirmed.setdefault(channel.id, {})
+            waiting[channel.publish_seq + 1] = self._events[-1]
 
     def unroutable(self, channel: ChannelState, message: Outgoing, now: float) -> None:
         """No queue took it: it goes back, or is dropped."""
         event = RETURNED if message.mandatory else DROPPED
-        kind = event, channel.vhost, None, None, 0, REASON_UNROUTABLE
-        self._tell(kind, now, self._about(message, now))
+        self._tell(event, channel.vhost, message, now, REASON_UNROUTABLE, published_at=now)
 
     def confirmed(self, channel: int, first: int, last: int, acked: bool, now: float) -> None:
         """The publisher is being told that a run of its publishes is safe, or was refused."""
-        if channel not in self._unconfirmed:
-            return
-        vhost, waiting = self._unconfirmed[channel]
+        waiting = self._unconfirmed.get(channel, {})
         event, reason = (CONFIRMED, None) if acked else (PUBLISH_FAILED, REASON_MAXLEN)
-        kind = event, vhost, None, None, 0, reason
         for seq in range(first, last + 1):
-            text = waiting.pop(seq, None)
-            if text is not None:
-                self._tell(kind, now, text)
+            published = waiting.pop(seq, None)
+            if published is not None:
+                self._events.append(published._replace(event=event, reason=reason, ts=now))
 
     def channel_closed(self, channel: int) -> None:
         """Its publishes are confirmed no more."""
@@ -119,20 +84,16 @@ class Observer:
 
     def enqueued(self, entry: Entry, now: float) -> None:
         """A queue took a copy."""
-        origin, queue = self.origin, entry.queue
-        entry.published_at = published_at = now if origin is None else origin.published_at
+        entry.published_at = now if self.origin is None else self.origin.published_at
         entry.enqueued_at = now
-        text = f'{self._about(entry.message, published_at)},"enqueued_at":{self._at(now)}'
-        self._tell((ENQUEUED, queue.vhost, queue.name, None, 0, None), now, text)
+        self._note(ENQUEUED, entry, now)
 
     def delivered(self, entry: Entry, consumer: str, no_ack: bool, now: float) -> None:
         """It was handed out; without acknowledgements that is its end."""
         entry.delivered_at = now
-        entry.told = text = self._stay(entry)
-        queue, attempts = entry.queue, entry.attempts
-        self._tell((DELIVERED, queue.vhost, queue.name, consumer, attempts, None), now, text)
+        self._note(DELIVERED, entry, now, consumer=consumer)
         if no_ack:
-            self._tell((ACKED, queue.vhost, queue.name, consumer, attempts, None), now, text)
+            self._note(ACKED, entry, now, consumer=consumer)
 
     def acked(self, entry: Entry, now: float) -> None:
         """It is done."""
@@ -160,7 +121,7 @@ class Observer:
         if entry.queue.settings.dead_letter_exchange is not None and not entry.queue.deleted:
             event = DEAD_LETTERED
         else:
-            event = EXPIRED if reason == DEATH_EXPIRED else DROPPED
+            event = EXPIRED if reason == x_death.EXPIRED else DROPPED
         self._note(event, entry, now, reason)
 
     def dropped(self, entry: Entry, reason: str) -> None:
@@ -169,77 +130,72 @@ class Observer:
 
     def lost_dead_letter(self, entry: Entry, message: Outgoing, reason: str, now: float) -> None:
         """No queue takes a dead letter, or one would take it in a circle."""
-        kind = DROPPED, entry.queue.vhost, None, None, 0, reason
-        self._tell(kind, now, self._about(message, entry.published_at))
+        vhost, published_at = entry.queue.vhost, entry.published_at
+        self._tell(DROPPED, vhost, message, now, reason, published_at=published_at)
 
-    # ---------------------------------------------------------------- lines
+    # ---------------------------------------------------------------- events
 
-    def _note(self, event: str, entry: Entry, now: float | None, reason: str | None = None) -> None:
-        queue, attempts = entry.queue, entry.attempts
-        consumer = None if entry.consumer is None or not attempts else entry.consumer.tag
-        kind = event, queue.vhost, queue.name, consumer, attempts, reason
-        self._tell(kind, now, entry.told or self._stay(entry))
-
-    def _tell(self, kind: _Kind, now: float | None, text: str) -> None:
-        start = self._starts.get(kind) or self._start(kind)
-        seq = str(self._number())
-        if now is None:
-            at = "null"
-            self._timeless.append(len(self._told))
-        else:
-            at = self._micros if now is self._now else self._at(now)
-        self._told.append(f'{start}{seq}","seq":{seq},"ts":{at}{text}}}\n')
-
-    def _at(self, seconds: float) -> str:
-        """A time as it is written."""
-        if seconds is not self._now:
-            self._now, self._micros = seconds, str(int(seconds * 1e6 + 0.5))
-        return self._micros
-
-    def _start(self, kind: _Kind) -> str:
-        event, vhost, queue, consumer, attempts, reason = kind
-        redelivered = attempts > 1 if attempts else None
-        if len(self._starts) >= CACHED_STARTS:
-            self._starts.clear()
-        made = self._starts[kind] = self._lines.start(
-            (
-                event,
-                vhost,
-                None,
-                None,
-                queue,
-                consumer or None,
-                attempts or None,
-                redelivered,
-                reason,
-            )
+    def _note(
+        self,
+        event: str,
+        entry: Entry,
+        now: float | None,
+        reason: str | None = None,
+        consumer: str | None = None,
+    ) -> None:
+        attempts = entry.attempts
+        if consumer is None and attempts and entry.consumer is not None:
+            consumer = entry.consumer.tag
+        self._tell(
+            event,
+            entry.queue.vhost,
+            entry.message,
+            now,
+            reason,
+            entry.queue.name,
+            consumer,
+            attempts,
+            entry.published_at,
+            entry.enqueued_at,
+            entry.delivered_at,
         )
-        return made
 
-    def _stay(self, entry: Entry) -> str:
-        """What the events of a delivery have in common, or those of the wait before the first."""
-        text = self._about(entry.message, entry.published_at)
-        if entry.enqueued_at:
-            text += f',"enqueued_at":{self._at(entry.enqueued_at)}'
-        if entry.delivered_at:
-            text += f',"delivered_at":{self._at(entry.delivered_at)}'
-        return text
-
-    def _about(self, message: Outgoing, published_at: float) -> str:
-        """What all events of a message have in common."""
-        if message is self._message and published_at == self._published_at:
-            return self._text
-        exchange, routing_key, body, properties, _ = message
-        message_id, headers = properties.message_id, properties.headers
-        text = (
-            f',"exchange":{quoted(exchange)},"routing_key":{quoted(routing_key)},"message_id":'
-            f'{"null" if message_id is None else quoted(message_id)},"size":{len(body)}'
+    def _tell(
+        self,
+        event: str,
+        vhost: str,
+        message: Outgoing,
+        now: float | None,
+        reason: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
+        attempts: int = 0,
+        published_at: float = 0.0,
+        enqueued_at: float = 0.0,
+        delivered_at: float = 0.0,
+    ) -> None:
+        properties = message.properties
+        fields = (
+            event,
+            vhost,
+            message.exchange,
+            message.routing_key,
+            queue,
+            consumer or None,
+            attempts or None,
+            attempts > 1 if attempts else None,
+            reason,
+            None,
+            None,
+            properties.message_id,
+            now,
+            len(message.body),
+            published_at or None,
+            enqueued_at or None,
+            delivered_at or None,
+            properties.priority,
+            None,
+            None,
+            trace_id_of(properties.headers),
         )
-        if published_at:
-            text += f',"published_at":{self._at(published_at)}'
-        if properties.priority is not None:
-            text += f',"priority":{properties.priority}'
-        if headers and (trace_id := trace_id_of(headers)) is not None:
-            text += f',"trace_id":{quoted(trace_id)}'
-        self._message, self._published_at, self._text = message, published_at, text
-        return text
+        self._events.append(_new(DeliveryEvent, fields))

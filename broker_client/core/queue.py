@@ -1,6 +1,7 @@
 """What a queue is made of: its entries, its consumers, and the channels they belong to.
 
-These are plain state. What happens to them is decided in `dispatch`, `vhost` and `engine`.
+These are plain state. `transitions` decides what happens to entries, `virtual_host` what is
+routed where, and `commands` what a client may ask for.
 """
 
 from __future__ import annotations
@@ -31,15 +32,14 @@ class Entry:
         "delivered_at",
         "enqueued_at",
         "expires_at",
+        "in_flight",
         "message",
-        "out",
         "position",
         "priority",
         "published_at",
         "queue",
         "record_id",
         "size_bytes",
-        "told",
     )
 
     def __init__(self, queue: Queue, message: Outgoing, position: int) -> None:
@@ -47,8 +47,7 @@ class Entry:
         self.message = message
         self.position = position
         self.attempts = 0
-        self.out = False
-        """True while it is in flight."""
+        self.in_flight = False
         self.expires_at: float | None = None
         self.priority = 0
         self.record_id = 0
@@ -57,17 +56,15 @@ class Entry:
         self.consumer: Consumer | None = None
         self.delivered_at = self.enqueued_at = self.published_at = 0.0
         """Seconds since the epoch; `published_at` is known only to an `Observer`."""
-        self.told: str | None = None
-        """What an `Observer` tells of it, from its delivery on."""
 
 
 class Consumer:
     """One consumer of a queue."""
 
     __slots__ = (
-        "able",
         "acked",
         "active",
+        "available",
         "channel",
         "closes_on_timeout",
         "exclusive",
@@ -113,8 +110,8 @@ class Consumer:
         """True when the queue has consumers of another priority."""
         self.active = False
         """True while the queue may choose it."""
-        self.able = False
-        """True while it stands in its queue's `able`."""
+        self.available = False
+        """True while it stands in its queue's `available`."""
 
     @property
     def has_room(self) -> bool:
@@ -125,7 +122,7 @@ class Consumer:
             return True
         channel = self.channel
         return (not self.prefetch or self.in_flight < self.prefetch) and (
-            not channel.window or channel.held < channel.window
+            not channel.shared_prefetch or channel.shared_in_flight < channel.shared_prefetch
         )
 
     def stats(self) -> ConsumerStats:
@@ -159,19 +156,21 @@ class ChannelState:
     __slots__ = (
         "closes_on_timeout",
         "confirms",
+        "confirms_ack",
+        "confirms_from",
         "connection",
         "consumers",
         "due_at",
-        "held",
         "id",
         "ledger",
         "prefetch",
         "publish_seq",
         "reply_tag",
         "reply_token",
+        "shared_in_flight",
+        "shared_prefetch",
         "transaction",
         "vhost",
-        "window",
     )
 
     def __init__(self, id: int, connection: int, vhost: str) -> None:
@@ -180,11 +179,15 @@ class ChannelState:
         self.consumers: dict[str, Consumer] = {}
         self.prefetch = 0
         """For consumers started from now on."""
-        self.window = self.held = 0
+        self.shared_prefetch = self.shared_in_flight = 0
         """Unsettled deliveries allowed to all its consumers together, and their number; the
         number is kept only while there is a limit."""
         self.confirms = False
         self.publish_seq = 0
+        self.confirms_from = 0
+        """First of a run of publishes to confirm; 0 while there is none."""
+        self.confirms_ack = True
+        """Whether that run is acked, or nacked."""
         self.closes_on_timeout = False
         """True once it has used a queue with x-consumer-timeout."""
         self.transaction: Transaction | None = None
@@ -204,10 +207,10 @@ class Queue:
     """One queue: ready, in flight, deferred, and everything that ever happened, counted."""
 
     __slots__ = (
-        "able",
         "acked",
         "arguments",
         "auto_delete",
+        "available",
         "consumers",
         "dead_lettered",
         "deferred",
@@ -216,6 +219,8 @@ class Queue:
         "dropped",
         "due_at",
         "durable",
+        "enqueued",
+        "enqueued_bytes",
         "expiring",
         "in_flight",
         "kept",
@@ -228,8 +233,6 @@ class Queue:
         "plain",
         "position",
         "purged",
-        "put_bytes",
-        "puts",
         "ready",
         "ready_bytes",
         "requeued",
@@ -265,17 +268,17 @@ class Queue:
         self.in_flight = 0
         self.deferred: Deadlines[Entry] = Deadlines()
         self.consumers: dict[Consumer, None] = {}
-        self.able: deque[Consumer] = deque()
+        self.available: deque[Consumer] = deque()
         """Consumers that would take a message now, the next in turn first."""
         self.position = 0
-        self.puts = self.acked = self.dropped = self.dead_lettered = self.purged = 0
-        self.requeued = self.timed_out = self.delivered = self.put_bytes = 0
+        self.enqueued = self.acked = self.dropped = self.dead_lettered = self.purged = 0
+        self.requeued = self.timed_out = self.delivered = self.enqueued_bytes = 0
         self.latency: LatencyWindow | None = None
         """From acceptance to ack; made at the first ack, where latencies are kept."""
         self.paused = False
         """Nothing is delivered; all else goes on (nsq: a paused channel)."""
         self.unfinished = False
-        """More could be delivered at once than a step delivers; see `Dispatcher.proceed`."""
+        """More could be delivered at once than a step delivers; see `Transitions.proceed`."""
         self.ready_bytes = 0
         """Kept only where x-max-length-bytes is set."""
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
@@ -368,46 +371,46 @@ class Queue:
             self._activate(max(self.consumers, key=lambda each: each.priority))
 
     def next_consumer(self) -> Consumer:
-        """The consumer whose turn it is; out of `able` if one more fills it.
+        """The consumer whose turn it is; out of `available` if one more fills it.
 
         Raises:
-            IndexError: none is able.
+            IndexError: none is available.
         """
-        able = self.able
-        consumer = able[0]
+        available = self.available
+        consumer = available[0]
         if consumer.priority_matters:
-            consumer = max(able, key=lambda each: each.priority)  # the first of equals
-            able.remove(consumer)
+            consumer = max(available, key=lambda each: each.priority)  # the first of equals
+            available.remove(consumer)
         else:
-            able.popleft()
+            available.popleft()
         if consumer.no_ack:
-            able.append(consumer)
+            available.append(consumer)
             return consumer
         consumer.in_flight += 1
         if consumer.prefetch and consumer.in_flight >= consumer.prefetch:
-            consumer.able = False
+            consumer.available = False
         else:
-            able.append(consumer)
+            available.append(consumer)
         channel = consumer.channel
-        if channel.window:
-            channel.held += 1
-            if channel.held >= channel.window:
+        if channel.shared_prefetch:
+            channel.shared_in_flight += 1
+            if channel.shared_in_flight >= channel.shared_prefetch:
                 for each in channel.consumers.values():
                     if not each.no_ack:
                         each.queue.withhold(each)
         return consumer
 
     def offer(self, consumer: Consumer) -> None:
-        """Let it be chosen, last in turn, if it has room; harmless when it may be already."""
-        if not consumer.able and consumer.has_room:
-            consumer.able = True
-            self.able.append(consumer)
+        """Let it be chosen, last in turn, if it has room; no effect when it may be already."""
+        if not consumer.available and consumer.has_room:
+            consumer.available = True
+            self.available.append(consumer)
 
     def withhold(self, consumer: Consumer) -> None:
-        """Let it not be chosen; harmless when it may not be anyway."""
-        if consumer.able:
-            consumer.able = False
-            self.able.remove(consumer)
+        """Let it not be chosen; no effect when it may not be anyway."""
+        if consumer.available:
+            consumer.available = False
+            self.available.remove(consumer)
 
     def pause(self) -> None:
         """Deliver nothing until `resume`."""
@@ -436,7 +439,9 @@ class Queue:
         """What came in is either gone, for a counted reason, or here."""
         gone = self.acked + self.dropped + self.dead_lettered + self.purged
         here = len(self.ready) + self.in_flight + len(self.deferred)
-        assert self.puts == gone + here, f"{self!r}: {self.puts} in, {gone} gone, {here} here"
+        assert self.enqueued == gone + here, (
+            f"{self!r}: {self.enqueued} in, {gone} gone, {here} here"
+        )
 
     def stats(self, now: float | None = None) -> QueueStats:
         """A snapshot."""
@@ -448,14 +453,14 @@ class Queue:
             in_flight=self.in_flight,
             deferred=len(self.deferred),
             consumers=len(self.consumers),
-            message_count=self.puts,
+            message_count=self.enqueued,
             ack_count=self.acked,
             requeue_count=self.requeued,
             timeout_count=self.timed_out,
             dead_letter_count=self.dead_lettered,
             drop_count=self.dropped,
             purge_count=self.purged,
-            message_bytes=self.put_bytes,
+            message_bytes=self.enqueued_bytes,
             deliver_count=self.delivered,
             paused=self.paused,
             latency=NO_LATENCY if self.latency is None else self.latency.stats(now),

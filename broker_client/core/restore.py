@@ -5,39 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker_client.core.arguments import queue_settings
-from broker_client.core.commands.topology import SERVER_NAMED, TopologyCommands
+from broker_client.core.commands.topology import SERVER_NAMED
 from broker_client.core.exchange import Destination, Exchange
 from broker_client.core.queue import ON_DISK, Entry, Queue
 from broker_client.core.records import (
     BindingAdded,
     ExchangeAdded,
-    MessageSource,
     QueueAdded,
     QueuePaused,
     StoredEntry,
     TopologyRecord,
     VHostAdded,
 )
+from broker_client.core.state import State
 
 
-class Recovery(TopologyCommands):
-    """The part of the engine that a store fills at the start; see `records.Recovered`.
+class Restoring:
+    """What a store fills at the start; see `records.Recovered`.
 
     Messages are not read: every entry begins `ON_DISK`, so that a million of them are there in
     seconds, and their memory is bounded from the first moment.
     """
 
-    def read_from(self, source: MessageSource) -> None:
-        """Where to read messages that are not in memory. Set it before the first message."""
-        self._dispatch.keeper.source = source
+    def __init__(self, state: State) -> None:
+        self._state = state
 
     def restore_topology(self, records: Iterable[TopologyRecord]) -> None:
         """Add what `records` tell of, what is needed before what needs it."""
         for record in records:
             if isinstance(record, VHostAdded):
-                self._add_vhost(record.vhost)
+                self._state.add_vhost(record.vhost)
                 continue
-            vhost = self.vhosts[record.vhost]
+            vhost = self._state.vhosts[record.vhost]
             if isinstance(record, ExchangeAdded):
                 vhost.declare_exchange(
                     Exchange(
@@ -57,11 +56,11 @@ class Recovery(TopologyCommands):
                 assert isinstance(record, BindingAdded), f"{record!r} is no state"
                 destination = Destination(record.kind, record.destination)
                 vhost.bind(destination, record.source, record.binding_key, record.arguments)
-        self._dispatch.effects.clear()  # the store knows all this
+        self._state.effects.clear()  # the store knows all this
 
     def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:
         """Fill a queue with `entries`, which come in order of their positions."""
-        target = self.vhosts[vhost].queues[queue]
+        target = self._state.vhosts[vhost].queues[queue]
         limited, push = target.limited, target.push  # a million times
         count = highest = position = 0
         for record_id, position, attempts, priority, size_bytes, expires_at, due_at in entries:
@@ -81,23 +80,23 @@ class Recovery(TopologyCommands):
             count += 1
             if record_id > highest:
                 highest = record_id
-        target.puts += count
+        target.enqueued += count
         target.position = position
-        keeper = self._dispatch.keeper
-        keeper.last_record_id = max(keeper.last_record_id, highest)
+        journal = self._state.journal
+        journal.last_record_id = max(journal.last_record_id, highest)
 
     def _pass_over(self, queue: str) -> None:
         """Never make a name again that a queue of an earlier run still has."""
         number = queue.removeprefix(SERVER_NAMED)
         if number != queue and number.isdecimal():
-            self._last_id = max(self._last_id, int(number))
+            self._state.last_id = max(self._state.last_id, int(number))
 
-    def restored(self, now: float) -> None:
+    def finish(self, now: float) -> None:
         """Everything is here: what is due by now can be done at the next `tick`."""
-        for vhost in self.vhosts.values():
+        for vhost in self._state.vhosts.values():
             for queue in vhost.queues.values():
                 queue.last_used = now  # RabbitMQ: x-expires begins anew with the server
-                self._dispatch.schedule.look_again(queue)
+                self._state.schedule.look_again(queue)
 
 
 def _queue(record: QueueAdded) -> Queue:

@@ -1,76 +1,32 @@
-"""The running broker: an engine, its store and its clock, in the current event loop.
+"""The running broker: an engine with its store and its clock, in the current event loop.
 
-Commands are carried out at once by `engine`; what they bring about is carried out by `_drain`, in
-order, from the event loop and never from inside a command. So a callback may give commands of its
-own (ack in `on_delivery`) without recursion, and one turn of the loop carries a whole batch, cut
-at `_BATCH` so that publishers and consumers share the loop fairly.
+What a transport or a server may ask for are commands named as in AMQP, for one channel; each is
+carried out at once, at the node's time. What an application may ask for beside AMQP are nsq's
+FIN, REQ and TOUCH, and views of queues, which it names by vhost and name.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import secrets
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Unpack
 
-from broker_client.core.effects import (
-    CancelConsumer,
-    CloseChannel,
-    Confirm,
-    Deliver,
-    Effect,
-    MessageTimedOut,
-    Return,
-)
-from broker_client.core.engine import Engine
-from broker_client.core.observer import Observer
-from broker_client.core.queue import ON_DISK
-from broker_client.core.records import RECORDS, Record
+from broker_client.core.arguments import Arguments
+from broker_client.core.commands.consume import ConsumeOptions
+from broker_client.core.commands.topology import Declared, ExchangeOptions, QueueOptions
+from broker_client.core.exchange import Destination
 from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
-from broker_client.core.snapshots import QueueStats
-from broker_client.errors import BrokerClosedError, StoreError
+from broker_client.core.settle_results import NodeClosed, SettleResult
+from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged, QueueStats
+from broker_client.errors import BrokerClosedError, ReplyError, StoreError
 from broker_client.events.log import EventLog
-from broker_client.message import Delivery, Outgoing, Returned
-from broker_client.node.control import NodeControl
-from broker_client.node.scan_loop import Scanner
+from broker_client.message import Delivery, Outgoing
+from broker_client.node.effect_runner import ConnectionReceiver, EffectRunner, Receiver
 from broker_client.runtime.clock import Clock, SystemClock
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
-
-log = logging.getLogger("broker_client.node")
-
-_BATCH = 500  # effects carried out in one turn of the event loop
-
-
-class Receiver(Protocol):
-    """The far end of one channel: what a transport or the server gives to the node."""
-
-    def deliver(self, delivery: Delivery) -> None: ...
-
-    def confirm(self, first: int, last: int, acked: bool) -> None: ...
-
-    def returned(self, returned: Returned) -> None: ...
-
-    def cancelled(self, consumer_tag: str) -> None: ...
-
-    def timed_out(self, consumer_tag: str, delivery_tag: int) -> None: ...
-
-    def closed(self, reply_code: int, reply_text: str) -> None:
-        """The node has closed the channel."""
-        ...
-
-
-class ConnectionReceiver(Protocol):
-    """The far end of one connection."""
-
-    def closed(self, reply_code: int, reply_text: str) -> None:
-        """The node has closed the connection; the receiver sees to its channels."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +41,23 @@ class NodeStats:
     queues: tuple[QueueStats, ...]
 
 
-class Node(NodeControl):
+class _Command:
+    """While a command of `channel` is given: its effects follow soon, and a refusal closes."""
+
+    __slots__ = ("_channel", "_runner")
+
+    def __init__(self, runner: EffectRunner, channel: int) -> None:
+        self._runner, self._channel = runner, channel
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, ReplyError):
+            self._runner.refuse(self._channel, error)
+        self._runner.wake()
+
+
+class Node:
     """Runs an engine. Made and used inside one event loop."""
 
     def __init__(
@@ -111,44 +83,36 @@ class Node(NodeControl):
         self.store: Store = store or MemoryStore()
         """Where its messages are kept."""
         self._clock = clock or SystemClock()
-        self.engine = Engine(
-            replace(settings or EngineSettings(), keep_records=self.store.keeps),
-            new_token=secrets.token_urlsafe,
-        )
-        if self.store.keeps:
-            self.engine.read_from(self)
         self._event_log = event_log
-        self._observer = None if event_log is None else Observer(event_log.lines)
-        self.engine.observer = self._observer
-        self._loop = asyncio.get_running_loop()
-        self._receivers: dict[int, Receiver] = {}
-        self._connections: dict[int, ConnectionReceiver] = {}
-        self._backlog: deque[Effect | Callable[[], None]] = deque()
-        self._unsafe = False  # records were written since the last commit was asked for
-        self._held: list[Confirm | Callable[[], None]] = []
-        self._runs: dict[int, int] = {}  # channel -> place in _held of its latest confirm
-        self._commits = 0
-        self._waiting_for_room: list[Callable[[], None]] = []
-        self._scheduled = False
-        self._scanner = Scanner(self.engine, self._clock, scan or ScanSettings(), self.wake)
-        self._closing = self._closed = False
-        self._failure: StoreError | None = None
+        self._runner = EffectRunner(
+            self,
+            self.store,
+            self._clock,
+            settings or EngineSettings(),
+            scan or ScanSettings(),
+            event_log,
+        )
+        self.engine = self._runner.engine
+        self.scanner = self._runner.scanner
+        self._is_closing = False
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "failed" if self._failure else "open"
+        state = "open" if self.is_open else "closed"
+        state = "failed" if self.failure and self.is_open else state
         return (
             f"<Node {self.name!r} {state} connections={self.engine.connection_count} "
-            f"channels={self.engine.channel_count} backlog={len(self._backlog)}>"
+            f"channels={self.engine.channel_count} backlog={self._runner.backlog}>"
         )
 
     @property
     def is_open(self) -> bool:
-        return not self._closed
+        """False once it is closed."""
+        return not self._runner.is_closed
 
     @property
     def accepts(self) -> bool:
         """False once it is closing, or has failed."""
-        return not self._closing and not self._closed and self._failure is None
+        return not self._is_closing and self.is_open and self.failure is None
 
     @property
     def keeps(self) -> bool:
@@ -156,38 +120,19 @@ class Node(NodeControl):
         return self.store.keeps
 
     @property
+    def max_message_size(self) -> int:
+        """Bytes of the largest body that it takes; 0 is no limit."""
+        return self.engine.state.settings.max_message_size
+
+    @property
     def is_behind(self) -> bool:
-        """True while publishers had better wait for `settled`: the disk does not keep up."""
+        """True while publishers should wait for `drain`: the disk does not keep up."""
         return self.store.is_behind
 
     @property
     def failure(self) -> StoreError | None:
         """Why the node has stopped by itself, if it has."""
-        return self._failure
-
-    async def recover(self) -> None:
-        """Open the store and put back what it kept. To be called once, before all else.
-
-        Raises:
-            StoreError: the store cannot be used; the node then is of no use either.
-        """
-        await self.store.start(self.engine)
-        self.engine.restored(self.now())
-        self.tick()
-
-    def load(self, record_ids: Sequence[int]) -> Sequence[Outgoing]:
-        """Read messages for the engine.
-
-        Where that fails the node is at its end. The engine goes on with empty messages, none of
-        which will be delivered or kept: nothing is carried out after a failure.
-        """
-        if self._failure is None:
-            try:
-                return self.store.load(record_ids)
-            except StoreError as error:
-                if self._note_failure(error):
-                    self._loop.call_soon(self._stop_failed)  # this is the midst of a command
-        return [ON_DISK] * len(record_ids)
+        return self._runner.failure
 
     def now(self) -> float:
         """The node's time, in seconds since the epoch."""
@@ -204,6 +149,56 @@ class Node(NodeControl):
             queues=engine.stats(self.now()),
         )
 
+    # ---------------------------------------------------------------- from start to end
+
+    async def recover(self) -> None:
+        """Open the store and put back what it kept. To be called once, before all else.
+
+        Raises:
+            StoreError: the store cannot be used; the node then is of no use either.
+        """
+        await self.store.start(self.engine.restoring)
+        self.engine.restoring.finish(self.now())
+        self.tick()
+
+    def tick(self) -> None:
+        """Do what is due by the clock; the node's timer calls it, and so may a test."""
+        self.engine.tick(self.now())
+        self.wake()
+
+    def wake(self) -> None:
+        """Carry out, soon, what the commands given to `engine` bring about."""
+        self._runner.wake()
+
+    def call_after_effects(self, then: Callable[[], None]) -> None:
+        """Call `then` once what is due now has been carried out, confirms included."""
+        self._runner.call_after_effects(then)
+
+    async def drain(self) -> None:
+        """Wait until what is due now has been carried out and committed, confirms included."""
+        await self._runner.drain()
+
+    async def close(self) -> None:
+        """Drain, close every connection (320), then the store. May be called more than once."""
+        self._is_closing = True
+        await self.drain()
+        if self.is_open:
+            self._runner.end()
+            if self._event_log is not None:
+                self._event_log.end()
+        await self.store.close()
+        if self._event_log is not None:
+            await asyncio.to_thread(self._event_log.close)
+
+    def stop(self) -> None:
+        """Close every connection (320) and do nothing more, at once."""
+        if not self.is_open:
+            return
+        self._runner.end()
+        self.store.release()
+        if self._event_log is not None:
+            self._event_log.end()
+
     # ---------------------------------------------------------------- connections, channels
 
     def open_connection(self, vhost: str, receiver: ConnectionReceiver) -> int:
@@ -213,238 +208,266 @@ class Node(NodeControl):
             BrokerClosedError: the node is closed.
             StoreError: its store has failed.
         """
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)  # it is raised at every attempt to connect
-        if self._closed:
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)  # it is raised at every attempt to connect
+        if not self.is_open:
             raise BrokerClosedError(f"node {self.name!r}")
         connection = self.engine.open_connection(vhost)
-        self._connections[connection] = receiver
+        self._runner.connections[connection] = receiver
         return connection
 
     def close_connection(self, connection: int) -> None:
-        """Requeue what it had in flight, at once; its receiver hears no more."""
-        self._connections.pop(connection, None)
-        self.engine.close_connection(connection, self.now())
-        self.wake()
+        """Requeue what it had in flight, at once; its receivers hear no more."""
+        self._runner.close_connection(connection)
 
     def open_channel(self, connection: int, receiver: Receiver, *, confirm: bool) -> int:
         """A new channel whose effects go to `receiver`."""
         channel = self.engine.open_channel(connection, confirm=confirm)
-        self._receivers[channel] = receiver
+        self._runner.receivers[channel] = receiver
         return channel
 
     def close_channel(self, channel: int) -> None:
         """Requeue what it had in flight, at once; its receiver hears no more."""
-        self._receivers.pop(channel, None)
+        self._runner.receivers.pop(channel, None)
         self.engine.close_channel(channel, self.now())
         self.wake()
 
-    # ---------------------------------------------------------------- running
+    def _command(self, channel: int) -> _Command:
+        return _Command(self._runner, channel)
 
-    def wake(self) -> None:
-        """Carry out, soon, what the commands given to `engine` bring about."""
-        if not self._scheduled and not self._closed:
-            self._scheduled = True
-            self._loop.call_soon(self._drain)
+    # ---------------------------------------------------------------- commands of a channel
+    #
+    # Where one raises ReplyError, the node has closed the channel or the connection, as the
+    # error's scope says, and its receiver will be told so. See the engine for what each does.
 
-    def call_after_effects(self, then: Callable[[], None]) -> None:
-        """Call `then` once what is due now has been carried out, confirms included."""
-        self._take_effects()
-        self._backlog.append(then)
-        self.wake()
-
-    def call_when_room(self, then: Callable[[], None]) -> None:
-        """Call `then`, from the event loop, once the engine is not short of memory."""
-        self._waiting_for_room.append(then)
-
-    async def settled(self) -> None:
-        """Wait until what is due now has been carried out, confirms included."""
-        if self._closed:
-            return
-        done: asyncio.Future[None] = self._loop.create_future()
-        self.call_after_effects(lambda: None if done.done() else done.set_result(None))
-        await done
-
-    def tick(self) -> None:
-        """Do what is due by the clock; the node's timer calls it, and so may a test."""
-        self.engine.tick(self.now())
-        self.wake()
-
-    async def close(self) -> None:
-        """Finish what is due, close every connection (320), then the store. Harmless twice."""
-        self._closing = True
-        if not self._closed:
-            await self.settled()
-        if not self._closed:
-            self._end()
-            if self._event_log is not None:
-                self._event_log.end()
-        await self.store.close()
-        if self._event_log is not None:
-            await asyncio.to_thread(self._event_log.close)
-
-    def stop(self) -> None:
-        """Close every connection (320) and do nothing more, at once. Harmless twice."""
-        if self._closed:
-            return
-        self._end()
-        self.store.release()
-        if self._event_log is not None:
-            self._event_log.end()
-
-    def _end(self) -> None:
-        self._close_connections(320, "CONNECTION_FORCED - broker forced connection closure")
-        self._take_effects()  # what the end itself brought about is kept too
-        self._closed = True
-        self._scanner.stop()
-        waiting = [item for item in self._backlog if callable(item)]
-        self._backlog.clear()
-        self._receivers.clear()
-        self._send(list(waiting))
-        self._log_events()
-
-    def _drain(self) -> None:
-        self._scheduled = False
-        backlog = self._backlog
-        self._take_effects()
+    def publish(self, channel: int, messages: Sequence[Outgoing]) -> None:
+        """Publish all of `messages`, in order; what stands after a refused one is not."""
+        publish, now = self.engine.publishing.publish, self._clock.now()
+        state = self.engine.state.channels[channel]
         try:
-            for _ in range(min(_BATCH, len(backlog))):
-                self._carry_out(backlog.popleft())
-        except BaseException:
-            self.wake()  # a receiver that ends the loop, or itself, does not end the node
+            for message in messages:
+                publish(channel, message, now)
+        except ReplyError as refusal:
+            self._runner.refuse(channel, refusal)
             raise
-        self._release()
-        self._log_events()
-        if self._waiting_for_room and not self.engine.is_short_of_memory:
-            waiting, self._waiting_for_room = self._waiting_for_room, []
-            for then in waiting:
-                self._loop.call_soon(then)
-        if len(backlog) < _BATCH and self.engine.is_unfinished:
-            self.engine.proceed(self.now())
-        if backlog or self.engine.has_effects:
-            self.wake()
-        if not self._closed:
-            self._scanner.schedule()
+        finally:
+            self._runner.wake()
+            if self.engine.is_short_of_memory:
+                self._runner.block_publisher(state.connection)
 
-    def _take_effects(self) -> None:
-        """Give records to the store, at once and in order; the rest waits in the backlog."""
-        effects = self.engine.take_effects()
-        if self._failure is not None:
-            return
-        if self.store.keeps:
-            records: list[Record] = [e for e in effects if type(e) in RECORDS]  # type: ignore[misc]
-            if records:
-                self.store.write(records)
-                self._unsafe = True
-                effects = [e for e in effects if type(e) not in RECORDS]
-        self._backlog.extend(effects)
-
-    def _carry_out(self, effect: Effect | Callable[[], None]) -> None:
+    def ack(self, channel: int, delivery_tag: int, *, multiple: bool = False) -> None:
+        """Settle a delivery, or all up to it."""
         try:
-            if isinstance(effect, Deliver):
-                receiver = self._receivers.get(effect.channel)
-                if receiver is not None:
-                    receiver.deliver(effect.delivery)
-            elif isinstance(effect, Confirm):
-                self._hold(effect)
-            elif callable(effect):
-                self._held.append(effect)
-            else:
-                self._notify(effect)
-        except Exception:
-            log.exception("%r: a receiver failed at %s", self, type(effect).__name__)
+            self.engine.consuming.ack(channel, delivery_tag, self._clock.now(), multiple=multiple)
+        except ReplyError as refusal:
+            self._runner.refuse(channel, refusal)
+            raise
+        finally:
+            self._runner.wake()
 
-    def _notify(self, effect: Effect) -> None:
-        assert isinstance(effect, Return | CancelConsumer | MessageTimedOut | CloseChannel)
-        receiver = self._receivers.get(effect.channel)
-        if receiver is None:
-            return
-        if isinstance(effect, Return):
-            receiver.returned(effect.returned)
-        elif isinstance(effect, CancelConsumer):
-            receiver.cancelled(effect.consumer_tag)
-        elif isinstance(effect, MessageTimedOut):
-            receiver.timed_out(effect.consumer_tag, effect.delivery_tag)
-        else:
-            del self._receivers[effect.channel]
-            receiver.closed(effect.reply_code, effect.reply_text)
-
-    # ---------------------------------------------------------------- confirms
-
-    def _hold(self, confirm: Confirm) -> None:
-        """Keep a confirm until the batch is written, joined to the run before it if it fits."""
-        at = self._runs.get(confirm.channel)
-        if at is not None:
-            run = self._held[at]
-            assert isinstance(run, Confirm), "_runs holds the places of confirms only"
-            if run.acked is confirm.acked and run.last + 1 == confirm.first:
-                self._held[at] = Confirm(run.channel, run.first, confirm.last, run.acked)
-                return
-        self._runs[confirm.channel] = len(self._held)
-        self._held.append(confirm)
-
-    def _release(self) -> None:
-        """Have the records committed; send the confirms now if all before them is safe."""
-        unsafe, self._unsafe = self._unsafe, False
-        held, self._held = self._held, []
-        self._runs.clear()
-        if unsafe or (held and self._commits):
-            self._commits += 1
-            self.store.commit(partial(self._committed, held))
-        elif held:
-            self._send(held)
-
-    def _committed(
-        self, held: list[Confirm | Callable[[], None]], error: StoreError | None
+    def nack(
+        self,
+        channel: int,
+        delivery_tag: int,
+        *,
+        requeue: bool,
+        multiple: bool = False,
+        delay: float | None = None,
     ) -> None:
-        self._commits -= 1
-        if error is None and self._failure is None:
-            self._send(held)
-            return
-        if error is not None and self._note_failure(error):
-            self._stop_failed()
-        self._send([item for item in held if not isinstance(item, Confirm)])
+        """Reject deliveries, or give them back, after `delay` seconds if that is set."""
+        with self._command(channel):
+            self.engine.consuming.nack(
+                channel, delivery_tag, self.now(), requeue=requeue, multiple=multiple, delay=delay
+            )
 
-    def _note_failure(self, error: StoreError) -> bool:
-        """From now on nothing is delivered, confirmed or kept; False when that was so already."""
-        if self._failure is not None:
-            return False
-        self._failure = error
-        log.critical("%r stops: %s", self, error)
-        self._backlog = deque(i for i in self._backlog if not isinstance(i, Deliver | Confirm))
-        self._held = [item for item in self._held if not isinstance(item, Confirm)]
-        self._runs.clear()
-        return True
+    def qos(self, channel: int, prefetch: int, *, shared: bool) -> None:
+        """Limit the unsettled deliveries of consumers started from now on, or of all together."""
+        with self._command(channel):
+            self.engine.consuming.qos(channel, prefetch, self.now(), shared=shared)
 
-    def _stop_failed(self) -> None:
-        """Nobody may go on in the belief that it works."""
-        self._close_connections(541, f"INTERNAL_ERROR - {self._failure}")
+    def consume(self, channel: int, queue: str, **options: Unpack[ConsumeOptions]) -> str:
+        """Start a consumer; returns its tag."""
+        with self._command(channel):
+            return self.engine.consuming.consume(channel, queue, self.now(), **options)
 
-    def _send(self, held: list[Confirm | Callable[[], None]]) -> None:
-        for item in held:
-            try:
-                if not isinstance(item, Confirm):
-                    item()
-                elif (receiver := self._receivers.get(item.channel)) is not None:
-                    if self._observer is not None:
-                        self._observer.confirmed(*item, self.now())
-                    receiver.confirm(item.first, item.last, item.acked)
-            except Exception:
-                log.exception("%r: a receiver failed at %s", self, item)
+    def cancel(self, channel: int, consumer_tag: str) -> None:
+        """Stop a consumer, its deliveries staying in flight."""
+        with self._command(channel):
+            self.engine.consuming.cancel(channel, consumer_tag, self.now())
 
-    def _log_events(self) -> None:
-        if self._observer is not None and self._event_log is not None:
-            now = self.now()
-            lines = self._observer.take(now)
-            if lines:
-                self._event_log.record_lines(lines, now)
+    def get(self, channel: int, queue: str, *, no_ack: bool) -> Delivery | None:
+        """Take the head of a queue, or None."""
+        with self._command(channel):
+            got = self.engine.consuming.get(channel, queue, self.now(), no_ack=no_ack)
+            return None if got is None else got[0]
 
-    # ---------------------------------------------------------------- the end
+    def declare_exchange(
+        self, channel: int, name: str, type: str, **options: Unpack[ExchangeOptions]
+    ) -> None:
+        """Add an exchange, or check that it is the same."""
+        with self._command(channel):
+            self.engine.topology.declare_exchange(channel, name, type, **options)
 
-    def _close_connections(self, reply_code: int, reply_text: str) -> None:
-        for connection, receiver in list(self._connections.items()):
-            self.close_connection(connection)
-            try:
-                receiver.closed(reply_code, reply_text)
-            except Exception:
-                log.exception("%r: a receiver failed at its close", self)
+    def check_exchange(self, channel: int, name: str) -> None:
+        """Refuse a name that no exchange has."""
+        with self._command(channel):
+            self.engine.topology.check_exchange(channel, name)
+
+    def delete_exchange(self, channel: int, name: str, *, if_unused: bool) -> None:
+        """Delete an exchange and its bindings."""
+        with self._command(channel):
+            self.engine.topology.delete_exchange(channel, name, if_unused=if_unused)
+
+    def declare_queue(self, channel: int, name: str, **options: Unpack[QueueOptions]) -> Declared:
+        """Add a queue, or check that it is the same."""
+        with self._command(channel):
+            return self.engine.topology.declare_queue(channel, name, self.now(), **options)
+
+    def check_queue(self, channel: int, name: str) -> Declared:
+        """Refuse a name that no queue has."""
+        with self._command(channel):
+            return self.engine.topology.check_queue(channel, name, self.now())
+
+    def delete_queue(self, channel: int, name: str, *, if_unused: bool, if_empty: bool) -> int:
+        """Delete a queue; returns the ready messages that went with it."""
+        with self._command(channel):
+            return self.engine.topology.delete_queue(
+                channel, name, if_unused=if_unused, if_empty=if_empty
+            )
+
+    def purge_queue(self, channel: int, name: str) -> int:
+        """Drop what is ready; returns the number."""
+        with self._command(channel):
+            return self.engine.topology.purge_queue(channel, name)
+
+    def bind(
+        self,
+        channel: int,
+        destination: Destination,
+        source: str,
+        binding_key: str,
+        arguments: Arguments,
+    ) -> None:
+        """Bind a queue or an exchange to the exchange `source`."""
+        with self._command(channel):
+            self.engine.topology.bind(channel, destination, source, binding_key, arguments)
+
+    def unbind(
+        self,
+        channel: int,
+        destination: Destination,
+        source: str,
+        binding_key: str,
+        arguments: Arguments,
+    ) -> None:
+        """Unbind it again."""
+        with self._command(channel):
+            self.engine.topology.unbind(channel, destination, source, binding_key, arguments)
+
+    # ---------------------------------------------------------------- one delivery, nsq's way
+
+    def finish(self, channel: int, delivery_tag: int) -> SettleResult:
+        """Settle a delivery for good (nsq's FIN).
+
+        Args:
+            channel: that it was delivered on, as the engine numbers it.
+            delivery_tag: of the delivery.
+
+        Returns:
+            `Done`; or, with nothing changed and no channel closed, `NotInFlight` when it was
+            settled, purged or given back, `NotOwner` when it timed out here and is in flight
+            again under another delivery, `NodeClosed`.
+        """
+        if not self.accepts:
+            return NodeClosed(delivery_tag)
+        with self._command(channel):
+            return self.engine.consuming.finish(channel, delivery_tag, self.now())
+
+    def requeue(self, channel: int, delivery_tag: int, *, delay: float = 0.0) -> SettleResult:
+        """Give a delivery back (nsq's REQ).
+
+        Args:
+            channel: that it was delivered on.
+            delivery_tag: of the delivery.
+            delay: seconds to wait first; `max_requeue_timeout` at most, a longer one is cut.
+                Without one it goes back to where it was, after one it goes to the tail.
+
+        Returns:
+            As `finish`.
+        """
+        if not self.accepts:
+            return NodeClosed(delivery_tag)
+        with self._command(channel):
+            return self.engine.consuming.requeue(channel, delivery_tag, self.now(), delay=delay)
+
+    def touch(self, channel: int, delivery_tag: int) -> SettleResult:
+        """Give a delivery more time (nsq's TOUCH): its message time-out again, from now, but no
+        more than `max_message_timeout` from when it was delivered.
+
+        Returns:
+            As `finish`; `Done.seconds_left` is the time it now has.
+        """
+        if not self.accepts:
+            return NodeClosed(delivery_tag)
+        with self._command(channel):
+            return self.engine.consuming.touch(channel, delivery_tag, self.now())
+
+    # ---------------------------------------------------------------- a queue
+    #
+    # Each raises ReplyError 404 where there is no queue of that name.
+
+    def in_flight(
+        self, queue: str, *, vhost: str = "/", most: int = 100
+    ) -> tuple[InFlightMessage, ...]:
+        """What of a queue is in flight, longest first: who has it, since when, until when, at
+        which attempt."""
+        return self.engine.admin.in_flight(vhost, queue, most=most)
+
+    def deferred(
+        self, queue: str, *, vhost: str = "/", most: int = 100
+    ) -> tuple[DeferredMessage, ...]:
+        """What of a queue waits for its time, next first."""
+        return self.engine.admin.deferred(vhost, queue, most=most)
+
+    def cancel_deferred(
+        self, queue: str, ids: Collection[int] | None = None, *, vhost: str = "/"
+    ) -> int:
+        """Drop deferred messages, all of them or those with these ids; returns their number."""
+        self.wake()
+        return self.engine.admin.cancel_deferred(vhost, queue, ids)
+
+    def run_deferred(
+        self, queue: str, ids: Collection[int] | None = None, *, vhost: str = "/"
+    ) -> int:
+        """Make deferred messages ready now, all or those with these ids; returns their number."""
+        self.wake()
+        return self.engine.admin.run_deferred(vhost, queue, self.now(), ids)
+
+    def purge(
+        self,
+        queue: str,
+        *,
+        vhost: str = "/",
+        ready: bool = True,
+        deferred: bool = False,
+        in_flight: bool = False,
+    ) -> Purged:
+        """Drop what a queue holds, by where it is; returns the counts."""
+        self.wake()
+        return self.engine.admin.purge(
+            vhost, queue, self.now(), ready=ready, deferred=deferred, in_flight=in_flight
+        )
+
+    def pause_queue(self, queue: str, *, vhost: str = "/") -> None:
+        """Deliver nothing from a queue until `resume_queue`.
+
+        Publishes are taken, what is in flight may be settled or time out. A durable queue of a
+        node with a file stays paused over a restart.
+        """
+        self.wake()
+        self.engine.admin.pause_queue(vhost, queue)
+
+    def resume_queue(self, queue: str, *, vhost: str = "/") -> None:
+        """Deliver again."""
+        self.wake()
+        self.engine.admin.resume_queue(vhost, queue, self.now())

@@ -5,21 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
+from broker_client.core.engine import Engine
 from broker_client.core.scan import ScanPolicy, ScanSettings
 from broker_client.runtime.clock import Clock
-
-
-class Scanned(Protocol):
-    """What the loop needs of an engine."""
-
-    @property
-    def queue_count(self) -> int: ...
-
-    def next_deadline(self) -> float | None: ...
-
-    def scan(self, now: float, most: int) -> tuple[int, int]: ...
 
 
 class Scanner:
@@ -32,7 +21,7 @@ class Scanner:
 
     def __init__(
         self,
-        engine: Scanned,
+        engine: Engine,
         clock: Clock,
         settings: ScanSettings,
         wake: Callable[[], None],
@@ -80,7 +69,7 @@ class Scanner:
             self._timer = self._loop.call_later(delay, self._look)
 
     def stop(self) -> None:
-        """No more looks. Harmless twice."""
+        """No more looks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

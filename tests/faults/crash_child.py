@@ -136,7 +136,7 @@ async def drain(path: str) -> dict[str, dict[str, list[str]] | list[str]]:
         node.run_deferred(queue)
         while (delivery := await channel.get(queue)) is not None:
             found.append(delivery.body.decode().strip())
-    vhost = channel._node.engine.vhosts["/"]
+    vhost = channel._node.engine.state.vhosts["/"]
     declared = [name for name in vhost.queues if vhost.route("amq.direct", (name,), {})]
     await link.close()
     await nodes.close()

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker_client.core.effects import CloseChannel, Deliver
+from broker_client.core.exchange import Destination
 from broker_client.core.queue import ChannelState, Queue
 from broker_client.errors import ReplyError, StaleDeliveryError
-from tests.support.builders import Desk, a_message
+from tests.support.builders import EngineHarness, a_message, command_of
 
 QUEUES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -30,24 +31,26 @@ CHANNELS = st.integers(0, 2)
 class EngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk(message_timeout=10.0, max_message_timeout=25.0)
-        self.channels = [self.desk.another_channel(confirm=True) for _ in range(3)]
+        self.harness = EngineHarness(message_timeout=10.0, max_message_timeout=25.0)
+        self.channels = [self.harness.another_channel(confirm=True) for _ in range(3)]
 
     @initialize()
     def declare(self) -> None:
         for name, arguments in QUEUES.items():
-            self.desk.queue(name, **arguments)
+            self.harness.queue(name, **arguments)
         for name in ("plain", "timed"):
-            self.desk.engine.bind_queue(self.desk.channel, name, "amq.topic", "#", {})
+            self.harness.engine.topology.bind(
+                self.harness.channel, Destination("queue", name), "amq.topic", "#", {}
+            )
 
     def command(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Give a command; a refused one changes nothing."""
-        engine = self.desk.engine
-        before = engine.stats(), list(engine._effects)
+        engine = self.harness.engine
+        before = engine.stats(), engine.state.effects[:]
         try:
-            return getattr(engine, name)(*arguments, **options)
+            return command_of(engine, name)(*arguments, **options)
         except (ReplyError, StaleDeliveryError):
-            assert (engine.stats(), engine._effects) == before
+            assert (engine.stats(), engine.state.effects) == before
             return None
 
     @rule(
@@ -70,27 +73,27 @@ class EngineMachine(RuleBasedStateMachine):
         message = a_message(
             key, b"x" * size, exchange=exchange, expiration=expiration, priority=priority
         )
-        self.command("publish", self.channels[at], message, self.desk.now)
+        self.command("publish", self.channels[at], message, self.harness.now)
 
     @rule(at=CHANNELS, name=NAMES, prefetch=st.integers(0, 3), no_ack=st.booleans())
     def consume(self, at: int, name: str, prefetch: int, no_ack: bool) -> None:
-        self.desk.engine.qos(self.channels[at], prefetch)
-        self.command("consume", self.channels[at], name, self.desk.now, no_ack=no_ack)
+        self.harness.engine.consuming.qos(self.channels[at], prefetch)
+        self.command("consume", self.channels[at], name, self.harness.now, no_ack=no_ack)
 
     @rule(at=CHANNELS, data=st.data())
     def cancel(self, at: int, data: st.DataObject) -> None:
-        tags = list(self.desk.engine._channels[self.channels[at]].consumers)
+        tags = list(self.harness.engine.state.channels[self.channels[at]].consumers)
         if tags:
             tag = data.draw(st.sampled_from(tags))
-            self.desk.engine.cancel(self.channels[at], tag, self.desk.now)
+            self.harness.engine.consuming.cancel(self.channels[at], tag, self.harness.now)
 
     @rule(at=CHANNELS, name=NAMES, no_ack=st.booleans())
     def get(self, at: int, name: str, no_ack: bool) -> None:
-        self.command("get", self.channels[at], name, self.desk.now, no_ack=no_ack)
+        self.command("get", self.channels[at], name, self.harness.now, no_ack=no_ack)
 
     @rule(at=CHANNELS, tag=st.integers(0, 12), multiple=st.booleans())
     def ack(self, at: int, tag: int, multiple: bool) -> None:
-        self.command("ack", self.channels[at], tag, self.desk.now, multiple=multiple)
+        self.command("ack", self.channels[at], tag, self.harness.now, multiple=multiple)
 
     @rule(
         at=CHANNELS,
@@ -104,7 +107,7 @@ class EngineMachine(RuleBasedStateMachine):
             "nack",
             self.channels[at],
             tag,
-            self.desk.now,
+            self.harness.now,
             multiple=multiple,
             requeue=requeue,
             delay=delay,
@@ -112,60 +115,60 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(at=CHANNELS, tag=st.integers(0, 12))
     def touch(self, at: int, tag: int) -> None:
-        left = self.command("touch", self.channels[at], tag, self.desk.now)
-        assert left is None or 0 <= left <= 25.0
+        result = self.command("touch", self.channels[at], tag, self.harness.now)
+        assert not result or 0 <= result.seconds_left <= 25.0
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 6.0]))
     def advance(self, seconds: float) -> None:
-        self.desk.advance(seconds)
+        self.harness.advance(seconds)
 
     @rule(at=CHANNELS)
     def recover(self, at: int) -> None:
-        self.desk.engine.recover(self.channels[at], self.desk.now)
+        self.harness.engine.consuming.recover(self.channels[at], self.harness.now)
 
     @rule(at=CHANNELS)
     def replace_channel(self, at: int) -> None:
-        self.desk.engine.close_channel(self.channels[at], self.desk.now)
-        self.channels[at] = self.desk.another_channel(confirm=True)
+        self.harness.engine.close_channel(self.channels[at], self.harness.now)
+        self.channels[at] = self.harness.another_channel(confirm=True)
 
     @rule(name=NAMES, redeclare=st.booleans())
     def empty(self, name: str, redeclare: bool) -> None:
         if not redeclare:
-            self.desk.engine.purge_queue(self.desk.channel, name)
+            self.harness.engine.topology.purge_queue(self.harness.channel, name)
             return
-        self.desk.engine.delete_queue(self.desk.channel, name)
-        self.desk.queue(name, **QUEUES[name])
+        self.harness.engine.topology.delete_queue(self.harness.channel, name)
+        self.harness.queue(name, **QUEUES[name])
 
     @invariant()
     def effects_belong_to_open_or_closed_channels(self) -> None:
-        for effect in self.desk.take():
+        for effect in self.harness.take():
             if isinstance(effect, CloseChannel) and effect.channel in self.channels:
                 at = self.channels.index(effect.channel)
-                self.channels[at] = self.desk.another_channel(confirm=True)
+                self.channels[at] = self.harness.another_channel(confirm=True)
             elif isinstance(effect, Deliver):
                 assert effect.delivery.delivery_tag > 0
 
     @invariant()
     def every_message_is_somewhere_or_counted_as_gone(self) -> None:
-        self.desk.engine.check_conservation()
+        self.harness.engine.check_conservation()
 
     @invariant()
     def bodies_in_memory_are_counted(self) -> None:
-        engine = self.desk.engine
+        engine = self.harness.engine
         held = [
             entry
-            for queue in engine.vhosts["/"].queues.values()
+            for queue in engine.state.vhosts["/"].queues.values()
             for entry in (*queue.ready, *queue.deferred.keys())
         ]
-        held += [e for channel in engine._channels.values() for e in channel.ledger.entries()]
-        assert engine.resident_bytes == sum(len(entry.message.body) for entry in held)
+        held += [e for channel in engine.state.channels.values() for e in channel.ledger.entries()]
+        assert engine.state.paging.resident_bytes == sum(len(entry.message.body) for entry in held)
 
     @invariant()
     def in_flight_of_the_queues_is_in_flight_of_the_channels(self) -> None:
-        engine = self.desk.engine
+        engine = self.harness.engine
         by_channel = sum(
             1
-            for channel in engine._channels.values()
+            for channel in engine.state.channels.values()
             for entry in channel.ledger.entries()
             if not entry.queue.deleted
         )
@@ -173,16 +176,16 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_message_waits_beside_a_consumer_that_would_take_it(self) -> None:
-        for queue in self.desk.engine.vhosts["/"].queues.values():
-            assert not (queue.able and queue.ready), queue
+        for queue in self.harness.engine.state.vhosts["/"].queues.values():
+            assert not (queue.available and queue.ready), queue
 
     @invariant()
     def prefetch_and_limits_hold(self) -> None:
-        for queue in self.desk.engine.vhosts["/"].queues.values():
+        for queue in self.harness.engine.state.vhosts["/"].queues.values():
             for consumer in queue.consumers:
                 assert not consumer.prefetch or consumer.in_flight <= consumer.prefetch
                 full = bool(consumer.prefetch) and consumer.in_flight >= consumer.prefetch
-                assert consumer.able is not full
+                assert consumer.available is not full
             most = queue.settings.max_length
             if most is not None and not queue.settings.rejects_publish:
                 assert len(queue.ready) <= most
@@ -191,11 +194,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_overdue_that_nobody_would_wake_for(self) -> None:
-        engine, now = self.desk.engine, self.desk.now
+        engine, now = self.harness.engine, self.harness.now
         due = engine.next_deadline()
         owners: list[ChannelState | Queue] = [
-            *engine._channels.values(),
-            *engine.vhosts["/"].queues.values(),
+            *engine.state.channels.values(),
+            *engine.state.vhosts["/"].queues.values(),
         ]
         times = [at for owner in owners if (at := owner.next_due()) is not None]
         assert due == min(times, default=None)

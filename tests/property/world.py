@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from broker_client.core.exchange import Destination
 from broker_client.core.queue import ON_DISK
 from broker_client.core.records import message_number
 from broker_client.core.settings import EngineSettings
@@ -25,6 +26,7 @@ from broker_client.errors import ReplyError, StaleDeliveryError, StoreError
 from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Outgoing, Properties, Returned
 from broker_client.node.node import Node
 from broker_client.runtime.clock import ManualClock
+from tests.support.builders import command_of
 from tests.support.faulty_store import DiskState, FaultyStore
 
 DEAD = "dead"
@@ -111,7 +113,7 @@ def _unforgiving(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-class Ear:
+class WorldReceiver:
     """Receiver of one channel and of its connection."""
 
     def __init__(self, world: World) -> None:
@@ -147,6 +149,10 @@ class Ear:
     @_unforgiving
     def closed(self, reply_code: int, reply_text: str) -> None:
         self.world.point("closed")
+
+    def blocked(self, reason: str) -> None: ...
+
+    def unblocked(self) -> None: ...
 
 
 class World:
@@ -197,27 +203,27 @@ class World:
         finally:
             asyncio._set_running_loop(None)
         self.engine = self.node.engine
-        self.store.begin(self.engine)
-        self.engine.restored(self.clock.now())
+        self.store.begin(self.engine.restoring)
+        self.engine.restoring.finish(self.clock.now())
         self.held: dict[tuple[int, int], tuple[str, bytes]] = {}
         self.tags = 0
-        self.ears: list[Ear] = []
+        self.receivers: list[WorldReceiver] = []
         self.check()
         self.node.tick()
         for _ in range(3):
             self.open_channel()
-        admin = self.ears[0].channel
+        admin = self.receivers[0].channel
         for name, arguments in QUEUES.items():
-            self.engine.declare_queue(admin, name, self.clock.now(), arguments=arguments)
+            self.engine.topology.declare_queue(admin, name, self.clock.now(), arguments=arguments)
         for name in FANOUT:
-            self.engine.bind_queue(admin, name, "amq.fanout", "", {})
+            self.engine.topology.bind(admin, Destination("queue", name), "amq.fanout", "", {})
         self.node.wake()
 
     def open_channel(self) -> None:
-        ear = Ear(self)
-        connection = self.node.open_connection("/", ear)
-        ear.channel = self.node.open_channel(connection, ear, confirm=True)
-        self.ears.append(ear)
+        receiver = WorldReceiver(self)
+        connection = self.node.open_connection("/", receiver)
+        receiver.channel = self.node.open_channel(connection, receiver, confirm=True)
+        self.receivers.append(receiver)
 
     def crash(self) -> None:
         """Die and start anew."""
@@ -238,7 +244,7 @@ class World:
 
     def command(self, name: str, *arguments: Any, **options: Any) -> Any:
         try:
-            return getattr(self.engine, name)(*arguments, **options)
+            return command_of(self.engine, name)(*arguments, **options)
         except (ReplyError, StaleDeliveryError):
             return None
         finally:
@@ -271,29 +277,31 @@ class World:
                 headers={"n": self.next_body},
             ),
         )
-        self.ears[at].published.append((body, queues))
-        self.command("publish", self.ears[at].channel, message, self.clock.now())
+        self.receivers[at].published.append((body, queues))
+        self.command("publish", self.receivers[at].channel, message, self.clock.now())
 
     def consume(self, at: int, queue: str, prefetch: int) -> None:
         self.tags += 1
-        channel = self.ears[at].channel
-        self.engine.qos(channel, prefetch)
+        channel = self.receivers[at].channel
+        self.engine.consuming.qos(channel, prefetch)
         self.command(
             "consume", channel, queue, self.clock.now(), consumer_tag=f"{queue}#{self.tags}"
         )
 
     def cancel(self, at: int) -> None:
-        channel = self.ears[at].channel
-        for tag in list(self.engine._channels[channel].consumers)[:1]:
+        channel = self.receivers[at].channel
+        for tag in list(self.engine.state.channels[channel].consumers)[:1]:
             self.command("cancel", channel, tag, self.clock.now())
 
     def get(self, at: int, queue: str, *, no_ack: bool) -> None:
-        got = self.command("get", self.ears[at].channel, queue, self.clock.now(), no_ack=no_ack)
+        got = self.command(
+            "get", self.receivers[at].channel, queue, self.clock.now(), no_ack=no_ack
+        )
         if got is not None and self.node.failure is None:
             delivery = got[0]
-            self.delivered(self.ears[at].channel, queue, delivery)
+            self.delivered(self.receivers[at].channel, queue, delivery)
             if no_ack:
-                del self.held[self.ears[at].channel, delivery.delivery_tag]
+                del self.held[self.receivers[at].channel, delivery.delivery_tag]
                 self._settle(queue, delivery.body, dead_letter=False)
 
     def _pick(self, which: int) -> tuple[int, int, str, bytes] | None:
@@ -302,7 +310,7 @@ class World:
         key = list(self.held)[which % len(self.held)]
         channel, tag = key
         queue, body = self.held.pop(key)
-        if tag not in self.engine._channels[channel].ledger:
+        if tag not in self.engine.state.channels[channel].ledger:
             return None  # timed out, and the notice is on its way
         return channel, tag, queue, body
 
@@ -334,22 +342,22 @@ class World:
         """With all that is in flight on it; another takes its place."""
         if self.node.failure is not None:
             return
-        channel = self.ears[at].channel
+        channel = self.receivers[at].channel
         self.node.close_channel(channel)
         self.held = {key: held for key, held in self.held.items() if key[0] != channel}
-        del self.ears[at]
+        del self.receivers[at]
         self.open_channel()
 
     def purge(self, queue: str) -> None:
-        fetch = self.engine._dispatch.keeper.fetch
+        fetch = self.engine.state.paging.fetch
         ready = [fetch(entry).body for entry in self._queue(queue).ready]
-        self.command("purge_queue", self.ears[0].channel, queue)
+        self.command("purge_queue", self.receivers[0].channel, queue)
         for body in ready:
             self._settle(queue, body, dead_letter=False)
 
     def remake(self, queue: str) -> None:
         """Delete a queue and declare it again: nothing may come back."""
-        admin = self.ears[0].channel
+        admin = self.receivers[0].channel
         self.command("delete_queue", admin, queue)
         for body, queues in self.targets.items():
             if queue in queues:
@@ -357,7 +365,7 @@ class World:
         now = self.clock.now()
         self.command("declare_queue", admin, queue, now, arguments=QUEUES[queue])
         if queue in FANOUT:
-            self.command("bind_queue", admin, queue, "amq.fanout", "", {})
+            self.command("bind", admin, Destination("queue", queue), "amq.fanout", "", {})
 
     def _settle(self, queue: str, body: bytes, *, dead_letter: bool) -> None:
         if not dead_letter:
@@ -367,7 +375,7 @@ class World:
     # ---------------------------------------------------------------- what else happens
 
     def advance(self, seconds: float) -> None:
-        for channel in self.engine._channels.values():
+        for channel in self.engine.state.channels.values():
             for entry in channel.ledger.entries():
                 self.moved.add((entry.queue.name, entry.message.body))  # it may time out
         self.clock.advance(seconds)
@@ -465,19 +473,19 @@ class World:
 
     def check_memory(self) -> None:
         """No more stays in memory than the limit, but for what was just read or is in flight."""
-        keeper = self.engine._dispatch.keeper
+        paging = self.engine.state.paging
         resident = sum(
             len(entry.message.body) for entry in self._entries() if entry.message is not ON_DISK
         )
-        assert keeper.resident_bytes == resident
+        assert paging.resident_bytes == resident
 
     def _entries(self) -> list[Any]:
         found: list[Any] = []
-        for queue in [q for v in self.engine.vhosts.values() for q in v.queues.values()]:
+        for queue in [q for v in self.engine.state.vhosts.values() for q in v.queues.values()]:
             found += [*queue.ready, *queue.deferred.keys()]
-        for channel in self.engine._channels.values():
+        for channel in self.engine.state.channels.values():
             found += [*channel.ledger.entries()]
         return found
 
     def _queue(self, name: str) -> Any:
-        return self.engine.vhosts["/"].queues[name]
+        return self.engine.state.vhosts["/"].queues[name]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
+from broker_client.core.arguments import Arguments
 from broker_client.core.effects import Confirm, Deliver, Effect, Return
 from broker_client.core.engine import Engine
+from broker_client.core.exchange import Destination
 from broker_client.core.settings import EngineSettings
 from broker_client.core.snapshots import QueueStats
 from broker_client.message import Delivery, Outgoing, Properties
@@ -23,7 +26,7 @@ def a_message(
     return Outgoing(exchange, routing_key, body, Properties(**properties), mandatory)
 
 
-class Desk:
+class EngineHarness:
     """An engine, one connection and channel to it, and a time that the test moves.
 
     `channel` has confirms; `take` sorts the effects so that a test can look at one kind.
@@ -41,26 +44,26 @@ class Desk:
             for key in list(options)
             if key not in ("durable", "exclusive", "auto_delete")
         }
-        return self.engine.declare_queue(
+        return self.engine.topology.declare_queue(
             channel or self.channel, name, self.now, arguments=arguments, **options
         ).name
 
     def publish(self, *messages: Outgoing, channel: int | None = None) -> None:
         for message in messages:
-            self.engine.publish(channel or self.channel, message, self.now)
+            self.engine.publishing.publish(channel or self.channel, message, self.now)
 
     def consume(self, queue: str = "q", *, channel: int | None = None, **options: Any) -> str:
-        return self.engine.consume(channel or self.channel, queue, self.now, **options)
+        return self.engine.consuming.consume(channel or self.channel, queue, self.now, **options)
 
     def get(self, queue: str = "q", **options: Any) -> Delivery | None:
-        got = self.engine.get(self.channel, queue, self.now, **options)
+        got = self.engine.consuming.get(self.channel, queue, self.now, **options)
         return got[0] if got else None
 
     def ack(self, tag: int, **options: Any) -> None:
-        self.engine.ack(self.channel, tag, self.now, **options)
+        self.engine.consuming.ack(self.channel, tag, self.now, **options)
 
     def nack(self, tag: int, **options: Any) -> None:
-        self.engine.nack(self.channel, tag, self.now, **options)
+        self.engine.consuming.nack(self.channel, tag, self.now, **options)
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and do what is due."""
@@ -69,6 +72,12 @@ class Desk:
 
     def another_channel(self, **options: Any) -> int:
         return self.engine.open_channel(self.connection, **options)
+
+    def bind(
+        self, queue: str, exchange: str, binding_key: str = "", arguments: Arguments | None = None
+    ) -> None:
+        destination = Destination("queue", queue)
+        self.engine.topology.bind(self.channel, destination, exchange, binding_key, arguments or {})
 
     def take(self) -> list[Effect]:
         return self.engine.take_effects()
@@ -94,3 +103,10 @@ class Desk:
 
     def stats(self, queue: str = "q") -> QueueStats:
         return next(stats for stats in self.engine.stats() if stats.name == queue)
+
+
+def command_of(engine: Engine, name: str) -> Callable[..., Any]:
+    """The command of that name, from whichever group it is in."""
+    groups = engine.topology, engine.publishing, engine.consuming, engine.admin
+    [found] = [getattr(group, name) for group in groups if hasattr(group, name)]
+    return cast(Callable[..., Any], found)

@@ -1,4 +1,4 @@
-"""Commands of whoever looks after queues: see what is in flight and deferred, and act on it."""
+"""Commands of operators: see what a queue holds, and purge, release, pause or resume it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ from collections.abc import Collection
 from heapq import nsmallest
 from itertools import islice
 
-from broker_client.core.commands.publish import PublishCommands
 from broker_client.core.queue import Entry, Queue
 from broker_client.core.replies import not_found
 from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged
+from broker_client.core.state import State
+from broker_client.core.transitions import Transitions
 
 
-class Administration(PublishCommands):
-    """The part of the engine that knows no channels: queues are named by vhost and name.
+class AdminCommands:
+    """See what is in flight and deferred, and act on it; queues are named by vhost and name.
 
     Every command raises `ReplyError` 404 where there is no such queue.
     """
+
+    def __init__(self, state: State, transitions: Transitions) -> None:
+        self._state, self._transitions = state, transitions
 
     def in_flight(self, vhost: str, queue: str, *, most: int = 100) -> tuple[InFlightMessage, ...]:
         """What of a queue is in flight, longest first: who, since when, until when."""
         target = self._find(vhost, queue)
         flying = (
             (channel, tag, entry)
-            for channel in self._channels.values()
+            for channel in self._state.channels.values()
             for tag, entry in channel.ledger.items()
             if entry.queue is target
         )
@@ -64,7 +68,7 @@ class Administration(PublishCommands):
                 due_at=waiting.get(entry) or 0.0,
             )
             for entry in islice(waiting.keys(), most)
-            for message in (self._dispatch.keeper.fetch(entry),)
+            for message in (self._state.paging.fetch(entry),)
         )
 
     def cancel_deferred(self, vhost: str, queue: str, ids: Collection[int] | None = None) -> int:
@@ -76,7 +80,7 @@ class Administration(PublishCommands):
         entries = _chosen(target, ids)
         for entry in entries:
             target.deferred.discard(entry)
-        return self._dispatch.drop_all(entries)
+        return self._transitions.drop(entries)
 
     def run_deferred(
         self, vhost: str, queue: str, now: float, ids: Collection[int] | None = None
@@ -84,7 +88,7 @@ class Administration(PublishCommands):
         """Make deferred messages ready before their time, at the tail; returns their number."""
         target = self._find(vhost, queue)
         entries = _chosen(target, ids)
-        self._dispatch.run_now(target, entries, now)
+        self._transitions.release(target, entries, now)
         return len(entries)
 
     def purge(
@@ -103,15 +107,15 @@ class Administration(PublishCommands):
         `NotInFlight`; its consumers may take as many again. (nsq's Empty, takes all.)
         """
         target = self._find(vhost, queue)
-        dispatch = self._dispatch
+        drop = self._transitions.drop
         taken = 0
-        dropped_ready = dispatch.drop_all(target.clear()) if ready else 0
-        dropped_deferred = dispatch.drop_all(target.deferred.clear()) if deferred else 0
+        dropped_ready = drop(target.clear()) if ready else 0
+        dropped_deferred = drop(target.deferred.clear()) if deferred else 0
         if in_flight:
-            for channel in list(self._channels.values()):
+            for channel in list(self._state.channels.values()):
                 revoked = channel.ledger.revoke(lambda entry: entry.queue is target)
-                taken += dispatch.take_back(revoked, now)
-        dispatch.schedule.look_again(target)
+                taken += self._transitions.revoke(revoked, now)
+        self._state.schedule.look_again(target)
         return Purged(dropped_ready, dropped_deferred, taken)
 
     def pause_queue(self, vhost: str, queue: str) -> None:
@@ -120,16 +124,16 @@ class Administration(PublishCommands):
         A durable queue stays paused over a restart.
         """
         target = self._find(vhost, queue)
-        self.vhosts[vhost].set_paused(target, True)
+        self._state.vhosts[vhost].set_paused(target, True)
 
     def resume_queue(self, vhost: str, queue: str, now: float) -> None:
         """Deliver again."""
         target = self._find(vhost, queue)
-        self.vhosts[vhost].set_paused(target, False)
-        self._dispatch.pump(target, now)
+        self._state.vhosts[vhost].set_paused(target, False)
+        self._transitions.pump(target, now)
 
     def _find(self, vhost: str, queue: str) -> Queue:
-        found = self.vhosts.get(vhost)
+        found = self._state.vhosts.get(vhost)
         if found is None or queue not in found.queues:
             raise not_found("queue", queue, vhost)
         return found.queues[queue]

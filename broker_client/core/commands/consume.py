@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from broker_client.core.arguments import Arguments, consumer_message_timeout
-from broker_client.core.commands.topology import NOTHING, Declared
-from broker_client.core.outcomes import Done, NotInFlight, NotOwner, Outcome
-from broker_client.core.queue import ChannelState, Consumer, Entry, Queue
+from broker_client.core.commands.topology import NOTHING
+from broker_client.core.delivering import message_timeout
+from broker_client.core.direct_reply import REPLY_TO, DirectReplies
+from broker_client.core.queue import NEVER, ChannelState, Consumer, Entry
 from broker_client.core.replies import (
     access_refused,
     not_allowed,
@@ -13,22 +16,29 @@ from broker_client.core.replies import (
     precondition_failed,
     unknown_delivery_tag,
 )
-from broker_client.core.restore import Recovery
-from broker_client.core.settings import EngineSettings
+from broker_client.core.settle_results import Done, NotInFlight, NotOwner, SettleResult
+from broker_client.core.state import State
 from broker_client.core.transaction import Settlement
+from broker_client.core.transitions import Transitions
 from broker_client.events.delivery_event import REASON_RECOVERED, REASON_REJECTED
 from broker_client.message import Delivery
 
-REPLY_TO = "amq.rabbitmq.reply-to"
-"""The queue that is none: who consumes from it gets the replies to his own requests."""
+
+class ConsumeOptions(TypedDict, total=False):
+    """Options of basic.consume."""
+
+    consumer_tag: str
+    no_ack: bool
+    exclusive: bool
+    arguments: Arguments | None
 
 
-class ConsumeCommands(Recovery):
-    """The part of the engine that consumers talk to."""
+class ConsumeCommands:
+    """Start and stop consumers, take messages, settle deliveries."""
 
-    def __init__(self, settings: EngineSettings) -> None:
-        super().__init__(settings)
-        self._repliers: dict[str, ChannelState] = {}
+    def __init__(self, state: State, transitions: Transitions, replies: DirectReplies) -> None:
+        self._state, self._transitions, self._replies = state, transitions, replies
+        self._channels = state.channels
 
     # ---------------------------------------------------------------- consumers
 
@@ -44,7 +54,7 @@ class ConsumeCommands(Recovery):
         """
         state = self._channels[channel]
         if shared:
-            self._dispatch.limit(state, prefetch, now)
+            self._transitions.share_prefetch(state, prefetch, now)
         else:
             state.prefetch = prefetch
 
@@ -79,17 +89,19 @@ class ConsumeCommands(Recovery):
         if consumer_tag and (consumer_tag in state.consumers or consumer_tag == state.reply_tag):
             raise not_allowed(f"attempt to reuse consumer tag '{consumer_tag}'")
         if queue == REPLY_TO:
-            return self._consume_replies(state, consumer_tag, no_ack)
-        target = self._queue(channel, queue)
+            return self._replies.consume(state, consumer_tag, no_ack)
+        target = self._state.queue(channel, queue)
         arguments = arguments or NOTHING
         priority = arguments.get("x-priority", 0)
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise precondition_failed(f"Invalid arguments for consumer priority: {priority!r}")
-        timeout = consumer_message_timeout(arguments, queue, self.settings.max_message_timeout)
+        timeout = consumer_message_timeout(
+            arguments, queue, self._state.settings.max_message_timeout
+        )
         taken = any(consumer.exclusive for consumer in target.consumers)
         if taken or (exclusive and (target.consumers or target.settings.single_active)):
             raise access_refused(f"queue '{queue}' in vhost '{state.vhost}' in exclusive use")
-        tag = consumer_tag or f"amq.ctag-{self._next_id()}"
+        tag = consumer_tag or f"amq.ctag-{self._state.next_id()}"
         consumer = Consumer(
             tag,
             state,
@@ -97,49 +109,25 @@ class ConsumeCommands(Recovery):
             no_ack=no_ack,
             exclusive=exclusive,
             priority=priority,
-            timeout=self._dispatch.timeout_of(target) if timeout is None else timeout,
+            timeout=message_timeout(self._state.settings, target, None)
+            if timeout is None
+            else timeout,
             closes_on_timeout=timeout is None and target.settings.consumer_timeout is not None,
             now=now,
         )
-        self._dispatch.add_consumer(consumer, now)
+        self._transitions.add_consumer(consumer, now)
         return tag
 
-    def _consume_replies(self, state: ChannelState, consumer_tag: str, no_ack: bool) -> str:
-        if not no_ack:
-            raise precondition_failed("reply consumer cannot acknowledge")
-        if state.reply_token is not None:
-            raise precondition_failed("reply consumer already set")
-        state.reply_token = token = self._new_token()
-        state.reply_tag = consumer_tag or f"amq.ctag-{self._next_id()}"
-        self._repliers[token] = state
-        return state.reply_tag
-
-    def _new_token(self) -> str:
-        return str(self._next_id())
-
-    def _forget_replies(self, state: ChannelState) -> None:
-        if state.reply_token is not None:
-            del self._repliers[state.reply_token]
-            state.reply_token, state.reply_tag = None, ""
-
-    def check_queue(self, channel: int, name: str, now: float) -> Declared:
-        """Raises:
-        ReplyError: 404 when there is none, 405 for another connection's exclusive queue.
-        """
-        if name == REPLY_TO or name.removeprefix(f"{REPLY_TO}.") in self._repliers:
-            return Declared(name, 0, 1)
-        return super().check_queue(channel, name, now)
-
     def cancel(self, channel: int, consumer_tag: str, now: float) -> None:
-        """Stop a consumer, its deliveries staying in flight; harmless when unknown."""
+        """Stop a consumer, its deliveries staying in flight; no error when unknown."""
         state = self._channels[channel]
         if consumer_tag and consumer_tag == state.reply_tag:
-            self._forget_replies(state)
+            self._replies.stop(state)
             return
         consumer = state.consumers.get(consumer_tag)
         if consumer is not None:
-            self._dispatch.remove_consumer(consumer)
-            self._consumer_left(consumer.queue, now)
+            self._transitions.remove_consumer(consumer)
+            self._transitions.consumer_left(consumer.queue, now)
 
     def get(
         self, channel: int, queue: str, now: float, *, no_ack: bool = False
@@ -149,8 +137,8 @@ class ConsumeCommands(Recovery):
         Raises:
             ReplyError: 404 for the queue, 405 for another's exclusive queue.
         """
-        target = self._queue(channel, queue)
-        delivery = self._dispatch.take(target, self._channels[channel], no_ack, now)
+        target = self._state.queue(channel, queue)
+        delivery = self._transitions.take(target, self._channels[channel], no_ack, now)
         return None if delivery is None else (delivery, len(target.ready))
 
     # ---------------------------------------------------------------- settling, AMQP's way
@@ -169,10 +157,10 @@ class ConsumeCommands(Recovery):
         if not multiple:
             entry = state.ledger.settle(delivery_tag)
             if entry is not None:
-                self._dispatch.ack(entry, now)
+                self._transitions.ack(entry, now)
                 return
         for entry in self._settle(state, delivery_tag, multiple):
-            self._dispatch.ack(entry, now)
+            self._transitions.ack(entry, now)
 
     def nack(
         self,
@@ -194,19 +182,20 @@ class ConsumeCommands(Recovery):
             tags = self._tags(state, delivery_tag, multiple)
             state.transaction.settle(Settlement(tags, False, requeue, delay))
             return
-        self._give_away(self._settle(state, delivery_tag, multiple), requeue, delay, now)
+        self.give_away(self._settle(state, delivery_tag, multiple), requeue, delay, now)
 
-    def _give_away(
+    def give_away(
         self, entries: list[Entry], requeue: bool, delay: float | None, now: float
     ) -> None:
+        """Reject deliveries, defer them or requeue them, taken from their ledger."""
         if not requeue:
             for entry in entries:
-                self._dispatch.discard(entry, now)
+                self._transitions.reject(entry, now)
         elif delay is not None:
             for entry in entries:
-                self._dispatch.defer(entry, delay, now)
+                self._transitions.defer(entry, delay, now)
         else:
-            self._dispatch.give_back(entries, now, REASON_REJECTED)
+            self._transitions.requeue(entries, now, REASON_REJECTED)
 
     def recover(self, channel: int, now: float, *, requeue: bool = True) -> None:
         """Requeue everything the channel has in flight (basic.recover).
@@ -217,52 +206,52 @@ class ConsumeCommands(Recovery):
         if not requeue:
             raise not_implemented("requeue=false")
         state = self._channels[channel]
-        self._dispatch.give_back(state.ledger.settle_all(), now, REASON_RECOVERED)
-
-    def touch(self, channel: int, delivery_tag: int, now: float) -> float:
-        """Extend a delivery's time in flight; returns the seconds it has left.
-
-        Raises:
-            StaleDeliveryError: it is not in flight on this channel.
-        """
-        return self._dispatch.touch(self._channels[channel], delivery_tag, now)
+        self._transitions.requeue(state.ledger.settle_all(), now, REASON_RECOVERED)
 
     # ---------------------------------------------------------------- settling, nsq's way
 
-    def finish(self, channel: int, delivery_tag: int, now: float) -> Outcome:
+    def finish(self, channel: int, delivery_tag: int, now: float) -> SettleResult:
         """Settle one delivery for good (nsq's FIN)."""
         state = self._channels.get(channel)
         entry = None if state is None else state.ledger.settle(delivery_tag)
         if entry is None:
             return self._too_late(state, delivery_tag)
-        self._dispatch.ack(entry, now)
+        self._transitions.ack(entry, now)
         return Done()
 
     def requeue(
         self, channel: int, delivery_tag: int, now: float, *, delay: float = 0.0
-    ) -> Outcome:
+    ) -> SettleResult:
         """Give one delivery back (nsq's REQ): without `delay` to where it was, else to the tail
         after so many seconds, of which there are `max_requeue_timeout` at most."""
         state = self._channels.get(channel)
         entry = None if state is None else state.ledger.settle(delivery_tag)
         if entry is None:
             return self._too_late(state, delivery_tag)
-        self._give_away([entry], True, delay if delay > 0 else None, now)
+        self.give_away([entry], True, delay if delay > 0 else None, now)
         return Done()
 
-    def extend(self, channel: int, delivery_tag: int, now: float) -> Outcome:
-        """Give one delivery more time (nsq's TOUCH)."""
+    def touch(self, channel: int, delivery_tag: int, now: float) -> SettleResult:
+        """Give one delivery more time (nsq's TOUCH); `Done` tells the seconds it has left."""
         state = self._channels.get(channel)
-        if state is None or delivery_tag not in state.ledger:
+        entry = None if state is None else state.ledger.get(delivery_tag)
+        if state is None or entry is None:
             return self._too_late(state, delivery_tag)
-        return Done(self._dispatch.touch(state, delivery_tag, now))
+        settings = self._state.settings
+        timeout = message_timeout(settings, entry.queue, entry.consumer)
+        if not timeout:
+            return Done(NEVER)
+        at = min(now + timeout, entry.delivered_at + settings.max_message_timeout)
+        at = max(at, state.ledger.deadline(delivery_tag) or at)  # never an earlier one
+        state.ledger.move(delivery_tag, at)
+        return Done(max(0.0, at - now))
 
-    def _too_late(self, state: ChannelState | None, tag: int) -> Outcome:
+    def _too_late(self, state: ChannelState | None, tag: int) -> SettleResult:
         entry = None if state is None else state.ledger.lapsed(tag)
         if entry is None:
             return NotInFlight(tag)
-        self._dispatch.late_settles += 1
-        return NotOwner(tag) if entry.out else NotInFlight(tag)
+        self._state.late_settles += 1
+        return NotOwner(tag) if entry.in_flight else NotInFlight(tag)
 
     # ---------------------------------------------------------------- inside
 
@@ -273,7 +262,7 @@ class ConsumeCommands(Recovery):
         if tag not in ledger:
             if not ledger.forgives(tag):
                 raise unknown_delivery_tag(tag)
-            self._dispatch.late_settles += 1
+            self._state.late_settles += 1
             return ledger.settle_through(tag) if multiple else []
         entry = ledger.settle(tag) if not multiple else None
         return [entry] if entry is not None else ledger.settle_through(tag)
@@ -292,11 +281,3 @@ class ConsumeCommands(Recovery):
             for each, _ in ledger.items()
             if (tag == 0 or each <= tag) and each not in transaction.tags
         )
-
-    def _consumer_left(self, queue: Queue, now: float) -> None:
-        if queue.deleted or queue.consumers:
-            self._dispatch.pump(queue, now)  # another may have become active
-        elif queue.auto_delete:
-            self._delete_queue(queue)  # with its last consumer
-        else:
-            self._used(queue, now)

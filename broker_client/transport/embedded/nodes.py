@@ -48,10 +48,9 @@ class EmbeddedLink:
         self.on_unblocked: Callable[[], None] | None = None
         self._url, self._node, self._vhost = url, node, vhost
         self._released = released
-        self._channels: dict[EmbeddedChannel, None] = {}
+        self._channels: list[EmbeddedChannel] = []
         self._connection = node.open_connection(vhost, self)
         self._is_open = True
-        self._is_blocked = False
 
     def __repr__(self) -> str:
         state = "open" if self._is_open else "closed"
@@ -72,15 +71,16 @@ class EmbeddedLink:
     async def open_channel(self, *, confirm: bool = False) -> EmbeddedChannel:
         if not self._is_open:
             raise ConnectionLostError(self._url, "the link is closed")
-        channel = EmbeddedChannel(self, self._node, self._connection, confirm=confirm)
-        self._channels[channel] = None
+        channel = EmbeddedChannel(self._node, self._connection, confirm=confirm)
+        self._channels = [each for each in self._channels if each.is_usable]
+        self._channels.append(channel)
         return channel
 
     async def close(self) -> None:
         if self._is_open:
             self._is_open = False
             try:
-                await self._node.settled()
+                await self._node.drain()
             finally:
                 self._drop("link closed by its owner")
 
@@ -99,27 +99,19 @@ class EmbeddedLink:
         """The node has closed the connection."""
         self.fail(f"{reply_code} {reply_text}")
 
-    def block(self) -> None:
-        """It publishes while the node is short of memory: say so, once, until there is room."""
-        if self._is_blocked:
-            return
-        self._is_blocked = True
-        self._node.call_when_room(self._unblock)
+    def blocked(self, reason: str) -> None:
+        """The node is short of memory."""
         if self.on_blocked is not None:
-            asyncio.get_running_loop().call_soon(self.on_blocked, "low on memory")
+            asyncio.get_running_loop().call_soon(self.on_blocked, reason)
 
-    def _unblock(self) -> None:
-        self._is_blocked = False
+    def unblocked(self) -> None:
+        """There is room again."""
         if self._is_open and self.on_unblocked is not None:
             self.on_unblocked()
 
-    def forget(self, channel: EmbeddedChannel) -> None:
-        """The channel has ended by itself."""
-        self._channels.pop(channel, None)
-
     def _drop(self, reason: str) -> list[EmbeddedChannel]:
         """Requeue everything; returns the channels that were usable."""
-        lost = [channel for channel in list(self._channels) if channel.lose(reason)]
+        lost = [channel for channel in self._channels if channel.lose(reason)]
         self._channels.clear()
         self._node.close_connection(self._connection)
         self._released()

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.builders import Desk
+from tests.support.builders import EngineHarness
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
-    yield desk
-    desk.engine.check_conservation()
+def harness() -> Iterator[EngineHarness]:
+    harness = EngineHarness()
+    yield harness
+    harness.engine.check_conservation()

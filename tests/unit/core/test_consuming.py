@@ -7,171 +7,178 @@ from typing import Any
 import pytest
 
 from broker_client.core.effects import CloseChannel, Deliver
+from broker_client.core.settle_results import Done
 from broker_client.errors import ReplyError
 from broker_client.message import Delivery
-from tests.support.builders import Desk, a_message
+from tests.support.builders import EngineHarness, a_message
 
 
 def numbered(count: int) -> list[bytes]:
     return [str(n).encode() for n in range(1, count + 1)]
 
 
-def filled(desk: Desk, count: int, **arguments: Any) -> None:
-    desk.queue(**arguments)
-    desk.publish(*(a_message(body=body) for body in numbered(count)))
-    desk.take()
+def filled(harness: EngineHarness, count: int, **arguments: Any) -> None:
+    harness.queue(**arguments)
+    harness.publish(*(a_message(body=body) for body in numbered(count)))
+    harness.take()
 
 
-def test_a_message_is_delivered_with_what_it_was_published_with(desk: Desk) -> None:
-    desk.queue()
-    tag = desk.consume()
+def test_a_message_is_delivered_with_what_it_was_published_with(harness: EngineHarness) -> None:
+    harness.queue()
+    tag = harness.consume()
     message = a_message(body=b"x", message_id="m1")
-    desk.publish(message)
-    assert desk.deliveries() == [Delivery(tag, 1, False, "", "q", b"x", message.properties, 1)]
+    harness.publish(message)
+    assert harness.deliveries() == [Delivery(tag, 1, False, "", "q", b"x", message.properties, 1)]
 
 
-def test_prefetch_limits_what_is_unsettled_and_settling_brings_the_next(desk: Desk) -> None:
-    filled(desk, 4)
-    desk.engine.qos(desk.channel, 2)
-    desk.consume()
-    assert desk.bodies() == [b"1", b"2"]
-    desk.ack(1)
-    assert desk.bodies() == [b"3"]
+def test_prefetch_limits_what_is_unsettled_and_settling_brings_the_next(
+    harness: EngineHarness,
+) -> None:
+    filled(harness, 4)
+    harness.engine.consuming.qos(harness.channel, 2)
+    harness.consume()
+    assert harness.bodies() == [b"1", b"2"]
+    harness.ack(1)
+    assert harness.bodies() == [b"3"]
 
 
-def test_prefetch_counts_only_for_consumers_started_after_it(desk: Desk) -> None:
-    desk.queue()
-    desk.consume()
-    desk.engine.qos(desk.channel, 1)
-    desk.publish(a_message(), a_message(), a_message())
-    assert len(desk.deliveries()) == 3
+def test_prefetch_counts_only_for_consumers_started_after_it(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.consume()
+    harness.engine.consuming.qos(harness.channel, 1)
+    harness.publish(a_message(), a_message(), a_message())
+    assert len(harness.deliveries()) == 3
 
 
-def test_prefetch_is_each_consumers_own(desk: Desk) -> None:
-    desk.engine.qos(desk.channel, 1)
-    desk.queue()
-    first, second = desk.consume(), desk.consume()
-    desk.publish(a_message(), a_message(), a_message())
-    assert [delivery.consumer_tag for delivery in desk.deliveries()] == [first, second]
-    assert desk.stats().ready == 1
+def test_prefetch_is_each_consumers_own(harness: EngineHarness) -> None:
+    harness.engine.consuming.qos(harness.channel, 1)
+    harness.queue()
+    first, second = harness.consume(), harness.consume()
+    harness.publish(a_message(), a_message(), a_message())
+    assert [delivery.consumer_tag for delivery in harness.deliveries()] == [first, second]
+    assert harness.stats().ready == 1
 
 
-def test_consumers_take_turns_and_full_ones_are_passed_over(desk: Desk) -> None:
-    desk.queue()
-    desk.engine.qos(desk.channel, 1)
-    narrow = desk.consume()
-    desk.engine.qos(desk.channel, 0)
-    wide = desk.consume()
-    desk.publish(*(a_message() for _ in range(4)))
-    assert [d.consumer_tag for d in desk.deliveries()] == [narrow, wide, wide, wide]
+def test_consumers_take_turns_and_full_ones_are_passed_over(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.engine.consuming.qos(harness.channel, 1)
+    narrow = harness.consume()
+    harness.engine.consuming.qos(harness.channel, 0)
+    wide = harness.consume()
+    harness.publish(*(a_message() for _ in range(4)))
+    assert [d.consumer_tag for d in harness.deliveries()] == [narrow, wide, wide, wide]
 
 
-def test_the_consumer_of_higher_priority_comes_first_while_it_can(desk: Desk) -> None:
-    desk.queue()
-    desk.engine.qos(desk.channel, 1)
-    low = desk.consume()
-    high = desk.consume(arguments={"x-priority": 5})
-    desk.publish(a_message(), a_message())
-    assert [d.consumer_tag for d in desk.deliveries()] == [high, low]
+def test_the_consumer_of_higher_priority_comes_first_while_it_can(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.engine.consuming.qos(harness.channel, 1)
+    low = harness.consume()
+    high = harness.consume(arguments={"x-priority": 5})
+    harness.publish(a_message(), a_message())
+    assert [d.consumer_tag for d in harness.deliveries()] == [high, low]
 
 
-def test_no_ack_settles_at_once_and_knows_no_prefetch(desk: Desk) -> None:
-    filled(desk, 3)
-    desk.engine.qos(desk.channel, 1)
-    desk.consume(no_ack=True)
-    assert len(desk.deliveries()) == 3
-    assert (desk.stats().in_flight, desk.stats().ack_count) == (0, 3)
-    assert desk.engine.next_deadline() is None
+def test_no_ack_settles_at_once_and_knows_no_prefetch(harness: EngineHarness) -> None:
+    filled(harness, 3)
+    harness.engine.consuming.qos(harness.channel, 1)
+    harness.consume(no_ack=True)
+    assert len(harness.deliveries()) == 3
+    assert (harness.stats().in_flight, harness.stats().ack_count) == (0, 3)
+    assert harness.engine.next_deadline() is None
     with pytest.raises(ReplyError, match="unknown delivery tag 1"):
-        desk.ack(1)
+        harness.ack(1)
 
 
-def test_an_exclusive_consumer_shuts_others_out_and_the_reverse(desk: Desk) -> None:
-    desk.queue()
-    tag = desk.consume(exclusive=True)
+def test_an_exclusive_consumer_shuts_others_out_and_the_reverse(harness: EngineHarness) -> None:
+    harness.queue()
+    tag = harness.consume(exclusive=True)
     with pytest.raises(ReplyError, match=r"^403 .*queue 'q' in vhost '/' in exclusive use"):
-        desk.consume()
-    desk.engine.cancel(desk.channel, tag, desk.now)
-    desk.consume()
+        harness.consume()
+    harness.engine.consuming.cancel(harness.channel, tag, harness.now)
+    harness.consume()
     with pytest.raises(ReplyError, match=r"^403 "):
-        desk.consume(exclusive=True)
+        harness.consume(exclusive=True)
 
 
-def test_a_consumer_tag_in_use_costs_the_connection(desk: Desk) -> None:
-    desk.queue()
-    desk.consume(consumer_tag="c")
+def test_a_consumer_tag_in_use_costs_the_connection(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.consume(consumer_tag="c")
     with pytest.raises(ReplyError, match=r"^530 .*attempt to reuse consumer tag 'c'") as refusal:
-        desk.consume(consumer_tag="c")
+        harness.consume(consumer_tag="c")
     assert refusal.value.scope == "connection"
 
 
-def test_the_single_active_consumer_is_followed_by_the_next(desk: Desk) -> None:
-    desk.queue(single_active_consumer=True)
-    first, second = desk.consume(), desk.consume()
-    desk.publish(a_message(), a_message())
-    assert {d.consumer_tag for d in desk.deliveries()} == {first}
-    desk.engine.cancel(desk.channel, first, desk.now)
-    desk.publish(a_message())
-    assert [d.consumer_tag for d in desk.deliveries()] == [second]
+def test_the_single_active_consumer_is_followed_by_the_next(harness: EngineHarness) -> None:
+    harness.queue(single_active_consumer=True)
+    first, second = harness.consume(), harness.consume()
+    harness.publish(a_message(), a_message())
+    assert {d.consumer_tag for d in harness.deliveries()} == {first}
+    harness.engine.consuming.cancel(harness.channel, first, harness.now)
+    harness.publish(a_message())
+    assert [d.consumer_tag for d in harness.deliveries()] == [second]
 
 
-def test_get_takes_the_head_and_tells_how_many_are_left(desk: Desk) -> None:
-    filled(desk, 3)
-    got = desk.engine.get(desk.channel, "q", desk.now)
+def test_get_takes_the_head_and_tells_how_many_are_left(harness: EngineHarness) -> None:
+    filled(harness, 3)
+    got = harness.engine.consuming.get(harness.channel, "q", harness.now)
     assert got is not None
     delivery, left = got
     assert (delivery.body, delivery.delivery_tag, delivery.consumer_tag, left) == (b"1", 1, "", 2)
 
 
-def test_get_from_an_empty_queue_is_none(desk: Desk) -> None:
-    desk.queue()
-    assert desk.get() is None
+def test_get_from_an_empty_queue_is_none(harness: EngineHarness) -> None:
+    harness.queue()
+    assert harness.get() is None
 
 
-def test_ack_multiple_settles_all_up_to_the_tag(desk: Desk) -> None:
-    filled(desk, 4)
-    desk.consume()
-    desk.ack(3, multiple=True)
-    assert (desk.stats().in_flight, desk.stats().ack_count) == (1, 3)
-    desk.ack(0, multiple=True)
-    assert desk.stats().in_flight == 0
+def test_ack_multiple_settles_all_up_to_the_tag(harness: EngineHarness) -> None:
+    filled(harness, 4)
+    harness.consume()
+    harness.ack(3, multiple=True)
+    assert (harness.stats().in_flight, harness.stats().ack_count) == (1, 3)
+    harness.ack(0, multiple=True)
+    assert harness.stats().in_flight == 0
 
 
 @pytest.mark.parametrize("tag", [0, 2, 99])
-def test_a_tag_never_issued_is_refused_and_settles_nothing(desk: Desk, tag: int) -> None:
-    filled(desk, 1)
-    desk.consume()
+def test_a_tag_never_issued_is_refused_and_settles_nothing(
+    harness: EngineHarness, tag: int
+) -> None:
+    filled(harness, 1)
+    harness.consume()
     for multiple in (False, bool(tag)):
         with pytest.raises(
             ReplyError, match=rf"^406 PRECONDITION_FAILED - unknown delivery tag {tag}$"
         ):
-            desk.ack(tag, multiple=multiple)
-    assert desk.stats().in_flight == 1
+            harness.ack(tag, multiple=multiple)
+    assert harness.stats().in_flight == 1
 
 
-def test_settling_twice_is_refused(desk: Desk) -> None:
-    filled(desk, 1)
-    desk.consume()
-    desk.ack(1)
+def test_settling_twice_is_refused(harness: EngineHarness) -> None:
+    filled(harness, 1)
+    harness.consume()
+    harness.ack(1)
     with pytest.raises(ReplyError, match="unknown delivery tag 1"):
-        desk.nack(1)
+        harness.nack(1)
 
 
-def test_a_tag_of_another_channel_is_unknown(desk: Desk) -> None:
-    filled(desk, 1)
-    desk.consume(channel=desk.another_channel())
+def test_a_tag_of_another_channel_is_unknown(harness: EngineHarness) -> None:
+    filled(harness, 1)
+    harness.consume(channel=harness.another_channel())
     with pytest.raises(ReplyError, match="unknown delivery tag 1"):
-        desk.ack(1)
+        harness.ack(1)
 
 
-def test_a_requeued_message_goes_back_to_its_place_marked_redelivered(desk: Desk) -> None:
-    filled(desk, 4)
+def test_a_requeued_message_goes_back_to_its_place_marked_redelivered(
+    harness: EngineHarness,
+) -> None:
+    filled(harness, 4)
     for _ in range(3):
-        desk.get()
-    desk.nack(2)
-    desk.nack(1)
-    desk.nack(3)
-    back = [desk.get() for _ in range(4)]
+        harness.get()
+    harness.nack(2)
+    harness.nack(1)
+    harness.nack(3)
+    back = [harness.get() for _ in range(4)]
     assert [(d.body, d.redelivered, d.attempts) for d in back if d] == [
         (b"1", True, 2),
         (b"2", True, 2),
@@ -180,281 +187,297 @@ def test_a_requeued_message_goes_back_to_its_place_marked_redelivered(desk: Desk
     ]
 
 
-def test_reject_without_requeue_drops_where_there_is_no_dead_letter_exchange(desk: Desk) -> None:
-    filled(desk, 1)
-    desk.get()
-    desk.nack(1, requeue=False)
-    assert (desk.stats().drop_count, desk.drain()) == (1, [])
+def test_reject_without_requeue_drops_where_there_is_no_dead_letter_exchange(
+    harness: EngineHarness,
+) -> None:
+    filled(harness, 1)
+    harness.get()
+    harness.nack(1, requeue=False)
+    assert (harness.stats().drop_count, harness.drain()) == (1, [])
 
 
-def test_recover_requeues_everything_in_order(desk: Desk) -> None:
-    filled(desk, 3)
+def test_recover_requeues_everything_in_order(harness: EngineHarness) -> None:
+    filled(harness, 3)
     for _ in range(3):
-        desk.get()
-    desk.engine.recover(desk.channel, desk.now)
-    assert desk.drain() == numbered(3)
+        harness.get()
+    harness.engine.consuming.recover(harness.channel, harness.now)
+    assert harness.drain() == numbered(3)
 
 
-def test_a_closed_channel_gives_everything_back_in_order_at_once(desk: Desk) -> None:
-    filled(desk, 5)
-    other = desk.another_channel()
-    desk.consume(channel=other)
-    desk.take()
-    desk.engine.close_channel(other, desk.now)
-    assert desk.stats().ready == 5
-    delivery = desk.get()
+def test_a_closed_channel_gives_everything_back_in_order_at_once(harness: EngineHarness) -> None:
+    filled(harness, 5)
+    other = harness.another_channel()
+    harness.consume(channel=other)
+    harness.take()
+    harness.engine.close_channel(other, harness.now)
+    assert harness.stats().ready == 5
+    delivery = harness.get()
     assert delivery is not None
     assert (delivery.body, delivery.redelivered) == (b"1", True)
-    assert desk.drain() == numbered(5)[1:]
+    assert harness.drain() == numbered(5)[1:]
 
 
-def test_a_closed_connection_gives_everything_to_the_consumers_that_are_left(desk: Desk) -> None:
-    desk.queue()
-    other = desk.engine.open_connection("/")
-    desk.consume(channel=desk.engine.open_channel(other))
-    desk.publish(*(a_message(body=body) for body in numbered(3)))
-    desk.take()
-    mine = desk.consume()
-    desk.engine.close_connection(other, desk.now)
-    assert [(d.consumer_tag, d.body) for d in desk.deliveries()] == [
+def test_a_closed_connection_gives_everything_to_the_consumers_that_are_left(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
+    other = harness.engine.open_connection("/")
+    harness.consume(channel=harness.engine.open_channel(other))
+    harness.publish(*(a_message(body=body) for body in numbered(3)))
+    harness.take()
+    mine = harness.consume()
+    harness.engine.close_connection(other, harness.now)
+    assert [(d.consumer_tag, d.body) for d in harness.deliveries()] == [
         (mine, body) for body in numbered(3)
     ]
 
 
-def test_a_cancelled_consumer_gets_nothing_more_and_may_still_settle(desk: Desk) -> None:
-    desk.queue()
-    tag = desk.consume()
-    desk.publish(a_message())
-    desk.engine.cancel(desk.channel, tag, desk.now)
-    desk.engine.cancel(desk.channel, "unknown", desk.now)
-    desk.publish(a_message())
-    assert len(desk.deliveries()) == 1
-    desk.ack(1)
-    assert (desk.stats().ready, desk.stats().in_flight) == (1, 0)
+def test_a_cancelled_consumer_gets_nothing_more_and_may_still_settle(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
+    tag = harness.consume()
+    harness.publish(a_message())
+    harness.engine.consuming.cancel(harness.channel, tag, harness.now)
+    harness.engine.consuming.cancel(harness.channel, "unknown", harness.now)
+    harness.publish(a_message())
+    assert len(harness.deliveries()) == 1
+    harness.ack(1)
+    assert (harness.stats().ready, harness.stats().in_flight) == (1, 0)
 
 
-def test_a_delivery_comes_before_the_confirm_of_its_publish(desk: Desk) -> None:
-    desk.queue()
-    desk.consume()
-    desk.publish(a_message())
-    assert [type(effect).__name__ for effect in desk.take()] == ["Deliver", "Confirm"]
+def test_a_delivery_comes_before_the_confirm_of_its_publish(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.consume()
+    harness.publish(a_message())
+    assert [type(effect).__name__ for effect in harness.take()] == ["Deliver", "Confirm"]
 
 
-def test_priorities_come_highest_first_and_in_order_within_one(desk: Desk) -> None:
-    desk.queue(max_priority=5)
+def test_priorities_come_highest_first_and_in_order_within_one(harness: EngineHarness) -> None:
+    harness.queue(max_priority=5)
     for body, priority in ((b"a", None), (b"b", 9), (b"c", 3), (b"d", 5), (b"e", 0)):
-        desk.publish(a_message(body=body, priority=priority))
-    head = desk.get()
+        harness.publish(a_message(body=body, priority=priority))
+    head = harness.get()
     assert head is not None
-    desk.nack(head.delivery_tag)
-    assert desk.drain() == [b"b", b"d", b"c", b"a", b"e"]
+    harness.nack(head.delivery_tag)
+    assert harness.drain() == [b"b", b"d", b"c", b"a", b"e"]
 
 
 # --------------------------------------------------------------------- time in flight
 
 
 def test_a_delivery_not_settled_in_time_goes_to_the_tail_and_its_consumer_hears(
-    desk: Desk,
+    harness: EngineHarness,
 ) -> None:
-    filled(desk, 2)
-    desk.engine.qos(desk.channel, 1)
-    tag = desk.consume()
-    assert desk.bodies() == [b"1"]
-    assert desk.engine.next_deadline() == desk.now + 60.0
-    desk.advance(59.9)
-    assert desk.take() == []
-    desk.advance(0.1)
-    notice, deliver = desk.take()
+    filled(harness, 2)
+    harness.engine.consuming.qos(harness.channel, 1)
+    tag = harness.consume()
+    assert harness.bodies() == [b"1"]
+    assert harness.engine.next_deadline() == harness.now + 60.0
+    harness.advance(59.9)
+    assert harness.take() == []
+    harness.advance(0.1)
+    notice, deliver = harness.take()
     assert (type(notice).__name__, notice) == (
         "MessageTimedOut",
-        type(notice)(desk.channel, tag, 1),  # type: ignore[call-arg, arg-type]
+        type(notice)(harness.channel, tag, 1),  # type: ignore[call-arg, arg-type]
     )
     assert isinstance(deliver, Deliver)
     assert deliver.delivery.body == b"2"
-    desk.ack(2)
-    (again,) = desk.deliveries()
+    harness.ack(2)
+    (again,) = harness.deliveries()
     assert (again.body, again.redelivered, again.attempts) == (b"1", True, 2)
-    assert (desk.stats().timeout_count, desk.stats().requeue_count) == (1, 0)
+    assert (harness.stats().timeout_count, harness.stats().requeue_count) == (1, 0)
 
 
-def test_a_late_settlement_of_a_timed_out_delivery_is_ignored_and_counted(desk: Desk) -> None:
-    filled(desk, 1)
-    desk.get()
-    desk.advance(60.0)
-    desk.ack(1)
-    assert desk.engine.late_settles == 1
-    assert desk.stats().ready == 1
+def test_a_late_settlement_of_a_timed_out_delivery_is_ignored_and_counted(
+    harness: EngineHarness,
+) -> None:
+    filled(harness, 1)
+    harness.get()
+    harness.advance(60.0)
+    harness.ack(1)
+    assert harness.engine.late_settles == 1
+    assert harness.stats().ready == 1
     with pytest.raises(ReplyError, match="unknown delivery tag 1"):
-        desk.ack(1)
+        harness.ack(1)
 
 
-def test_a_late_ack_of_many_still_settles_those_in_flight(desk: Desk) -> None:
-    filled(desk, 3, message_timeout=1000)
-    desk.get()
-    desk.advance(0.5)
-    desk.get()
-    desk.engine.touch(desk.channel, 1, desk.now)
-    desk.advance(0.7)  # neither
-    desk.engine.touch(desk.channel, 1, desk.now)
-    desk.advance(0.3)  # the second is due
-    assert desk.stats().timeout_count == 1
-    desk.ack(2, multiple=True)
-    assert (desk.stats().in_flight, desk.stats().ack_count) == (0, 1)
+def test_a_late_ack_of_many_still_settles_those_in_flight(harness: EngineHarness) -> None:
+    filled(harness, 3, message_timeout=1000)
+    harness.get()
+    harness.advance(0.5)
+    harness.get()
+    harness.engine.consuming.touch(harness.channel, 1, harness.now)
+    harness.advance(0.7)  # neither
+    harness.engine.consuming.touch(harness.channel, 1, harness.now)
+    harness.advance(0.3)  # the second is due
+    assert harness.stats().timeout_count == 1
+    harness.ack(2, multiple=True)
+    assert (harness.stats().in_flight, harness.stats().ack_count) == (0, 1)
 
 
 @pytest.mark.parametrize(("milliseconds", "deadline"), [(250, 0.25), (0, None)])
 def test_the_queue_says_how_long_a_delivery_may_take(
-    desk: Desk, milliseconds: int, deadline: float | None
+    harness: EngineHarness, milliseconds: int, deadline: float | None
 ) -> None:
-    filled(desk, 1, message_timeout=milliseconds)
-    desk.get()
-    due = desk.engine.next_deadline()
-    assert (None if due is None else due - desk.now) == deadline
+    filled(harness, 1, message_timeout=milliseconds)
+    harness.get()
+    due = harness.engine.next_deadline()
+    assert (None if due is None else due - harness.now) == deadline
 
 
 def test_touch_extends_but_never_past_the_most_from_delivery() -> None:
-    desk = Desk(message_timeout=60.0, max_message_timeout=100.0)
-    filled(desk, 1)
-    desk.get()
-    desk.advance(30.0)
-    assert desk.engine.touch(desk.channel, 1, desk.now) == 60.0
-    desk.advance(50.0)
-    assert desk.engine.touch(desk.channel, 1, desk.now) == 20.0
-    desk.advance(20.0)
-    assert desk.stats().timeout_count == 1
+    harness = EngineHarness(message_timeout=60.0, max_message_timeout=100.0)
+    filled(harness, 1)
+    harness.get()
+    harness.advance(30.0)
+    assert harness.engine.consuming.touch(harness.channel, 1, harness.now) == Done(60.0)
+    harness.advance(50.0)
+    assert harness.engine.consuming.touch(harness.channel, 1, harness.now) == Done(20.0)
+    harness.advance(20.0)
+    assert harness.stats().timeout_count == 1
 
 
-def test_a_consumer_timeout_closes_the_channel_as_rabbitmq_does(desk: Desk) -> None:
-    filled(desk, 2, consumer_timeout=1000)
-    desk.consume()
-    desk.take()
-    desk.advance(1.0)
-    (closed,) = desk.take()
+def test_a_consumer_timeout_closes_the_channel_as_rabbitmq_does(harness: EngineHarness) -> None:
+    filled(harness, 2, consumer_timeout=1000)
+    harness.consume()
+    harness.take()
+    harness.advance(1.0)
+    (closed,) = harness.take()
     assert isinstance(closed, CloseChannel)
-    assert (closed.channel, closed.reply_code) == (desk.channel, 406)
-    told = f"delivery acknowledgement on channel {desk.channel} timed out. Timeout value used: 1000"
+    assert (closed.channel, closed.reply_code) == (harness.channel, 406)
+    told = (
+        f"delivery acknowledgement on channel {harness.channel} timed out. Timeout value used: 1000"
+    )
     assert told in closed.reply_text
-    assert (desk.stats().ready, desk.stats().in_flight, desk.stats().consumers) == (2, 0, 0)
+    assert (harness.stats().ready, harness.stats().in_flight, harness.stats().consumers) == (
+        2,
+        0,
+        0,
+    )
 
 
-def test_deadlines_of_settled_deliveries_are_forgotten(desk: Desk) -> None:
-    filled(desk, 2)
-    desk.get()
-    desk.advance(10.0)
-    desk.get()
-    desk.ack(1)
-    assert desk.engine.next_deadline() == desk.now + 60.0
-    desk.ack(2)
-    assert desk.engine.next_deadline() is None
+def test_deadlines_of_settled_deliveries_are_forgotten(harness: EngineHarness) -> None:
+    filled(harness, 2)
+    harness.get()
+    harness.advance(10.0)
+    harness.get()
+    harness.ack(1)
+    assert harness.engine.next_deadline() == harness.now + 60.0
+    harness.ack(2)
+    assert harness.engine.next_deadline() is None
 
 
 # --------------------------------------------------------------------- deferred
 
 
-def test_a_deferred_message_comes_back_at_its_time_to_the_tail(desk: Desk) -> None:
-    filled(desk, 2)
-    desk.get()
-    desk.nack(1, delay=5.0)
-    assert (desk.stats().deferred, desk.stats().ready, desk.stats().in_flight) == (1, 1, 0)
-    assert desk.engine.next_deadline() == desk.now + 5.0
-    desk.advance(4.9)
-    assert desk.stats().deferred == 1
-    desk.advance(0.1)
-    assert desk.drain() == [b"2", b"1"]
+def test_a_deferred_message_comes_back_at_its_time_to_the_tail(harness: EngineHarness) -> None:
+    filled(harness, 2)
+    harness.get()
+    harness.nack(1, delay=5.0)
+    assert (harness.stats().deferred, harness.stats().ready, harness.stats().in_flight) == (1, 1, 0)
+    assert harness.engine.next_deadline() == harness.now + 5.0
+    harness.advance(4.9)
+    assert harness.stats().deferred == 1
+    harness.advance(0.1)
+    assert harness.drain() == [b"2", b"1"]
 
 
-def test_a_deferred_message_frees_prefetch_and_is_redelivered(desk: Desk) -> None:
-    filled(desk, 2)
-    desk.engine.qos(desk.channel, 1)
-    desk.consume()
-    desk.take()
-    desk.nack(1, delay=1.0)
-    assert desk.bodies() == [b"2"]
-    desk.ack(2)
-    desk.advance(1.0)
-    (back,) = desk.deliveries()
+def test_a_deferred_message_frees_prefetch_and_is_redelivered(harness: EngineHarness) -> None:
+    filled(harness, 2)
+    harness.engine.consuming.qos(harness.channel, 1)
+    harness.consume()
+    harness.take()
+    harness.nack(1, delay=1.0)
+    assert harness.bodies() == [b"2"]
+    harness.ack(2)
+    harness.advance(1.0)
+    (back,) = harness.deliveries()
     assert (back.body, back.redelivered, back.attempts) == (b"1", True, 2)
 
 
 def test_a_delay_beyond_the_most_is_cut() -> None:
-    desk = Desk(max_requeue_timeout=10.0)
-    filled(desk, 1)
-    desk.get()
-    desk.nack(1, delay=1e9)
-    assert desk.engine.next_deadline() == desk.now + 10.0
+    harness = EngineHarness(max_requeue_timeout=10.0)
+    filled(harness, 1)
+    harness.get()
+    harness.nack(1, delay=1e9)
+    assert harness.engine.next_deadline() == harness.now + 10.0
 
 
-def test_a_deferred_message_survives_its_connection(desk: Desk) -> None:
-    filled(desk, 1)
-    desk.get()
-    desk.nack(1, delay=1.0)
-    desk.engine.close_connection(desk.connection, desk.now)
-    desk.advance(1.0)
-    assert desk.stats().ready == 1
+def test_a_deferred_message_survives_its_connection(harness: EngineHarness) -> None:
+    filled(harness, 1)
+    harness.get()
+    harness.nack(1, delay=1.0)
+    harness.engine.close_connection(harness.connection, harness.now)
+    harness.advance(1.0)
+    assert harness.stats().ready == 1
 
 
 # --------------------------------------------------------------------- long queues
 
 
-def test_a_consumer_without_limit_at_a_long_queue_is_served_in_steps(desk: Desk) -> None:
+def test_a_consumer_without_limit_at_a_long_queue_is_served_in_steps(
+    harness: EngineHarness,
+) -> None:
     """unlimited is unlimited, but others have their turn in between."""
-    desk.queue()
-    desk.queue("other")
-    desk.publish(*(a_message(body=b"%d" % n) for n in range(2_500)))
-    desk.take()
-    desk.consume()
-    assert len(desk.deliveries()) == 1_000
-    assert desk.engine.is_unfinished
-    desk.consume("other")
-    desk.publish(a_message("other", b"in between"))
-    assert desk.bodies() == [b"in between"]
-    desk.ack(500, multiple=True)
-    assert desk.deliveries() == []  # not by the back door either
-    desk.engine.proceed(desk.now)
-    assert len(desk.deliveries()) == 1_000
-    desk.publish(a_message(body=b"last"))
-    desk.engine.tick(desk.now)
-    rest = desk.bodies()
+    harness.queue()
+    harness.queue("other")
+    harness.publish(*(a_message(body=b"%d" % n) for n in range(2_500)))
+    harness.take()
+    harness.consume()
+    assert len(harness.deliveries()) == 1_000
+    assert harness.engine.is_unfinished
+    harness.consume("other")
+    harness.publish(a_message("other", b"in between"))
+    assert harness.bodies() == [b"in between"]
+    harness.ack(500, multiple=True)
+    assert harness.deliveries() == []  # not by the back door either
+    harness.engine.proceed(harness.now)
+    assert len(harness.deliveries()) == 1_000
+    harness.publish(a_message(body=b"last"))
+    harness.engine.tick(harness.now)
+    rest = harness.bodies()
     assert (rest[0], rest[-1], len(rest)) == (b"2000", b"last", 501)
-    assert not desk.engine.is_unfinished
+    assert not harness.engine.is_unfinished
 
 
-def test_an_unfinished_queue_may_be_deleted_paused_or_left(desk: Desk) -> None:
+def test_an_unfinished_queue_may_be_deleted_paused_or_left(harness: EngineHarness) -> None:
     for end in ("delete", "pause", "cancel", "purge"):
-        desk.queue()
-        desk.publish(*(a_message() for _ in range(1_500)))
-        tag = desk.consume()
-        desk.take()
+        harness.queue()
+        harness.publish(*(a_message() for _ in range(1_500)))
+        tag = harness.consume()
+        harness.take()
         if end == "delete":
-            desk.engine.delete_queue(desk.channel, "q")
+            harness.engine.topology.delete_queue(harness.channel, "q")
         elif end == "pause":
-            desk.engine.pause_queue("/", "q")
+            harness.engine.admin.pause_queue("/", "q")
         elif end == "cancel":
-            desk.engine.cancel(desk.channel, tag, desk.now)
+            harness.engine.consuming.cancel(harness.channel, tag, harness.now)
         else:
-            desk.engine.purge_queue(desk.channel, "q")
-        desk.take()
-        desk.engine.proceed(desk.now)
-        assert desk.deliveries() == []
-        desk.engine.delete_queue(desk.channel, "q")
-        desk.take()
+            harness.engine.topology.purge_queue(harness.channel, "q")
+        harness.take()
+        harness.engine.proceed(harness.now)
+        assert harness.deliveries() == []
+        harness.engine.topology.delete_queue(harness.channel, "q")
+        harness.take()
 
 
-def test_recover_without_requeue_is_not_implemented(desk: Desk) -> None:
+def test_recover_without_requeue_is_not_implemented(harness: EngineHarness) -> None:
     """540, as RabbitMQ."""
     with pytest.raises(ReplyError) as refused:
-        desk.engine.recover(desk.channel, desk.now, requeue=False)
+        harness.engine.consuming.recover(harness.channel, harness.now, requeue=False)
     assert (refused.value.reply_code, refused.value.scope) == (540, "connection")
 
 
-def test_settling_many_at_once_costs_as_many_as_there_are(desk: Desk) -> None:
+def test_settling_many_at_once_costs_as_many_as_there_are(harness: EngineHarness) -> None:
     """However many were settled before them: a walk over the keys of a dict would not."""
-    filled(desk, 6)
+    filled(harness, 6)
     for _ in range(6):
-        desk.get()
-    desk.ack(2, multiple=True)
-    desk.ack(4)
-    desk.ack(5, multiple=True)
-    assert (desk.stats().ack_count, desk.stats().in_flight) == (5, 1)
-    desk.ack(0, multiple=True)
-    assert desk.stats().in_flight == 0
+        harness.get()
+    harness.ack(2, multiple=True)
+    harness.ack(4)
+    harness.ack(5, multiple=True)
+    assert (harness.stats().ack_count, harness.stats().in_flight) == (5, 1)
+    harness.ack(0, multiple=True)
+    assert harness.stats().in_flight == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_client.core.scan import ScanPolicy, ScanSettings, ideal_pool_size
-from tests.support.builders import Desk, a_message
+from tests.support.builders import EngineHarness, a_message
 
 
 def test_the_defaults_are_nsqs() -> None:
@@ -78,74 +78,76 @@ def test_after_a_selection_that_was_clean_it_waits_for_the_next_interval() -> No
 # --------------------------------------------------------------------- what is chosen
 
 
-def due_queues(desk: Desk, count: int) -> None:
+def due_queues(harness: EngineHarness, count: int) -> None:
     """`count` queues with a deferred message each, the last due first, and as many idle ones."""
     for n in range(count):
-        desk.queue(f"q{n}")
-        desk.queue(f"idle{n}")
+        harness.queue(f"q{n}")
+        harness.queue(f"idle{n}")
         delay = (count - n) * 10
-        desk.publish(a_message(f"q{n}", headers={"x-delay": delay}))
-    desk.now += count * 0.01
-    desk.take()
+        harness.publish(a_message(f"q{n}", headers={"x-delay": delay}))
+    harness.now += count * 0.01
+    harness.take()
 
 
-def test_a_scan_chooses_those_that_are_due_longest_overdue_first_each_once(desk: Desk) -> None:
+def test_a_scan_chooses_those_that_are_due_longest_overdue_first_each_once(
+    harness: EngineHarness,
+) -> None:
     """never one that has nothing due."""
-    due_queues(desk, 5)
-    desk.now -= 0.01  # the first is not due
-    assert desk.engine.scan(desk.now, 3) == (3, 3)
-    assert [name for name in "01234" if desk.stats(f"q{name}").ready] == ["2", "3", "4"]
-    assert desk.engine.scan(desk.now, 3) == (1, 1)
-    assert desk.engine.scan(desk.now, 3) == (0, 0)
-    assert desk.engine.next_deadline() == pytest.approx(desk.now + 0.01)
+    due_queues(harness, 5)
+    harness.now -= 0.01  # the first is not due
+    assert harness.engine.scan(harness.now, 3) == (3, 3)
+    assert [name for name in "01234" if harness.stats(f"q{name}").ready] == ["2", "3", "4"]
+    assert harness.engine.scan(harness.now, 3) == (1, 1)
+    assert harness.engine.scan(harness.now, 3) == (0, 0)
+    assert harness.engine.next_deadline() == pytest.approx(harness.now + 0.01)
 
 
-def test_what_was_settled_in_time_does_not_use_up_a_selection(desk: Desk) -> None:
-    desk.queue()
-    desk.publish(*(a_message() for _ in range(40)))
+def test_what_was_settled_in_time_does_not_use_up_a_selection(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.publish(*(a_message() for _ in range(40)))
     for n in range(40):
-        channel = desk.another_channel()
-        desk.engine.get(channel, "q", desk.now)
+        channel = harness.another_channel()
+        harness.engine.consuming.get(channel, "q", harness.now)
         if n < 39:
-            desk.engine.ack(channel, 1, desk.now)
-    desk.now += 60.0
-    assert desk.engine.scan(desk.now, 20) == (1, 1)
-    assert desk.stats().timeout_count == 1
+            harness.engine.consuming.ack(channel, 1, harness.now)
+    harness.now += 60.0
+    assert harness.engine.scan(harness.now, 20) == (1, 1)
+    assert harness.stats().timeout_count == 1
 
 
-def test_one_queue_with_very_much_due_is_handled_in_parts(desk: Desk) -> None:
-    desk.queue()
-    desk.publish(*(a_message() for _ in range(2_500)))
+def test_one_queue_with_very_much_due_is_handled_in_parts(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.publish(*(a_message() for _ in range(2_500)))
     for _ in range(2_500):
-        desk.get()
-    desk.now += 60.0
+        harness.get()
+    harness.now += 60.0
     counts = []
-    while desk.engine.scan(desk.now, 20)[1]:
-        counts.append(desk.stats().timeout_count)
+    while harness.engine.scan(harness.now, 20)[1]:
+        counts.append(harness.stats().timeout_count)
     assert counts == [1_000, 2_000, 2_500]
 
 
-def test_timeouts_of_many_channels_are_all_found(desk: Desk) -> None:
+def test_timeouts_of_many_channels_are_all_found(harness: EngineHarness) -> None:
     """nsq's TestInFlightWorker, 250 messages."""
-    desk.queue()
+    harness.queue()
     ids = [b"%d" % number for number in range(250)]
-    desk.publish(*(a_message(body=id) for id in ids))
+    harness.publish(*(a_message(body=id) for id in ids))
     for _ in range(25):
-        channel = desk.another_channel()
+        channel = harness.another_channel()
         for _ in range(10):
-            desk.engine.get(channel, "q", desk.now)
-    desk.now += 60.0
-    while desk.engine.scan(desk.now, 20)[0]:
+            harness.engine.consuming.get(channel, "q", harness.now)
+    harness.now += 60.0
+    while harness.engine.scan(harness.now, 20)[0]:
         pass
-    stats = desk.stats()
+    stats = harness.stats()
     assert (stats.timeout_count, stats.requeue_count, stats.ready) == (250, 0, 250)
-    again = [desk.get() for _ in ids]
+    again = [harness.get() for _ in ids]
     assert sorted((each.body, each.attempts) for each in again if each is not None) == sorted(
         (id, 2) for id in ids
     )
 
 
-def test_a_deleted_queue_is_not_dirty(desk: Desk) -> None:
-    due_queues(desk, 2)
-    desk.engine.delete_queue(desk.channel, "q0")
-    assert desk.engine.scan(desk.now, 20) == (1, 1)
+def test_a_deleted_queue_is_not_dirty(harness: EngineHarness) -> None:
+    due_queues(harness, 2)
+    harness.engine.topology.delete_queue(harness.channel, "q0")
+    assert harness.engine.scan(harness.now, 20) == (1, 1)

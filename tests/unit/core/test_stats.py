@@ -7,55 +7,59 @@ import random
 import pytest
 
 from broker_client.core.latency import NO_LATENCY, LatencyWindow
-from tests.support.builders import Desk, a_message
+from tests.support.builders import EngineHarness, a_message
 
 
-def test_a_queue_counts_first_puts_only_and_knows_its_bytes(desk: Desk) -> None:
+def test_a_queue_counts_first_puts_only_and_knows_its_bytes(harness: EngineHarness) -> None:
     """requeues and time-outs are no new messages."""
-    desk.queue()
-    desk.publish(a_message(body=b"12345"), a_message(body=b"678"))
-    desk.get()
-    desk.nack(1)
-    desk.get()
-    desk.advance(60.0)
-    desk.get()
-    stats = desk.stats()
+    harness.queue()
+    harness.publish(a_message(body=b"12345"), a_message(body=b"678"))
+    harness.get()
+    harness.nack(1)
+    harness.get()
+    harness.advance(60.0)
+    harness.get()
+    stats = harness.stats()
     assert (stats.message_count, stats.message_bytes) == (2, 8)
     assert (stats.requeue_count, stats.timeout_count, stats.deliver_count) == (1, 1, 3)
     assert (stats.ready, stats.in_flight, stats.deferred) == (1, 1, 0)
 
 
-def test_a_consumer_counts_what_it_did(desk: Desk) -> None:
-    desk.queue()
-    desk.engine.qos(desk.channel, 10)
-    began = desk.now
-    tag = desk.consume(arguments={"x-priority": 3})
-    desk.publish(*(a_message() for _ in range(6)))
-    desk.ack(1)
-    desk.nack(2, delay=100.0)
-    desk.nack(3, requeue=False)
-    desk.engine.finish(desk.channel, 4, desk.now)
-    desk.advance(60.0)
-    (consumer,) = desk.stats().consumer_stats
-    assert (consumer.consumer_tag, consumer.channel, consumer.since) == (tag, desk.channel, began)
+def test_a_consumer_counts_what_it_did(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.engine.consuming.qos(harness.channel, 10)
+    began = harness.now
+    tag = harness.consume(arguments={"x-priority": 3})
+    harness.publish(*(a_message() for _ in range(6)))
+    harness.ack(1)
+    harness.nack(2, delay=100.0)
+    harness.nack(3, requeue=False)
+    harness.engine.consuming.finish(harness.channel, 4, harness.now)
+    harness.advance(60.0)
+    (consumer,) = harness.stats().consumer_stats
+    assert (consumer.consumer_tag, consumer.channel, consumer.since) == (
+        tag,
+        harness.channel,
+        began,
+    )
     assert (consumer.prefetch, consumer.priority, consumer.active) == (10, 3, True)
     assert (consumer.ack_count, consumer.requeue_count, consumer.reject_count) == (2, 1, 1)
     assert (consumer.timeout_count, consumer.in_flight) == (2, 2)
     assert consumer.message_count == 8
 
 
-def test_a_consumer_without_acks_counts_what_it_was_sent(desk: Desk) -> None:
-    desk.queue()
-    desk.consume(no_ack=True)
-    desk.publish(a_message(), a_message())
-    (consumer,) = desk.stats().consumer_stats
+def test_a_consumer_without_acks_counts_what_it_was_sent(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.consume(no_ack=True)
+    harness.publish(a_message(), a_message())
+    (consumer,) = harness.stats().consumer_stats
     assert (consumer.message_count, consumer.ack_count, consumer.in_flight) == (2, 2, 0)
 
 
-def test_snapshots_do_not_change(desk: Desk) -> None:
-    desk.queue()
-    before = desk.stats()
-    desk.publish(a_message())
+def test_snapshots_do_not_change(harness: EngineHarness) -> None:
+    harness.queue()
+    before = harness.stats()
+    harness.publish(a_message())
     assert before.ready == 0
     with pytest.raises(AttributeError):
         before.ready = 1  # type: ignore[misc]
@@ -64,22 +68,22 @@ def test_snapshots_do_not_change(desk: Desk) -> None:
 # --------------------------------------------------------------------- latency
 
 
-def test_latency_is_from_acceptance_to_ack_whatever_lies_between(desk: Desk) -> None:
+def test_latency_is_from_acceptance_to_ack_whatever_lies_between(harness: EngineHarness) -> None:
     """at FIN, from when it was published; from its due time if it was delayed."""
-    desk.queue()
-    desk.publish(a_message())
-    desk.get()
-    desk.advance(2.0)
-    desk.nack(1)
-    desk.get()
-    desk.advance(2.0)
-    desk.ack(2)
-    desk.publish(a_message(headers={"x-delay": 10_000}))
-    desk.advance(10.0)
-    desk.get()
-    desk.advance(1.0)
-    desk.ack(3)
-    latency = desk.stats().latency
+    harness.queue()
+    harness.publish(a_message())
+    harness.get()
+    harness.advance(2.0)
+    harness.nack(1)
+    harness.get()
+    harness.advance(2.0)
+    harness.ack(2)
+    harness.publish(a_message(headers={"x-delay": 10_000}))
+    harness.advance(10.0)
+    harness.get()
+    harness.advance(1.0)
+    harness.ack(3)
+    latency = harness.stats().latency
     assert latency.count == 2
     assert latency.at(0.5) == pytest.approx(1.0, rel=0.01)
     assert latency.at(0.99) == pytest.approx(4.0, rel=0.01)
@@ -87,12 +91,12 @@ def test_latency_is_from_acceptance_to_ack_whatever_lies_between(desk: Desk) -> 
 
 
 def test_a_window_of_zero_keeps_no_latency() -> None:
-    desk = Desk(latency_window=0.0)
-    desk.queue()
-    desk.publish(a_message())
-    desk.get()
-    desk.ack(1)
-    assert desk.stats().latency == NO_LATENCY
+    harness = EngineHarness(latency_window=0.0)
+    harness.queue()
+    harness.publish(a_message())
+    harness.get()
+    harness.ack(1)
+    assert harness.stats().latency == NO_LATENCY
 
 
 def test_percentiles_are_within_one_percent() -> None:

@@ -7,24 +7,27 @@ from typing import Any
 import pytest
 
 from broker_client.core.effects import CancelConsumer
+from broker_client.core.exchange import Destination
 from broker_client.errors import ReplyError
-from tests.support.builders import Desk, a_message
+from tests.support.builders import EngineHarness, a_message
 
 
 def refused(code: int, text: str) -> Any:
     return pytest.raises(ReplyError, match=f"^{code} .*{text}")
 
 
-def test_declaring_twice_alike_answers_with_the_counts(desk: Desk) -> None:
-    desk.queue()
-    desk.publish(a_message())
-    assert desk.engine.declare_queue(desk.channel, "q", desk.now) == ("q", 1, 0)
+def test_declaring_twice_alike_answers_with_the_counts(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.publish(a_message())
+    assert harness.engine.topology.declare_queue(harness.channel, "q", harness.now) == ("q", 1, 0)
 
 
-def test_declaring_with_another_durability_is_refused_in_rabbitmqs_words(desk: Desk) -> None:
-    desk.queue()
+def test_declaring_with_another_durability_is_refused_in_rabbitmqs_words(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
     with pytest.raises(ReplyError) as refusal:
-        desk.queue(durable=False)
+        harness.queue(durable=False)
     assert str(refusal.value) == (
         "406 PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': "
         "received 'false' but current is 'true'"
@@ -41,18 +44,18 @@ def test_declaring_with_another_durability_is_refused_in_rabbitmqs_words(desk: D
     ],
 )
 def test_declaring_with_another_argument_is_refused_in_rabbitmqs_words(
-    desk: Desk, first: int | None, second: int | None, difference: str
+    harness: EngineHarness, first: int | None, second: int | None, difference: str
 ) -> None:
-    desk.queue(message_ttl=first)
+    harness.queue(message_ttl=first)
     with refused(406, f"inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': {difference}"):
-        desk.queue(message_ttl=second)
+        harness.queue(message_ttl=second)
 
 
-def test_arguments_the_broker_does_not_know_make_no_difference(desk: Desk) -> None:
-    desk.queue(mine=1, queue_mode="lazy")
-    assert desk.queue(mine=2, queue_mode="lazy") == "q"
-    desk.publish(a_message())
-    assert desk.drain() == [b"hello"]
+def test_arguments_the_broker_does_not_know_make_no_difference(harness: EngineHarness) -> None:
+    harness.queue(mine=1, queue_mode="lazy")
+    assert harness.queue(mine=2, queue_mode="lazy") == "q"
+    harness.publish(a_message())
+    assert harness.drain() == [b"hello"]
 
 
 @pytest.mark.parametrize(
@@ -71,206 +74,214 @@ def test_arguments_the_broker_does_not_know_make_no_difference(desk: Desk) -> No
     ],
 )
 def test_a_bad_queue_argument_is_refused_and_no_queue_made(
-    desk: Desk, argument: str, value: object
+    harness: EngineHarness, argument: str, value: object
 ) -> None:
     with refused(406, f"invalid arg '{argument}' for queue 'q' in vhost '/'"):
-        desk.queue(arguments={argument: value})
-    assert desk.engine.stats() == ()
+        harness.queue(arguments={argument: value})
+    assert harness.engine.stats() == ()
 
 
-def test_a_stream_queue_is_not_implemented(desk: Desk) -> None:
+def test_a_stream_queue_is_not_implemented(harness: EngineHarness) -> None:
     with refused(540, "x-queue-type 'stream'"):
-        desk.queue(queue_type="stream")
-    assert desk.engine.stats() == ()
+        harness.queue(queue_type="stream")
+    assert harness.engine.stats() == ()
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_classic_and_quorum_queues_are_accepted(desk: Desk, kind: str) -> None:
-    assert desk.queue(queue_type=kind) == "q"
+def test_classic_and_quorum_queues_are_accepted(harness: EngineHarness, kind: str) -> None:
+    assert harness.queue(queue_type=kind) == "q"
 
 
-def test_checking_a_missing_queue_is_refused(desk: Desk) -> None:
+def test_checking_a_missing_queue_is_refused(harness: EngineHarness) -> None:
     with refused(404, "no queue 'q' in vhost '/'"):
-        desk.engine.check_queue(desk.channel, "q", desk.now)
+        harness.engine.topology.check_queue(harness.channel, "q", harness.now)
 
 
-def test_checking_a_missing_exchange_is_refused(desk: Desk) -> None:
+def test_checking_a_missing_exchange_is_refused(harness: EngineHarness) -> None:
     with refused(404, "no exchange 'x' in vhost '/'"):
-        desk.engine.check_exchange(desk.channel, "x")
+        harness.engine.topology.check_exchange(harness.channel, "x")
 
 
-def test_server_named_queues_have_names_of_their_own(desk: Desk) -> None:
-    first, second = desk.queue(""), desk.queue("")
+def test_server_named_queues_have_names_of_their_own(harness: EngineHarness) -> None:
+    first, second = harness.queue(""), harness.queue("")
     assert first != second
     assert first.startswith("amq.gen-")
 
 
-def test_names_with_the_reserved_prefix_are_refused(desk: Desk) -> None:
+def test_names_with_the_reserved_prefix_are_refused(harness: EngineHarness) -> None:
     with refused(403, "queue name 'amq.mine' contains reserved prefix"):
-        desk.queue("amq.mine")
+        harness.queue("amq.mine")
     with refused(403, "exchange name 'amq.mine' contains reserved prefix"):
-        desk.engine.declare_exchange(desk.channel, "amq.mine", "topic")
+        harness.engine.topology.declare_exchange(harness.channel, "amq.mine", "topic")
 
 
-def test_predeclared_exchanges_may_be_redeclared_but_not_deleted(desk: Desk) -> None:
-    desk.engine.declare_exchange(desk.channel, "amq.topic", "topic")
+def test_predeclared_exchanges_may_be_redeclared_but_not_deleted(harness: EngineHarness) -> None:
+    harness.engine.topology.declare_exchange(harness.channel, "amq.topic", "topic")
     with refused(403, "amq.topic"):
-        desk.engine.delete_exchange(desk.channel, "amq.topic")
+        harness.engine.topology.delete_exchange(harness.channel, "amq.topic")
 
 
-def test_the_default_exchange_cannot_be_bound_or_deleted(desk: Desk) -> None:
-    desk.queue()
+def test_the_default_exchange_cannot_be_bound_or_deleted(harness: EngineHarness) -> None:
+    harness.queue()
     with refused(403, "default exchange"):
-        desk.engine.bind_queue(desk.channel, "q", "", "k", {})
+        harness.bind("q", "", "k", {})
     with refused(403, "default exchange"):
-        desk.engine.delete_exchange(desk.channel, "")
+        harness.engine.topology.delete_exchange(harness.channel, "")
 
 
-def test_an_exchange_of_another_type_is_refused(desk: Desk) -> None:
-    desk.engine.declare_exchange(desk.channel, "x", "topic")
+def test_an_exchange_of_another_type_is_refused(harness: EngineHarness) -> None:
+    harness.engine.topology.declare_exchange(harness.channel, "x", "topic")
     with refused(406, "inequivalent arg 'type' for exchange 'x'.*'direct' but current is 'topic'"):
-        desk.engine.declare_exchange(desk.channel, "x", "direct")
+        harness.engine.topology.declare_exchange(harness.channel, "x", "direct")
     with refused(406, "unknown exchange type 'carrier-pigeon'"):
-        desk.engine.declare_exchange(desk.channel, "y", "carrier-pigeon")
+        harness.engine.topology.declare_exchange(harness.channel, "y", "carrier-pigeon")
 
 
-def test_delete_answers_with_the_ready_messages_and_zero_for_no_queue(desk: Desk) -> None:
-    desk.queue()
-    desk.publish(a_message(), a_message())
-    assert desk.engine.delete_queue(desk.channel, "q") == 2
-    assert desk.engine.delete_queue(desk.channel, "q") == 0
+def test_delete_answers_with_the_ready_messages_and_zero_for_no_queue(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
+    harness.publish(a_message(), a_message())
+    assert harness.engine.topology.delete_queue(harness.channel, "q") == 2
+    assert harness.engine.topology.delete_queue(harness.channel, "q") == 0
 
 
-def test_delete_if_unused_and_if_empty_are_refused_when_they_do_not_hold(desk: Desk) -> None:
-    desk.queue()
-    desk.publish(a_message())
+def test_delete_if_unused_and_if_empty_are_refused_when_they_do_not_hold(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
+    harness.publish(a_message())
     with refused(406, "queue 'q' in vhost '/' not empty"):
-        desk.engine.delete_queue(desk.channel, "q", if_empty=True)
-    desk.consume()
+        harness.engine.topology.delete_queue(harness.channel, "q", if_empty=True)
+    harness.consume()
     with refused(406, "queue 'q' in vhost '/' in use"):
-        desk.engine.delete_queue(desk.channel, "q", if_unused=True)
-    assert desk.stats().consumers == 1
+        harness.engine.topology.delete_queue(harness.channel, "q", if_unused=True)
+    assert harness.stats().consumers == 1
 
 
-def test_purge_counts_ready_and_leaves_what_is_in_flight(desk: Desk) -> None:
-    desk.queue()
-    desk.publish(a_message(), a_message(), a_message())
-    desk.get()
-    assert desk.engine.purge_queue(desk.channel, "q") == 2
-    assert (desk.stats().ready, desk.stats().in_flight) == (0, 1)
+def test_purge_counts_ready_and_leaves_what_is_in_flight(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.publish(a_message(), a_message(), a_message())
+    harness.get()
+    assert harness.engine.topology.purge_queue(harness.channel, "q") == 2
+    assert (harness.stats().ready, harness.stats().in_flight) == (0, 1)
 
 
-def test_binding_a_missing_end_is_refused(desk: Desk) -> None:
-    desk.queue()
+def test_binding_a_missing_end_is_refused(harness: EngineHarness) -> None:
+    harness.queue()
     with refused(404, "no exchange 'x'"):
-        desk.engine.bind_queue(desk.channel, "q", "x", "k", {})
+        harness.bind("q", "x", "k", {})
     with refused(404, "no queue 'r'"):
-        desk.engine.bind_queue(desk.channel, "r", "amq.topic", "k", {})
+        harness.bind("r", "amq.topic", "k", {})
     with refused(404, "no exchange 'x'"):
-        desk.engine.bind_exchange(desk.channel, "x", "amq.topic", "k", {})
+        harness.engine.topology.bind(
+            harness.channel, Destination("exchange", "x"), "amq.topic", "k", {}
+        )
 
 
-def test_unbinding_what_is_not_bound_is_harmless(desk: Desk) -> None:
-    desk.engine.unbind_queue(desk.channel, "r", "x", "k", {})
-    desk.engine.unbind_exchange(desk.channel, "y", "amq.topic", "k", {})
-    assert desk.take() == []
+def test_unbinding_what_is_not_bound_is_harmless(harness: EngineHarness) -> None:
+    harness.engine.topology.unbind(harness.channel, Destination("queue", "r"), "x", "k", {})
+    harness.engine.topology.unbind(
+        harness.channel, Destination("exchange", "y"), "amq.topic", "k", {}
+    )
+    assert harness.take() == []
 
 
 def test_an_exclusive_queue_is_locked_for_other_connections_and_goes_with_its_own(
-    desk: Desk,
+    harness: EngineHarness,
 ) -> None:
-    other = desk.engine.open_channel(desk.engine.open_connection("/"))
-    desk.queue(exclusive=True)
+    other = harness.engine.open_channel(harness.engine.open_connection("/"))
+    harness.queue(exclusive=True)
     for command in (
-        lambda: desk.queue(channel=other, exclusive=True),
-        lambda: desk.engine.check_queue(other, "q", desk.now),
-        lambda: desk.consume(channel=other),
-        lambda: desk.engine.purge_queue(other, "q"),
-        lambda: desk.engine.delete_queue(other, "q"),
+        lambda: harness.queue(channel=other, exclusive=True),
+        lambda: harness.engine.topology.check_queue(other, "q", harness.now),
+        lambda: harness.consume(channel=other),
+        lambda: harness.engine.topology.purge_queue(other, "q"),
+        lambda: harness.engine.topology.delete_queue(other, "q"),
     ):
         with refused(405, "cannot obtain exclusive access to locked queue 'q' in vhost '/'"):
             command()
-    desk.engine.close_connection(desk.connection, desk.now)
-    assert desk.queue(channel=other) == "q"
+    harness.engine.close_connection(harness.connection, harness.now)
+    assert harness.queue(channel=other) == "q"
 
 
 @pytest.mark.parametrize("how", ["cancel", "close channel", "close connection"])
-def test_an_auto_delete_queue_goes_with_its_last_consumer(desk: Desk, how: str) -> None:
-    desk.queue(auto_delete=True)
-    desk.queue("stays")
-    connection = desk.engine.open_connection("/")
-    channel = desk.engine.open_channel(connection)
-    first, second = desk.consume(), desk.consume(channel=channel)
-    desk.engine.cancel(desk.channel, first, desk.now)
-    assert desk.stats().consumers == 1
+def test_an_auto_delete_queue_goes_with_its_last_consumer(harness: EngineHarness, how: str) -> None:
+    harness.queue(auto_delete=True)
+    harness.queue("stays")
+    connection = harness.engine.open_connection("/")
+    channel = harness.engine.open_channel(connection)
+    first, second = harness.consume(), harness.consume(channel=channel)
+    harness.engine.consuming.cancel(harness.channel, first, harness.now)
+    assert harness.stats().consumers == 1
     if how == "cancel":
-        desk.engine.cancel(channel, second, desk.now)
+        harness.engine.consuming.cancel(channel, second, harness.now)
     elif how == "close channel":
-        desk.engine.close_channel(channel, desk.now)
+        harness.engine.close_channel(channel, harness.now)
     else:
-        desk.engine.close_connection(connection, desk.now)
-    assert [queue.name for queue in desk.engine.stats()] == ["stays"]
+        harness.engine.close_connection(connection, harness.now)
+    assert [queue.name for queue in harness.engine.stats()] == ["stays"]
 
 
-def test_an_auto_delete_queue_without_consumers_stays(desk: Desk) -> None:
-    desk.queue(auto_delete=True)
-    desk.engine.close_channel(desk.another_channel(), desk.now)
-    assert desk.stats().name == "q"
+def test_an_auto_delete_queue_without_consumers_stays(harness: EngineHarness) -> None:
+    harness.queue(auto_delete=True)
+    harness.engine.close_channel(harness.another_channel(), harness.now)
+    assert harness.stats().name == "q"
 
 
-def test_an_auto_delete_exchange_goes_with_its_last_binding(desk: Desk) -> None:
-    desk.engine.declare_exchange(desk.channel, "x", "fanout", auto_delete=True)
-    desk.queue()
-    desk.engine.bind_queue(desk.channel, "q", "x", "", {})
-    desk.engine.delete_queue(desk.channel, "q")
+def test_an_auto_delete_exchange_goes_with_its_last_binding(harness: EngineHarness) -> None:
+    harness.engine.topology.declare_exchange(harness.channel, "x", "fanout", auto_delete=True)
+    harness.queue()
+    harness.bind("q", "x", "", {})
+    harness.engine.topology.delete_queue(harness.channel, "q")
     with refused(404, "no exchange 'x'"):
-        desk.engine.check_exchange(desk.channel, "x")
+        harness.engine.topology.check_exchange(harness.channel, "x")
 
 
-def test_an_exchange_in_use_is_not_deleted_if_unused(desk: Desk) -> None:
-    desk.engine.declare_exchange(desk.channel, "x", "fanout")
-    desk.queue()
-    desk.engine.bind_queue(desk.channel, "q", "x", "", {})
+def test_an_exchange_in_use_is_not_deleted_if_unused(harness: EngineHarness) -> None:
+    harness.engine.topology.declare_exchange(harness.channel, "x", "fanout")
+    harness.queue()
+    harness.bind("q", "x", "", {})
     with refused(406, "exchange 'x' in vhost '/' in use"):
-        desk.engine.delete_exchange(desk.channel, "x", if_unused=True)
+        harness.engine.topology.delete_exchange(harness.channel, "x", if_unused=True)
 
 
-def test_deleting_a_queue_cancels_its_consumers(desk: Desk) -> None:
-    desk.queue()
-    tag = desk.consume(consumer_tag="c")
-    desk.engine.delete_queue(desk.channel, "q")
-    assert desk.take() == [CancelConsumer(desk.channel, tag)]
+def test_deleting_a_queue_cancels_its_consumers(harness: EngineHarness) -> None:
+    harness.queue()
+    tag = harness.consume(consumer_tag="c")
+    harness.engine.topology.delete_queue(harness.channel, "q")
+    assert harness.take() == [CancelConsumer(harness.channel, tag)]
 
 
-def test_settling_a_delivery_of_a_deleted_queue_is_harmless(desk: Desk) -> None:
-    desk.queue()
-    desk.publish(a_message(), a_message(), a_message())
+def test_settling_a_delivery_of_a_deleted_queue_is_harmless(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.publish(a_message(), a_message(), a_message())
     for _ in range(3):
-        desk.get()
-    desk.engine.delete_queue(desk.channel, "q")
-    desk.ack(1)
-    desk.nack(2, requeue=True)
-    desk.nack(3, delay=1.0)
-    desk.advance(100)
-    assert desk.engine.next_deadline() is None
+        harness.get()
+    harness.engine.topology.delete_queue(harness.channel, "q")
+    harness.ack(1)
+    harness.nack(2, requeue=True)
+    harness.nack(3, delay=1.0)
+    harness.advance(100)
+    assert harness.engine.next_deadline() is None
 
 
-def test_an_unused_queue_expires_and_use_puts_it_off(desk: Desk) -> None:
-    desk.queue(expires=1000)
-    desk.advance(0.9)
-    desk.engine.check_queue(desk.channel, "q", desk.now)
-    desk.advance(0.9)
-    tag = desk.consume()
-    desk.advance(5.0)
-    assert desk.stats().name == "q"
-    desk.engine.cancel(desk.channel, tag, desk.now)
-    assert desk.engine.next_deadline() == desk.now + 1.0
-    desk.advance(1.0)
-    assert desk.engine.stats() == ()
+def test_an_unused_queue_expires_and_use_puts_it_off(harness: EngineHarness) -> None:
+    harness.queue(expires=1000)
+    harness.advance(0.9)
+    harness.engine.topology.check_queue(harness.channel, "q", harness.now)
+    harness.advance(0.9)
+    tag = harness.consume()
+    harness.advance(5.0)
+    assert harness.stats().name == "q"
+    harness.engine.consuming.cancel(harness.channel, tag, harness.now)
+    assert harness.engine.next_deadline() == harness.now + 1.0
+    harness.advance(1.0)
+    assert harness.engine.stats() == ()
 
 
-def test_vhosts_know_nothing_of_each_other(desk: Desk) -> None:
-    desk.queue()
-    other = desk.engine.open_channel(desk.engine.open_connection("other"))
+def test_vhosts_know_nothing_of_each_other(harness: EngineHarness) -> None:
+    harness.queue()
+    other = harness.engine.open_channel(harness.engine.open_connection("other"))
     with refused(404, "no queue 'q' in vhost 'other'"):
-        desk.engine.check_queue(other, "q", desk.now)
+        harness.engine.topology.check_queue(other, "q", harness.now)

@@ -58,7 +58,7 @@ async def test_a_delay_that_the_node_refuses_ends_the_publication_with_an_error(
 
 async def test_the_configuration_reaches_the_scan_loop() -> None:
     async with Broker.create(CONFIG) as broker:
-        policy = broker.nodes.node()._scanner.policy
+        policy = broker.nodes.node().scanner.policy
         assert policy.settings.selection_count == 7
         assert policy.settings.interval == 0.1
 
@@ -75,7 +75,7 @@ async def test_publishes_wait_while_the_node_is_short_of_memory_and_go_on_when_i
         await eventually(lambda: told == ["low on memory"])
         rest = [await broker.publish("later", body) for body in bodies[10:]]
         node = broker.nodes.node()
-        await node.settled()
+        await node.drain()
         assert node.stats().queues[0].message_count == 10
         seen: list[Any] = []
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from broker_client.core.outcomes import Done, NodeClosed, NotInFlight, NotOwner, Outcome
 from broker_client.core.records import Append, Record, Settled
+from broker_client.core.settle_results import Done, NodeClosed, NotInFlight, NotOwner, SettleResult
 from broker_client.core.snapshots import Purged
 from broker_client.errors import ReplyError
 from broker_client.message import PERSISTENT
@@ -17,7 +17,8 @@ from broker_client.runtime.clock import ManualClock
 from broker_client.store.base import Committed
 from broker_client.store.memory import MemoryStore
 from tests.support.builders import a_message
-from tests.unit.node.test_node import Ear, opened, publish
+from tests.support.receivers import RecordingReceiver
+from tests.unit.node.test_node import opened, publish
 
 
 @pytest.fixture
@@ -37,11 +38,11 @@ async def test_outcomes_come_from_the_node(node: Node, clock: ManualClock) -> No
     first, _ = opened(node)
     second, _ = opened(node)
     publish(node, first, b"1")
-    node.engine.get(first, "q", node.now())
+    node.engine.consuming.get(first, "q", node.now())
     assert node.touch(first, 1) == Done(60.0)
     clock.advance(60.0)
     node.tick()
-    node.engine.get(second, "q", node.now())
+    node.engine.consuming.get(second, "q", node.now())
     assert node.finish(first, 1) == NotOwner(1)
     assert node.requeue(second, 1, delay=9_999.0)
     assert node.requeue(second, 1) == NotInFlight(1)
@@ -50,20 +51,20 @@ async def test_outcomes_come_from_the_node(node: Node, clock: ManualClock) -> No
 
 
 async def test_queues_are_seen_and_emptied(node: Node) -> None:
-    channel, ear = opened(node)
+    channel, receiver = opened(node)
     publish(node, channel, b"0", headers={"x-delay": 1_000})
     publish(node, channel, b"1", b"2", b"3")
-    node.engine.get(channel, "q", node.now())
+    node.engine.consuming.get(channel, "q", node.now())
     assert [each.channel for each in node.in_flight("q")] == [channel]
     assert node.run_deferred("q") == 1
     assert node.cancel_deferred("q") == 0
     node.pause_queue("q")
-    node.engine.consume(channel, "q", node.now())
-    await node.settled()
-    assert ("deliver", b"2") not in ear.heard
+    node.engine.consuming.consume(channel, "q", node.now())
+    await node.drain()
+    assert ("deliver", b"2") not in receiver.heard
     node.resume_queue("q")
-    await node.settled()
-    assert ("deliver", b"2") in ear.heard
+    await node.drain()
+    assert ("deliver", b"2") in receiver.heard
     assert node.purge("q", in_flight=True, deferred=True) == Purged(0, 0, 4)
     with pytest.raises(ReplyError):
         node.purge("none")
@@ -71,7 +72,7 @@ async def test_queues_are_seen_and_emptied(node: Node) -> None:
 
 async def test_stats_have_consumers_and_latency(node: Node, clock: ManualClock) -> None:
     channel, _ = opened(node)
-    tag = node.engine.consume(channel, "q", node.now())
+    tag = node.engine.consuming.consume(channel, "q", node.now())
     publish(node, channel, b"1")
     clock.advance(0.25)
     assert node.finish(channel, 1)
@@ -107,12 +108,12 @@ async def test_finishes_and_requeues_that_race_with_the_close_lose_and_double_no
     channel, _ = opened(node)
     for n in range(30):
         message = a_message(body=b"%d" % n, delivery_mode=PERSISTENT)
-        node.engine.publish(channel, message, node.now())
+        node.engine.publishing.publish(channel, message, node.now())
     for tag in range(1, 21):
-        node.engine.get(channel, "q", node.now())
+        node.engine.consuming.get(channel, "q", node.now())
         if tag > 10:
             assert node.requeue(channel, tag, delay=100.0)
-    outcomes: dict[int, list[Outcome]] = {}
+    outcomes: dict[int, list[SettleResult]] = {}
 
     async def settle(n: int) -> None:
         for _ in range(n % 5):
@@ -132,7 +133,7 @@ async def test_finishes_and_requeues_that_race_with_the_close_lose_and_double_no
 async def test_a_closing_node_takes_no_more_settlements(node: Node) -> None:
     channel, _ = opened(node)
     publish(node, channel, b"1")
-    node.engine.get(channel, "q", node.now())
+    node.engine.consuming.get(channel, "q", node.now())
     closing = asyncio.create_task(node.close())
     await asyncio.sleep(0)
     assert node.finish(channel, 1) == NodeClosed(1)
@@ -142,19 +143,19 @@ async def test_a_closing_node_takes_no_more_settlements(node: Node) -> None:
 
 async def test_a_consumer_without_limit_leaves_the_loop_free(node: Node) -> None:
     """Another consumer's message does not wait behind a long queue."""
-    channel, ear = opened(node)
+    channel, receiver = opened(node)
     publish(node, channel, *[b"x"] * 5_000)
-    await node.settled()
-    quick = Ear()
-    other = node.open_channel(node.open_connection("/", Ear()), quick, confirm=False)
-    node.engine.declare_queue(other, "other", node.now())
-    node.engine.consume(other, "other", node.now())
-    ear.heard.clear()
-    node.engine.consume(channel, "q", node.now())
+    await node.drain()
+    quick = RecordingReceiver()
+    other = node.open_channel(node.open_connection("/", RecordingReceiver()), quick, confirm=False)
+    node.engine.topology.declare_queue(other, "other", node.now())
+    node.engine.consuming.consume(other, "other", node.now())
+    receiver.heard.clear()
+    node.engine.consuming.consume(channel, "q", node.now())
     node.wake()
     await asyncio.sleep(0)
     publish(node, other, b"quick", routing_key="other")
     for _ in range(4):
         await asyncio.sleep(0)
     assert ("deliver", b"quick") in quick.heard
-    assert len(ear.heard) < 3_000
+    assert len(receiver.heard) < 3_000

@@ -9,7 +9,8 @@ from broker_client.node.node import Node
 from broker_client.runtime.clock import ManualClock
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
-from tests.unit.node.test_node import Ear, opened
+from tests.support.receivers import RecordingReceiver
+from tests.unit.node.test_node import opened
 
 
 async def started(path: Path, clock: ManualClock) -> Node:
@@ -26,8 +27,8 @@ async def test_delayed_publishes_and_deferred_requeues_keep_their_time_and_id(
     channel, _ = opened(node)
     for message_id, headers in (("delayed", {"x-delay": 60_000}), ("requeued", None)):
         message = a_message(headers=headers, message_id=message_id, delivery_mode=PERSISTENT)
-        node.engine.publish(channel, message, node.now())
-    node.engine.get(channel, "q", node.now())
+        node.engine.publishing.publish(channel, message, node.now())
+    node.engine.consuming.get(channel, "q", node.now())
     assert node.requeue(channel, 1, delay=90.0)
     before = node.deferred("q")
     await node.close()
@@ -39,19 +40,21 @@ async def test_delayed_publishes_and_deferred_requeues_keep_their_time_and_id(
         ("delayed", 0),
         ("requeued", 1),
     ]
-    ear = Ear()
-    channel = node.open_channel(node.open_connection("/", Ear()), ear, confirm=False)
+    receiver = RecordingReceiver()
+    channel = node.open_channel(
+        node.open_connection("/", RecordingReceiver()), receiver, confirm=False
+    )
     seen: list[tuple[str | None, int | None, bool]] = []
-    ear.on_delivery = lambda delivery: seen.append(
+    receiver.on_delivery = lambda delivery: seen.append(
         (delivery.properties.message_id, delivery.attempts, delivery.redelivered)
     )
-    node.engine.consume(channel, "q", node.now())
+    node.engine.consuming.consume(channel, "q", node.now())
     clock.advance(29.9)
     node.tick()
-    await node.settled()
+    await node.drain()
     assert seen == []
     clock.advance(30.1)
     node.tick()
-    await node.settled()
+    await node.drain()
     assert seen == [("delayed", 1, False), ("requeued", 2, True)]
     await node.close()

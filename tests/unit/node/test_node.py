@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,39 +12,13 @@ import pytest
 from broker_client.core.records import COPY_BITS, Append, Delivered, Record, Recovered, Settled
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import BrokerClosedError, StoreError
-from broker_client.message import PERSISTENT, Delivery, Outgoing, Returned
+from broker_client.message import PERSISTENT, Delivery, Outgoing
 from broker_client.node.node import Node
 from broker_client.runtime.clock import ManualClock
 from broker_client.store.base import Committed
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
-
-
-class Ear:
-    """A receiver that writes down what it hears, and may answer."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[Any, ...]] = []
-        self.on_delivery: Callable[[Delivery], None] = lambda delivery: None
-
-    def deliver(self, delivery: Delivery) -> None:
-        self.heard.append(("deliver", delivery.body))
-        self.on_delivery(delivery)
-
-    def confirm(self, first: int, last: int, acked: bool) -> None:
-        self.heard.append(("confirm", first, last, acked))
-
-    def returned(self, returned: Returned) -> None:
-        self.heard.append(("returned", returned.reply_code))
-
-    def cancelled(self, consumer_tag: str) -> None:
-        self.heard.append(("cancelled", consumer_tag))
-
-    def timed_out(self, consumer_tag: str, delivery_tag: int) -> None:
-        self.heard.append(("timed out", consumer_tag, delivery_tag))
-
-    def closed(self, reply_code: int, reply_text: str) -> None:
-        self.heard.append(("closed", reply_code))
+from tests.support.receivers import RecordingReceiver
 
 
 class SlowStore:
@@ -102,27 +76,29 @@ async def node(clock: ManualClock) -> AsyncIterator[Node]:
     await node.close()
 
 
-def opened(node: Node, *, queue: str = "q") -> tuple[int, Ear]:
+def opened(node: Node, *, queue: str = "q") -> tuple[int, RecordingReceiver]:
     """A channel with confirms on a connection of its own, and a queue."""
-    ear = Ear()
-    channel = node.open_channel(node.open_connection("/", Ear()), ear, confirm=True)
-    node.engine.declare_queue(channel, queue, node.now())
-    return channel, ear
+    receiver = RecordingReceiver()
+    channel = node.open_channel(
+        node.open_connection("/", RecordingReceiver()), receiver, confirm=True
+    )
+    node.engine.topology.declare_queue(channel, queue, node.now())
+    return channel, receiver
 
 
 def publish(node: Node, channel: int, *bodies: bytes, **options: Any) -> None:
     for body in bodies:
-        node.engine.publish(channel, a_message(body=body, **options), node.now())
+        node.engine.publishing.publish(channel, a_message(body=body, **options), node.now())
     node.wake()
 
 
 async def test_confirms_of_a_batch_come_as_one_range_behind_its_deliveries(node: Node) -> None:
-    channel, ear = opened(node)
-    node.engine.consume(channel, "q", node.now())
+    channel, receiver = opened(node)
+    node.engine.consuming.consume(channel, "q", node.now())
     publish(node, channel, b"1", b"2", b"3")
-    assert ear.heard == []
-    await node.settled()
-    assert ear.heard == [
+    assert receiver.heard == []
+    await node.drain()
+    assert receiver.heard == [
         ("deliver", b"1"),
         ("deliver", b"2"),
         ("deliver", b"3"),
@@ -131,15 +107,15 @@ async def test_confirms_of_a_batch_come_as_one_range_behind_its_deliveries(node:
 
 
 async def test_a_refused_publish_between_splits_the_range_in_order(node: Node) -> None:
-    channel, ear = opened(node)
-    node.engine.declare_queue(
+    channel, receiver = opened(node)
+    node.engine.topology.declare_queue(
         channel, "full", node.now(), arguments={"x-max-length": 0, "x-overflow": "reject-publish"}
     )
     for key in ("q", "full", "q", "q"):
-        node.engine.publish(channel, a_message(key), node.now())
+        node.engine.publishing.publish(channel, a_message(key), node.now())
     node.wake()
-    await node.settled()
-    assert ear.heard == [
+    await node.drain()
+    assert receiver.heard == [
         ("confirm", 1, 1, True),
         ("confirm", 2, 2, False),
         ("confirm", 3, 4, True),
@@ -147,67 +123,67 @@ async def test_a_refused_publish_between_splits_the_range_in_order(node: Node) -
 
 
 async def test_a_return_comes_before_its_confirm(node: Node) -> None:
-    channel, ear = opened(node)
-    node.engine.publish(channel, a_message("nowhere", mandatory=True), node.now())
+    channel, receiver = opened(node)
+    node.engine.publishing.publish(channel, a_message("nowhere", mandatory=True), node.now())
     node.wake()
-    await node.settled()
-    assert ear.heard == [("returned", 312), ("confirm", 1, 1, True)]
+    await node.drain()
+    assert receiver.heard == [("returned", 312), ("confirm", 1, 1, True)]
 
 
 async def test_a_callback_may_give_commands_without_recursion(node: Node) -> None:
-    channel, ear = opened(node)
-    node.engine.qos(channel, 1)
-    node.engine.consume(channel, "q", node.now())
+    channel, receiver = opened(node)
+    node.engine.consuming.qos(channel, 1)
+    node.engine.consuming.consume(channel, "q", node.now())
     depth = deepest = 0
 
     def ack_and_publish(delivery: Delivery) -> None:
         nonlocal depth, deepest
         depth += 1
         deepest = max(deepest, depth)
-        node.engine.ack(channel, delivery.delivery_tag, node.now())
-        if len(ear.heard) < 3_000:
+        node.engine.consuming.ack(channel, delivery.delivery_tag, node.now())
+        if len(receiver.heard) < 3_000:
             publish(node, channel, b"again")
         node.wake()
         depth -= 1
 
-    ear.on_delivery = ack_and_publish
+    receiver.on_delivery = ack_and_publish
     publish(node, channel, b"first")
     await eventually(lambda: node.stats().queues[0].ack_count >= 1_000)
-    ear.on_delivery = lambda delivery: None
+    receiver.on_delivery = lambda delivery: None
     assert deepest == 1
 
 
 async def test_a_large_backlog_leaves_the_loop_free_between_batches(node: Node) -> None:
-    channel, ear = opened(node)
+    channel, receiver = opened(node)
     publish(node, channel, *[b"x"] * 2_000)
-    await node.settled()
-    node.engine.consume(channel, "q", node.now(), no_ack=True)
+    await node.drain()
+    node.engine.consuming.consume(channel, "q", node.now(), no_ack=True)
     node.wake()
-    ear.heard.clear()
+    receiver.heard.clear()
     await asyncio.sleep(0)
-    assert 0 < len(ear.heard) < 2_000
-    await eventually(lambda: len(ear.heard) == 2_000)
+    assert 0 < len(receiver.heard) < 2_000
+    await eventually(lambda: len(receiver.heard) == 2_000)
 
 
 async def test_a_receiver_that_raises_is_logged_and_the_next_is_served(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    channel, ear = opened(node)
-    node.engine.consume(channel, "q", node.now())
+    channel, receiver = opened(node)
+    node.engine.consuming.consume(channel, "q", node.now())
 
     def fail(delivery: Delivery) -> None:
         raise ZeroDivisionError
 
-    ear.on_delivery = fail
+    receiver.on_delivery = fail
     publish(node, channel, b"1", b"2")
-    await node.settled()
-    assert [kind for kind, *_ in ear.heard] == ["deliver", "deliver", "confirm"]
+    await node.drain()
+    assert [kind for kind, *_ in receiver.heard] == ["deliver", "deliver", "confirm"]
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
 
 
 async def test_a_receiver_that_raises_what_is_no_exception_holds_nothing_up(node: Node) -> None:
-    channel, ear = opened(node)
-    node.engine.consume(channel, "q", node.now())
+    channel, receiver = opened(node)
+    node.engine.consuming.consume(channel, "q", node.now())
     raised: list[object] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: raised.append(context["exception"]))
@@ -215,58 +191,58 @@ async def test_a_receiver_that_raises_what_is_no_exception_holds_nothing_up(node
     def cancel(delivery: Delivery) -> None:
         raise asyncio.CancelledError
 
-    ear.on_delivery = cancel
+    receiver.on_delivery = cancel
     publish(node, channel, b"1", b"2")
     async with asyncio.timeout(10.0):
-        await node.settled()
-    assert [kind for kind, *_ in ear.heard] == ["deliver", "deliver", "confirm"]
+        await node.drain()
+    assert [kind for kind, *_ in receiver.heard] == ["deliver", "deliver", "confirm"]
     assert [type(error) for error in raised] == [asyncio.CancelledError] * 2
 
 
 async def test_a_closed_channel_hears_nothing_of_what_was_under_way(node: Node) -> None:
-    channel, ear = opened(node)
-    node.engine.consume(channel, "q", node.now())
+    channel, receiver = opened(node)
+    node.engine.consuming.consume(channel, "q", node.now())
     publish(node, channel, b"1")
     node.close_channel(channel)
-    await node.settled()
-    assert ear.heard == []
+    await node.drain()
+    assert receiver.heard == []
     assert node.stats().queues[0].ready == 1
 
 
 async def test_a_delivery_times_out_by_the_nodes_own_timer() -> None:
     node = Node(settings=EngineSettings(message_timeout=0.02))
-    channel, ear = opened(node)
-    tag = node.engine.consume(channel, "q", node.now())
+    channel, receiver = opened(node)
+    tag = node.engine.consuming.consume(channel, "q", node.now())
     publish(node, channel, b"1")
-    await eventually(lambda: ear.heard.count(("deliver", b"1")) >= 2)
-    assert ("timed out", tag, 1) in ear.heard
+    await eventually(lambda: receiver.heard.count(("deliver", b"1")) >= 2)
+    assert ("timed out", tag, 1) in receiver.heard
     await node.close()
 
 
 async def test_the_timer_is_set_only_while_something_is_due(node: Node, clock: ManualClock) -> None:
     channel, _ = opened(node)
     publish(node, channel, b"1")
-    await node.settled()
-    assert node._scanner.timer_at is None
-    node.engine.get(channel, "q", node.now())
+    await node.drain()
+    assert node.scanner.timer_at is None
+    node.engine.consuming.get(channel, "q", node.now())
     node.wake()
-    await node.settled()
-    assert node._scanner.timer_at is not None
-    node.engine.ack(channel, 1, node.now())
+    await node.drain()
+    assert node.scanner.timer_at is not None
+    node.engine.consuming.ack(channel, 1, node.now())
     node.wake()
-    await node.settled()
-    assert node._scanner.timer_at is None
+    await node.drain()
+    assert node.scanner.timer_at is None
 
 
 async def test_an_earlier_deadline_moves_the_timer(node: Node, clock: ManualClock) -> None:
     channel, _ = opened(node)
     publish(node, channel, b"1")
-    node.engine.get(channel, "q", node.now())
-    await node.settled()
-    assert node._scanner.timer_at == clock.now() + 60.0
+    node.engine.consuming.get(channel, "q", node.now())
+    await node.drain()
+    assert node.scanner.timer_at == clock.now() + 60.0
     publish(node, channel, b"2", expiration="1000")
-    await node.settled()
-    assert node._scanner.timer_at == clock.now() + 1.0
+    await node.drain()
+    assert node.scanner.timer_at == clock.now() + 1.0
     clock.advance(1.0)
     node.tick()
     assert node.stats().queues[0].drop_count == 1
@@ -278,21 +254,21 @@ async def test_an_earlier_deadline_moves_the_timer(node: Node, clock: ManualCloc
 async def test_a_persistent_message_is_confirmed_only_after_its_commit() -> None:
     store = SlowStore()
     node = Node(store=store)
-    channel, ear = opened(node)
+    channel, receiver = opened(node)
     await store.settle(node)
-    node.engine.consume(channel, "q", node.now())
+    node.engine.consuming.consume(channel, "q", node.now())
     message = a_message(delivery_mode=PERSISTENT)
-    node.engine.publish(channel, message, node.now())
+    node.engine.publishing.publish(channel, message, node.now())
     node.wake()
     await eventually(lambda: store.waiting)
     assert store.records == [
         Append("/", "q", 1 << COPY_BITS, message, 1),
         Delivered(1 << COPY_BITS, 1),
     ]
-    assert ear.heard == [("deliver", b"hello")]
+    assert receiver.heard == [("deliver", b"hello")]
     store.finish()
-    assert ear.heard[1:] == [("confirm", 1, 1, True)]
-    node.engine.ack(channel, 1, node.now())
+    assert receiver.heard[1:] == [("confirm", 1, 1, True)]
+    node.engine.consuming.ack(channel, 1, node.now())
     node.wake()
     await eventually(lambda: store.waiting)
     assert store.records[-1:] == [Settled("/", "q", 1 << COPY_BITS)]
@@ -304,27 +280,27 @@ async def test_a_persistent_message_is_confirmed_only_after_its_commit() -> None
 async def test_confirms_stay_in_order_behind_a_commit_under_way() -> None:
     store = SlowStore()
     node = Node(store=store)
-    channel, ear = opened(node)
+    channel, receiver = opened(node)
     publish(node, channel, b"persistent", delivery_mode=PERSISTENT)
     await eventually(lambda: len(store.waiting) == 1)
     publish(node, channel, b"transient")
     await eventually(lambda: len(store.waiting) == 2)
-    assert ear.heard == []
+    assert receiver.heard == []
     store.finish()
-    assert ear.heard == [("confirm", 1, 1, True), ("confirm", 2, 2, True)]
+    assert receiver.heard == [("confirm", 1, 1, True), ("confirm", 2, 2, True)]
     await node.close()
 
 
 async def test_transient_messages_and_transient_queues_make_no_records() -> None:
     store = SlowStore()
     node = Node(store=store)
-    channel, ear = opened(node)
-    node.engine.declare_queue(channel, "t", node.now(), durable=False)
+    channel, receiver = opened(node)
+    node.engine.topology.declare_queue(channel, "t", node.now(), durable=False)
     await store.settle(node)
     publish(node, channel, b"1")
     publish(node, channel, b"2", routing_key="t", delivery_mode=PERSISTENT)
-    await node.settled()
-    assert (store.records, ear.heard) == ([], [("confirm", 1, 2, True)])
+    await node.drain()
+    assert (store.records, receiver.heard) == ([], [("confirm", 1, 2, True)])
     await node.close()
 
 
@@ -333,18 +309,18 @@ async def test_a_failing_store_stops_the_node_loudly_and_confirms_nothing(
 ) -> None:
     store = SlowStore()
     node = Node(store=store)
-    ear, connection_ear = Ear(), Ear()
-    channel = node.open_channel(node.open_connection("/", connection_ear), ear, confirm=True)
-    node.engine.declare_queue(channel, "q", node.now())
+    receiver, connection_ear = RecordingReceiver(), RecordingReceiver()
+    channel = node.open_channel(node.open_connection("/", connection_ear), receiver, confirm=True)
+    node.engine.topology.declare_queue(channel, "q", node.now())
     publish(node, channel, b"1", delivery_mode=PERSISTENT)
     await eventually(lambda: store.waiting)
     store.finish(StoreError("x.db", "disk full"))
-    assert ear.heard == []
+    assert receiver.heard == []
     assert connection_ear.heard == [("closed", 541)]
     assert [record.levelno for record in caplog.records] == [logging.CRITICAL]
     assert "failed" in repr(node)
     with pytest.raises(StoreError, match="disk full"):
-        node.open_connection("/", Ear())
+        node.open_connection("/", RecordingReceiver())
     await node.close()
 
 
@@ -353,17 +329,17 @@ async def test_a_failing_store_stops_the_node_loudly_and_confirms_nothing(
 
 async def test_close_finishes_what_is_due_and_closes_every_connection() -> None:
     node = Node("n")
-    ear, connection_ear = Ear(), Ear()
-    channel = node.open_channel(node.open_connection("/", connection_ear), ear, confirm=True)
-    node.engine.declare_queue(channel, "q", node.now())
+    receiver, connection_ear = RecordingReceiver(), RecordingReceiver()
+    channel = node.open_channel(node.open_connection("/", connection_ear), receiver, confirm=True)
+    node.engine.topology.declare_queue(channel, "q", node.now())
     publish(node, channel, b"1")
     await node.close()
     await node.close()
-    assert (ear.heard, connection_ear.heard) == ([("confirm", 1, 1, True)], [("closed", 320)])
+    assert (receiver.heard, connection_ear.heard) == ([("confirm", 1, 1, True)], [("closed", 320)])
     assert not node.is_open
     assert repr(node).startswith("<Node 'n' closed ")
     with pytest.raises(BrokerClosedError):
-        node.open_connection("/", Ear())
+        node.open_connection("/", RecordingReceiver())
 
 
 async def test_stats_are_a_snapshot(node: Node) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from broker_client.core.outcomes import Done, NodeClosed
+from broker_client.core.exchange import Destination
 from broker_client.core.settings import EngineSettings
+from broker_client.core.settle_results import Done, NodeClosed
 from broker_client.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
-from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Returned
+from broker_client.message import PERSISTENT, TRANSIENT, Delivery
 from broker_client.node.node import Node
 from broker_client.runtime.clock import ManualClock
 from broker_client.store.maintenance import check, compact
@@ -28,58 +29,36 @@ from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
 from tests.support.files import rows
+from tests.support.receivers import RecordingReceiver
 
 
-class Ear:
-    """A receiver of a channel and its connection that writes down what it hears."""
-
-    def __init__(self) -> None:
-        self.deliveries: list[Delivery] = []
-        self.confirmed = 0
-        self.closed_with: list[tuple[int, str]] = []
-
-    def deliver(self, delivery: Delivery) -> None:
-        self.deliveries.append(delivery)
-
-    def confirm(self, first: int, last: int, acked: bool) -> None:
-        assert acked
-        self.confirmed = last
-
-    def returned(self, returned: Returned) -> None: ...
-
-    def cancelled(self, consumer_tag: str) -> None: ...
-
-    def timed_out(self, consumer_tag: str, delivery_tag: int) -> None: ...
-
-    def closed(self, reply_code: int, reply_text: str) -> None:
-        self.closed_with.append((reply_code, reply_text))
-
-
-class Desk:
+class FileNode:
     """A node, and a channel on it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.ear = Ear()
+        self.receiver = RecordingReceiver()
         self.channel = node.open_channel(
-            node.open_connection("/", self.ear), self.ear, confirm=True
+            node.open_connection("/", self.receiver), self.receiver, confirm=True
         )
         self.published = 0
 
     def queue(self, name: str = "q", **arguments: object) -> None:
         named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
-        self.node.engine.declare_queue(self.channel, name, self.node.now(), arguments=named)
+        self.node.engine.topology.declare_queue(
+            self.channel, name, self.node.now(), arguments=named
+        )
 
     def publish(self, *bodies: bytes, to: str = "q", **properties: Any) -> None:
         properties = {"delivery_mode": PERSISTENT, **properties}
         for body in bodies:
             message = a_message(to, body, **properties)
-            self.node.engine.publish(self.channel, message, self.node.now())
+            self.node.engine.publishing.publish(self.channel, message, self.node.now())
             self.published += 1
         self.node.wake()
 
     def take(self, queue: str = "q") -> Delivery | None:
-        got = self.node.engine.get(self.channel, queue, self.node.now())
+        got = self.node.engine.consuming.get(self.channel, queue, self.node.now())
         self.node.wake()
         return None if got is None else got[0]
 
@@ -91,7 +70,7 @@ class Desk:
         return taken
 
 
-Open = Callable[..., AbstractAsyncContextManager[Desk]]
+Open = Callable[..., AbstractAsyncContextManager[FileNode]]
 
 
 @pytest.fixture
@@ -107,12 +86,12 @@ def clock() -> ManualClock:
 @pytest.fixture
 def opened(path: Path, clock: ManualClock) -> Open:
     @asynccontextmanager
-    async def open_node(**settings: Any) -> AsyncIterator[Desk]:
+    async def open_node(**settings: Any) -> AsyncIterator[FileNode]:
         store = SqliteStore(str(path))
         node = Node("n", store=store, clock=clock, settings=EngineSettings(**settings))
         await node.recover()
         try:
-            yield Desk(node)
+            yield FileNode(node)
         finally:
             await node.close()
 
@@ -126,111 +105,119 @@ async def test_ready_in_flight_and_deferred_come_back_in_their_places(
     opened: Open, clock: ManualClock
 ) -> None:
     """nsq loses the due time; here it is kept, and so are the attempts."""
-    async with opened() as desk:
-        desk.queue()
-        desk.publish(b"1", b"2", b"3", b"4")
-        first, second = desk.take(), desk.take()
+    async with opened() as harness:
+        harness.queue()
+        harness.publish(b"1", b"2", b"3", b"4")
+        first, second = harness.take(), harness.take()
         assert first is not None
         assert second is not None
-        desk.node.requeue(desk.channel, first.delivery_tag, delay=30.0)
-    async with opened() as desk:
-        stats = desk.node.stats().queues[0]
+        harness.node.requeue(harness.channel, first.delivery_tag, delay=30.0)
+    async with opened() as harness:
+        stats = harness.node.stats().queues[0]
         assert (stats.ready, stats.in_flight, stats.deferred) == (3, 0, 1)
-        assert desk.drain() == [(b"2", True), (b"3", False), (b"4", False)]
+        assert harness.drain() == [(b"2", True), (b"3", False), (b"4", False)]
         clock.advance(29.9)
-        desk.node.tick()
-        assert desk.take() is None
+        harness.node.tick()
+        assert harness.take() is None
         clock.advance(0.2)
-        desk.node.tick()
-        assert desk.drain() == [(b"1", True)]
+        harness.node.tick()
+        assert harness.drain() == [(b"1", True)]
 
 
 async def test_what_was_due_while_it_was_away_is_done_at_the_start(
     opened: Open, clock: ManualClock
 ) -> None:
     """due times are times of the clock, not of the process."""
-    async with opened() as desk:
-        desk.queue("dead")
-        desk.queue(
+    async with opened() as harness:
+        harness.queue("dead")
+        harness.queue(
             "timed", message_ttl=5000, dead_letter_exchange="", dead_letter_routing_key="dead"
         )
-        desk.queue()
-        desk.publish(b"old", to="timed")
-        desk.publish(b"later", headers={"x-delay": 5000})
+        harness.queue()
+        harness.publish(b"old", to="timed")
+        harness.publish(b"later", headers={"x-delay": 5000})
     clock.advance(60.0)
-    async with opened() as desk:
-        assert desk.drain() == [(b"later", False)]
-        assert desk.drain("dead") == [(b"old", False)]
+    async with opened() as harness:
+        assert harness.drain() == [(b"later", False)]
+        assert harness.drain("dead") == [(b"old", False)]
 
 
 async def test_transient_messages_and_exclusive_queues_do_not_come_back(opened: Open) -> None:
     """what is not meant to stay is never on disk."""
-    async with opened() as desk:
-        desk.queue()
-        desk.node.engine.declare_queue(desk.channel, "mine", desk.node.now(), exclusive=True)
-        desk.node.engine.declare_queue(desk.channel, "brief", desk.node.now(), durable=False)
-        desk.publish(b"1", delivery_mode=1)
-        desk.publish(b"2")
-        desk.publish(b"3", to="mine")
-        desk.publish(b"4", to="brief")
-    async with opened() as desk:
-        assert [queue.name for queue in desk.node.stats().queues] == ["q"]
-        assert desk.drain() == [(b"2", False)]
+    async with opened() as harness:
+        harness.queue()
+        harness.node.engine.topology.declare_queue(
+            harness.channel, "mine", harness.node.now(), exclusive=True
+        )
+        harness.node.engine.topology.declare_queue(
+            harness.channel, "brief", harness.node.now(), durable=False
+        )
+        harness.publish(b"1", delivery_mode=1)
+        harness.publish(b"2")
+        harness.publish(b"3", to="mine")
+        harness.publish(b"4", to="brief")
+    async with opened() as harness:
+        assert [queue.name for queue in harness.node.stats().queues] == ["q"]
+        assert harness.drain() == [(b"2", False)]
 
 
 async def test_the_delivery_limit_counts_over_a_restart(opened: Open) -> None:
     """G12: the counter is kept; a first delivery has no count; death comes with the failure."""
-    async with opened() as desk:
-        desk.queue("dead")
-        desk.queue(delivery_limit=1, dead_letter_exchange="", dead_letter_routing_key="dead")
-        desk.publish(b"1")
-        first = desk.take()
+    async with opened() as harness:
+        harness.queue("dead")
+        harness.queue(delivery_limit=1, dead_letter_exchange="", dead_letter_routing_key="dead")
+        harness.publish(b"1")
+        first = harness.take()
         assert first is not None
         assert "x-delivery-count" not in (first.properties.headers or {})
-        desk.node.requeue(desk.channel, first.delivery_tag)
-    async with opened() as desk:
-        second = desk.take()
+        harness.node.requeue(harness.channel, first.delivery_tag)
+    async with opened() as harness:
+        second = harness.take()
         assert second is not None
         assert second.attempts == 2
-        desk.node.requeue(desk.channel, second.delivery_tag)
-        assert desk.take() is None
-        assert desk.drain("dead") == [(b"1", False)]
+        harness.node.requeue(harness.channel, second.delivery_tag)
+        assert harness.take() is None
+        assert harness.drain("dead") == [(b"1", False)]
 
 
 async def test_a_paused_queue_is_paused_after_a_restart_until_it_is_resumed(opened: Open) -> None:
-    async with opened() as desk:
-        desk.queue("q")
-        desk.queue("other")
-        desk.publish(b"1")
-        desk.node.pause_queue("q")
+    async with opened() as harness:
+        harness.queue("q")
+        harness.queue("other")
+        harness.publish(b"1")
+        harness.node.pause_queue("q")
     for _ in range(2):  # also when nothing was said about it meanwhile
-        async with opened() as desk:
-            paused = {queue.name: queue.paused for queue in desk.node.stats().queues}
+        async with opened() as harness:
+            paused = {queue.name: queue.paused for queue in harness.node.stats().queues}
             assert paused == {"q": True, "other": False}
-    async with opened() as desk:
-        desk.node.resume_queue("q")
-    async with opened() as desk:
-        assert not any(queue.paused for queue in desk.node.stats().queues)
-        assert desk.drain() == [(b"1", False)]
+    async with opened() as harness:
+        harness.node.resume_queue("q")
+    async with opened() as harness:
+        assert not any(queue.paused for queue in harness.node.stats().queues)
+        assert harness.drain() == [(b"1", False)]
 
 
 async def test_a_queue_declared_anew_is_not_paused(opened: Open) -> None:
-    async with opened() as desk:
-        desk.queue("q")
-        desk.node.pause_queue("q")
-        desk.node.engine.delete_queue(desk.channel, "q")
-        desk.queue("q")
-    async with opened() as desk:
-        assert not any(queue.paused for queue in desk.node.stats().queues)
+    async with opened() as harness:
+        harness.queue("q")
+        harness.node.pause_queue("q")
+        harness.node.engine.topology.delete_queue(harness.channel, "q")
+        harness.queue("q")
+    async with opened() as harness:
+        assert not any(queue.paused for queue in harness.node.stats().queues)
 
 
 async def test_a_name_the_broker_gave_is_not_given_again_after_a_restart(opened: Open) -> None:
-    async with opened() as desk:
-        first = desk.node.engine.declare_queue(desk.channel, "", desk.node.now()).name
-    async with opened() as desk:
-        second = desk.node.engine.declare_queue(desk.channel, "", desk.node.now()).name
+    async with opened() as harness:
+        first = harness.node.engine.topology.declare_queue(
+            harness.channel, "", harness.node.now()
+        ).name
+    async with opened() as harness:
+        second = harness.node.engine.topology.declare_queue(
+            harness.channel, "", harness.node.now()
+        ).name
         assert first != second
-        assert {queue.name for queue in desk.node.stats().queues} == {first, second}
+        assert {queue.name for queue in harness.node.stats().queues} == {first, second}
 
 
 async def test_close_during_settlements_keeps_exactly_what_was_not_finished(
@@ -238,12 +225,12 @@ async def test_close_during_settlements_keeps_exactly_what_was_not_finished(
 ) -> None:
     """G7: ready, in flight and deferred; fifty tasks finish and requeue while it closes."""
     finished = 0
-    async with opened() as desk:
-        desk.queue()
-        desk.publish(*(b"%d" % number for number in range(30)))
-        tags = [delivery.delivery_tag for _ in range(20) if (delivery := desk.take())]
+    async with opened() as harness:
+        harness.queue()
+        harness.publish(*(b"%d" % number for number in range(30)))
+        tags = [delivery.delivery_tag for _ in range(20) if (delivery := harness.take())]
         for tag in tags[:10]:
-            assert desk.node.requeue(desk.channel, tag, delay=60.0)
+            assert harness.node.requeue(harness.channel, tag, delay=60.0)
 
         async def settle(number: int) -> None:
             nonlocal finished
@@ -251,21 +238,21 @@ async def test_close_during_settlements_keeps_exactly_what_was_not_finished(
                 await asyncio.sleep(0)
             tag = tags[10 + number % 10]
             if number % 2:
-                outcome = desk.node.finish(desk.channel, tag)
+                outcome = harness.node.finish(harness.channel, tag)
                 finished += isinstance(outcome, Done)
             else:
-                outcome = desk.node.requeue(desk.channel, tag)
+                outcome = harness.node.requeue(harness.channel, tag)
             refused.append(isinstance(outcome, NodeClosed))
 
         refused: list[bool] = []
         tasks = [asyncio.create_task(settle(number)) for number in range(50)]
         await asyncio.sleep(0)
-        await desk.node.close()
+        await harness.node.close()
         await asyncio.gather(*tasks)
         assert any(refused)
-    async with opened() as desk:
-        desk.node.run_deferred("q")
-        bodies = [body for body, _ in desk.drain()]
+    async with opened() as harness:
+        harness.node.run_deferred("q")
+        bodies = [body for body, _ in harness.drain()]
         assert len(bodies) == len(set(bodies)) == 30 - finished
 
 
@@ -279,42 +266,42 @@ from broker_client.node.node import Node
 from broker_client.store.maintenance import check, compact
 from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
-from tests.unit.node.test_node_file import Desk
+from tests.unit.node.test_node_file import FileNode
 
 async def main():
     node = Node(store=SqliteStore(sys.argv[1]))
     await node.recover()
-    desk = Desk(node)
-    desk.queue()
-    desk.publish(*(b"%d" % number for number in range(6)))
-    taken = [desk.take() for _ in range(5)]
+    harness = FileNode(node)
+    harness.queue()
+    harness.publish(*(b"%d" % number for number in range(6)))
+    taken = [harness.take() for _ in range(5)]
     for delivery in taken[:2]:
-        node.finish(desk.channel, delivery.delivery_tag)
-    await node.settled()
+        node.finish(harness.channel, delivery.delivery_tag)
+    await node.drain()
     os._exit(0)
 
 asyncio.run(main())
 """
     await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program, str(path)], check=True)
-    async with opened() as desk:
-        assert desk.drain() == [(b"2", True), (b"3", True), (b"4", True), (b"5", False)]
+    async with opened() as harness:
+        assert harness.drain() == [(b"2", True), (b"3", True), (b"4", True), (b"5", False)]
 
 
 async def test_a_queue_that_is_deleted_or_purged_leaves_nothing_in_the_file(
     opened: Open, path: Path
 ) -> None:
     """closing keeps, deleting and purging do not."""
-    async with opened() as desk:
+    async with opened() as harness:
         for name in ("deleted", "purged", "kept"):
-            desk.queue(name)
-            desk.publish(b"1", b"2", b"3", to=name)
+            harness.queue(name)
+            harness.publish(b"1", b"2", b"3", to=name)
         for name in ("deleted", "purged"):
-            delivery = desk.take(name)
+            delivery = harness.take(name)
             assert delivery is not None
-            assert desk.node.requeue(desk.channel, delivery.delivery_tag, delay=60.0)
-        desk.node.engine.delete_queue(desk.channel, "deleted")
-        desk.node.purge("purged", deferred=True)
-        desk.node.wake()
+            assert harness.node.requeue(harness.channel, delivery.delivery_tag, delay=60.0)
+        harness.node.engine.topology.delete_queue(harness.channel, "deleted")
+        harness.node.purge("purged", deferred=True)
+        harness.node.wake()
     assert rows(path, "SELECT name FROM queues ORDER BY name") == [("kept",), ("purged",)]
     assert rows(path, "SELECT count(*) FROM entries") == [(3,)]
     assert rows(path, "SELECT count(*) FROM messages") == [(3,)]
@@ -323,19 +310,19 @@ async def test_a_queue_that_is_deleted_or_purged_leaves_nothing_in_the_file(
 async def test_a_message_that_is_published_again_is_another_and_each_is_kept(opened: Open) -> None:
     """The very object: so it is when a channel dies before the confirm."""
     again = a_message("q", b"again", delivery_mode=PERSISTENT)
-    async with opened() as desk:
-        desk.queue()
+    async with opened() as harness:
+        harness.queue()
         for times in (1, 2, 1):  # in one commit as well as in several
             for _ in range(times):
-                desk.node.engine.publish(desk.channel, again, desk.node.now())
-            desk.node.wake()
-            await desk.node.settled()
-        delivery = desk.take()
+                harness.node.engine.publishing.publish(harness.channel, again, harness.node.now())
+            harness.node.wake()
+            await harness.node.drain()
+        delivery = harness.take()
         assert delivery is not None
-        desk.node.finish(desk.channel, delivery.delivery_tag)
-        assert (desk.node.failure, desk.ear.confirmed) == (None, 4)
-    async with opened() as desk:
-        assert desk.drain() == [(b"again", False)] * 3
+        harness.node.finish(harness.channel, delivery.delivery_tag)
+        assert (harness.node.failure, harness.receiver.confirmed) == (None, 4)
+    async with opened() as harness:
+        assert harness.drain() == [(b"again", False)] * 3
 
 
 # --------------------------------------------------------------------- memory
@@ -346,17 +333,17 @@ async def test_past_the_memory_limit_messages_are_on_disk_only_and_come_in_order
 ) -> None:
     """never refused for their number, and still first in, first out."""
     bodies = [b"%04d" % number * 100 for number in range(2_000)]
-    async with opened(memory_limit=20_000) as desk:
-        desk.queue()
+    async with opened(memory_limit=20_000) as harness:
+        harness.queue()
         for start in range(0, len(bodies), 100):
-            desk.publish(*bodies[start : start + 100])
-            await desk.node.settled()
-        keeper = desk.node.engine._dispatch.keeper
+            harness.publish(*bodies[start : start + 100])
+            await harness.node.drain()
+        keeper = harness.node.engine.state.paging
         assert keeper.resident_bytes <= 20_000
         taken = []
-        while (delivery := desk.take()) is not None:
+        while (delivery := harness.take()) is not None:
             taken.append(delivery.body)
-            desk.node.finish(desk.channel, delivery.delivery_tag)
+            harness.node.finish(harness.channel, delivery.delivery_tag)
             assert keeper.resident_bytes <= 20_000 + 300 * 400
         assert taken == bodies
         assert keeper.resident_bytes == 0
@@ -367,19 +354,21 @@ async def test_past_the_memory_limit_transient_messages_too_are_on_disk_until_th
     path: Path, opened: Open, durable: bool
 ) -> None:
     bodies = [b"%04d" % number * 100 for number in range(500)]
-    async with opened(memory_limit=20_000) as desk:
-        desk.node.engine.declare_queue(desk.channel, "q", desk.node.now(), durable=durable)
-        desk.publish(*bodies, delivery_mode=TRANSIENT)
-        await desk.node.settled()
-        keeper = desk.node.engine._dispatch.keeper
+    async with opened(memory_limit=20_000) as harness:
+        harness.node.engine.topology.declare_queue(
+            harness.channel, "q", harness.node.now(), durable=durable
+        )
+        harness.publish(*bodies, delivery_mode=TRANSIENT)
+        await harness.node.drain()
+        keeper = harness.node.engine.state.paging
         assert keeper.resident_bytes <= 20_000
         assert rows(path, "SELECT count(*) FROM messages WHERE id < 0") == [(450,)]
-        assert [body for body, _ in desk.drain()] == bodies
-        desk.node.engine.close_channel(desk.channel, desk.node.now())  # all back, and lost
-    async with opened() as desk:
-        desk.queue()
-        assert desk.drain() == []
-        await desk.node.settled()
+        assert [body for body, _ in harness.drain()] == bodies
+        harness.node.engine.close_channel(harness.channel, harness.node.now())  # all back, and lost
+    async with opened() as harness:
+        harness.queue()
+        assert harness.drain() == []
+        await harness.node.drain()
         assert rows(path, "SELECT count(*) FROM messages") == [(0,)]
 
 
@@ -388,61 +377,63 @@ async def test_a_length_limit_counts_what_is_on_disk_only_and_its_dead_letters_h
     opened: Open, mode: int
 ) -> None:
     """first spilled, then too many."""
-    async with opened(memory_limit=0) as desk:
-        desk.queue("dead")
-        desk.queue(max_length=2, dead_letter_exchange="", dead_letter_routing_key="dead")
+    async with opened(memory_limit=0) as harness:
+        harness.queue("dead")
+        harness.queue(max_length=2, dead_letter_exchange="", dead_letter_routing_key="dead")
         for body in (b"1", b"2", b"3", b"4"):
-            desk.publish(body, delivery_mode=mode)
-            await desk.node.settled()
-        assert desk.node.engine.resident_bytes == 0
-        assert desk.drain() == [(b"3", False), (b"4", False)]
-        assert desk.drain("dead") == [(b"1", False), (b"2", False)]
+            harness.publish(body, delivery_mode=mode)
+            await harness.node.drain()
+        assert harness.node.engine.state.paging.resident_bytes == 0
+        assert harness.drain() == [(b"3", False), (b"4", False)]
+        assert harness.drain("dead") == [(b"1", False), (b"2", False)]
 
 
 async def test_what_is_spilled_goes_from_the_disk_copy_by_copy_as_it_is_settled(
     path: Path, opened: Open
 ) -> None:
-    async with opened(memory_limit=0) as desk:
+    async with opened(memory_limit=0) as harness:
         for name in ("a", "b", "gone"):
-            desk.queue(name)
-            desk.node.engine.bind_queue(desk.channel, name, "amq.fanout", "", {})
+            harness.queue(name)
+            harness.node.engine.topology.bind(
+                harness.channel, Destination("queue", name), "amq.fanout", "", {}
+            )
         message = a_message("", b"body", exchange="amq.fanout", delivery_mode=TRANSIENT)
-        desk.node.engine.publish(desk.channel, message, desk.node.now())
-        desk.node.wake()
-        await desk.node.settled()
+        harness.node.engine.publishing.publish(harness.channel, message, harness.node.now())
+        harness.node.wake()
+        await harness.node.drain()
         assert rows(path, "SELECT count(*) FROM messages") == [(3,)]
-        desk.node.engine.delete_queue(desk.channel, "gone")
-        delivery = desk.take("a")
+        harness.node.engine.topology.delete_queue(harness.channel, "gone")
+        delivery = harness.take("a")
         assert delivery is not None
-        desk.node.finish(desk.channel, delivery.delivery_tag)
-        await desk.node.settled()
+        harness.node.finish(harness.channel, delivery.delivery_tag)
+        await harness.node.drain()
         assert rows(path, "SELECT count(*) FROM messages") == [(1,)]
-        assert desk.drain("b") == [(b"body", False)]
+        assert harness.drain("b") == [(b"body", False)]
 
 
 async def test_a_spilled_message_that_expires_is_a_dead_letter_with_its_body(
     opened: Open, clock: ManualClock
 ) -> None:
-    async with opened(memory_limit=0) as desk:
-        desk.queue("dead")
-        desk.queue(message_ttl=1000, dead_letter_exchange="", dead_letter_routing_key="dead")
-        desk.publish(b"1", b"2", delivery_mode=TRANSIENT, message_id="m")
-        await desk.node.settled()
+    async with opened(memory_limit=0) as harness:
+        harness.queue("dead")
+        harness.queue(message_ttl=1000, dead_letter_exchange="", dead_letter_routing_key="dead")
+        harness.publish(b"1", b"2", delivery_mode=TRANSIENT, message_id="m")
+        await harness.node.drain()
         clock.advance(2.0)
-        desk.node.tick()
-        await desk.node.settled()
-        assert desk.drain("dead") == [(b"1", False), (b"2", False)]
+        harness.node.tick()
+        await harness.node.drain()
+        assert harness.drain("dead") == [(b"1", False), (b"2", False)]
 
 
 async def test_check_and_statistics_count_what_is_kept_and_not_what_is_spilled(
     path: Path, opened: Open, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy.db"
-    async with opened(memory_limit=0) as desk:
-        desk.queue()
-        desk.publish(b"kept")
-        desk.publish(b"spilled", delivery_mode=TRANSIENT)
-        await desk.node.settled()
+    async with opened(memory_limit=0) as harness:
+        harness.queue()
+        harness.publish(b"kept")
+        harness.publish(b"spilled", delivery_mode=TRANSIENT)
+        await harness.node.drain()
         assert read_stats(str(path)).messages == 1
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("VACUUM INTO ?", (str(copy),))  # as a crash would leave it
@@ -453,12 +444,12 @@ async def test_check_and_statistics_count_what_is_kept_and_not_what_is_spilled(
 
 
 async def test_a_message_left_to_the_store_is_there_before_its_commit(opened: Open) -> None:
-    async with opened(memory_limit=0) as desk:
-        desk.queue()
-        await desk.node.settled()
-        desk.publish(b"1", b"2")
-        desk.node._take_effects()
-        assert desk.drain() == [(b"1", False), (b"2", False)]
+    async with opened(memory_limit=0) as harness:
+        harness.queue()
+        await harness.node.drain()
+        harness.publish(b"1", b"2")
+        harness.node.call_after_effects(lambda: None)
+        assert harness.drain() == [(b"1", False), (b"2", False)]
 
 
 # --------------------------------------------------------------------- faults
@@ -474,24 +465,24 @@ from broker_client.node.node import Node
 from broker_client.store.maintenance import check, compact
 from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
-from tests.unit.node.test_node_file import Desk
+from tests.unit.node.test_node_file import FileNode
 
 async def main():
     node = Node(store=SqliteStore(sys.argv[1]))
     await node.recover()
-    desk = Desk(node)
-    desk.queue()
-    await node.settled()
+    harness = FileNode(node)
+    harness.queue()
+    await node.drain()
     resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
     for _ in range(1000):
-        desk.publish(b"x" * 1000, b"y" * 1000)
-        await node.settled()
+        harness.publish(b"x" * 1000, b"y" * 1000)
+        await node.drain()
         if node.failure:
             break
     error = node.failure
-    told = [type(error).__name__, str(error), desk.ear.confirmed, desk.published]
+    told = [type(error).__name__, str(error), harness.receiver.confirmed, harness.published]
     await node.close()
-    print(json.dumps([*told, desk.ear.closed_with]))
+    print(json.dumps([*told, harness.receiver.closed_with]))
 
 asyncio.run(main())
 """
@@ -509,62 +500,62 @@ asyncio.run(main())
     assert 0 < confirmed < published
     assert [code for code, _ in closed_with][:1] == [541]
     assert "stops: store" in done.stderr
-    async with opened() as desk:
-        assert len(desk.drain()) == confirmed
+    async with opened() as harness:
+        assert len(harness.drain()) == confirmed
 
 
 async def test_a_full_file_is_told_as_such_and_nothing_more_is_confirmed(opened: Open) -> None:
-    async with opened() as desk:
-        desk.queue()
-        desk.publish(b"1")
-        await desk.node.settled()
-        store = desk.node.store
+    async with opened() as harness:
+        harness.queue()
+        harness.publish(b"1")
+        await harness.node.drain()
+        store = harness.node.store
         assert isinstance(store, SqliteStore)
         connection = store._file.connection
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
-        desk.publish(b"x" * 100_000)
-        await desk.node.settled()
-        assert isinstance(desk.node.failure, StoreFullError)
-        assert desk.ear.confirmed == 1
+        harness.publish(b"x" * 100_000)
+        await harness.node.drain()
+        assert isinstance(harness.node.failure, StoreFullError)
+        assert harness.receiver.confirmed == 1
         with pytest.raises(StoreFullError):
-            desk.node.open_connection("/", desk.ear)
-        assert not desk.node.finish(desk.channel, 1)
-    async with opened() as desk:
-        assert desk.drain() == [(b"1", False)]
+            harness.node.open_connection("/", harness.receiver)
+        assert not harness.node.finish(harness.channel, 1)
+    async with opened() as harness:
+        assert harness.drain() == [(b"1", False)]
 
 
 async def test_a_file_that_becomes_read_only_stops_the_node(opened: Open) -> None:
-    async with opened() as desk:
-        desk.queue()
-        await desk.node.settled()
-        store = desk.node.store
+    async with opened() as harness:
+        harness.queue()
+        await harness.node.drain()
+        store = harness.node.store
         assert isinstance(store, SqliteStore)
         store._file.connection.execute("PRAGMA query_only = 1")
-        desk.publish(b"1")
-        await desk.node.settled()
-        assert isinstance(desk.node.failure, StoreReadOnlyError)
-        assert desk.ear.confirmed == 0
+        harness.publish(b"1")
+        await harness.node.drain()
+        assert isinstance(harness.node.failure, StoreReadOnlyError)
+        assert harness.receiver.confirmed == 0
 
 
 async def test_a_damaged_message_stops_the_node_when_its_turn_comes(
     path: Path, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     """told by its number, never given out, never silently skipped."""
-    async with opened() as desk:
-        desk.queue()
-        desk.publish(*(b"%d" % number * 3000 for number in range(6)))
+    async with opened() as harness:
+        harness.queue()
+        harness.publish(*(b"%d" % number * 3000 for number in range(6)))
     rows(path, "UPDATE messages SET body = zeroblob(3000) WHERE id = 4")
     caplog.set_level(logging.CRITICAL)
-    async with opened() as desk:
-        engine, ear = desk.node.engine, desk.ear
-        engine.consume(desk.channel, "q", desk.node.now())
-        desk.node.wake()
-        await eventually(lambda: ear.closed_with)
-        assert isinstance(desk.node.failure, StoreCorruptError)
-        assert all(delivery.body for delivery in ear.deliveries)
-        assert ear.closed_with[0][0] == 541
-        assert "message 4 is damaged" in ear.closed_with[0][1]
+    async with opened() as harness:
+        engine, receiver = harness.node.engine, harness.receiver
+        engine.consuming.consume(harness.channel, "q", harness.node.now())
+        harness.node.wake()
+        await eventually(lambda: receiver.closed_with)
+        assert isinstance(harness.node.failure, StoreCorruptError)
+        assert all(delivery.body for delivery in receiver.deliveries)
+        assert receiver.closed_with[0][0] == 541
+        assert "message 4 is damaged" in receiver.closed_with[0][1]
         assert "store check" in caplog.text
     left = rows(path, "SELECT count(*) FROM entries")
     assert left == [(6,)]
@@ -581,16 +572,16 @@ def torn(path: Path, page: int) -> None:
 async def test_a_torn_page_is_an_error_at_the_start_or_at_the_message(
     path: Path, opened: Open, page: int
 ) -> None:
-    async with opened() as desk:
-        desk.queue()
-        desk.publish(*(b"%d" % number * 3000 for number in range(9)))
+    async with opened() as harness:
+        harness.queue()
+        harness.publish(*(b"%d" % number * 3000 for number in range(9)))
     torn(path, page)
 
     async def use() -> None:
-        async with opened() as desk:
-            desk.drain()
-            if desk.node.failure is not None:
-                raise desk.node.failure
+        async with opened() as harness:
+            harness.drain()
+            if harness.node.failure is not None:
+                raise harness.node.failure
 
     with pytest.raises(StoreError, match=r"store .*node\.db"):
         await use()
@@ -608,12 +599,12 @@ async def test_a_torn_page_is_an_error_at_the_start_or_at_the_message(
 async def test_a_file_that_does_not_fit_together_is_refused(
     path: Path, opened: Open, statement: str
 ) -> None:
-    async with opened() as desk:
-        desk.queue()
-        engine = desk.node.engine
-        engine.declare_exchange(desk.channel, "e", "topic")
-        engine.bind_queue(desk.channel, "q", "e", "#", {})
-        desk.publish(b"1")
+    async with opened() as harness:
+        harness.queue()
+        engine = harness.node.engine
+        engine.topology.declare_exchange(harness.channel, "e", "topic")
+        engine.topology.bind(harness.channel, Destination("queue", "q"), "e", "#", {})
+        harness.publish(b"1")
     rows(path, statement)
     with pytest.raises(StoreCorruptError, match="store check"):
         async with opened():

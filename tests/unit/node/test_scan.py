@@ -13,8 +13,9 @@ from broker_client.core.scan import ScanSettings
 from broker_client.node.node import Node
 from broker_client.runtime.clock import Clock
 from tests.support.builders import a_message
+from tests.support.receivers import RecordingReceiver
 from tests.support.warp import WarpLoop
-from tests.unit.node.test_node import Ear, publish
+from tests.unit.node.test_node import publish
 
 loop_factory = WarpLoop
 
@@ -38,17 +39,19 @@ async def nodes() -> AsyncIterator[list[Node]]:
         node.stop()
 
 
-def a_node(nodes: list[Node], **settings: Any) -> tuple[Node, int, Ear]:
+def a_node(nodes: list[Node], **settings: Any) -> tuple[Node, int, RecordingReceiver]:
     node = Node("scanned", clock=a_clock(), scan=ScanSettings(**settings))
     nodes.append(node)
-    ear = Ear()
-    channel = node.open_channel(node.open_connection("/", Ear()), ear, confirm=False)
-    return node, channel, ear
+    receiver = RecordingReceiver()
+    channel = node.open_channel(
+        node.open_connection("/", RecordingReceiver()), receiver, confirm=False
+    )
+    return node, channel, receiver
 
 
 def queues(node: Node, channel: int, count: int) -> None:
     for n in range(count):
-        node.engine.declare_queue(channel, f"q{n}", node.now())
+        node.engine.topology.declare_queue(channel, f"q{n}", node.now())
 
 
 async def test_an_idle_node_is_never_woken(nodes: list[Node]) -> None:
@@ -56,27 +59,27 @@ async def test_an_idle_node_is_never_woken(nodes: list[Node]) -> None:
     node, channel, _ = a_node(nodes)
     queues(node, channel, 50)
     publish(node, channel, b"1", routing_key="q1")
-    node.engine.consume(channel, "q2", node.now())
+    node.engine.consuming.consume(channel, "q2", node.now())
     await asyncio.sleep(600.0)
-    assert (node._scanner.looks, node._scanner.timer_at) == (0, None)
+    assert (node.scanner.looks, node.scanner.timer_at) == (0, None)
 
 
 async def test_six_hundred_queues_with_one_due_time_are_all_served_at_once(
     nodes: list[Node],
 ) -> None:
     """G11: within 100 ms; here, at the very time."""
-    node, channel, ear = a_node(nodes)
+    node, channel, receiver = a_node(nodes)
     queues(node, channel, 600)
     for n in range(600):
-        node.engine.consume(channel, f"q{n}", node.now())
+        node.engine.consuming.consume(channel, f"q{n}", node.now())
         message = a_message(f"q{n}", headers={"x-delay": 1_000})
-        node.engine.publish(channel, message, node.now())
+        node.engine.publishing.publish(channel, message, node.now())
     node.wake()
     await asyncio.sleep(0.999)
-    assert ear.heard == []
+    assert receiver.heard == []
     await asyncio.sleep(0.002)
-    assert len(ear.heard) == 600
-    assert node._scanner.looks == 1
+    assert len(receiver.heard) == 600
+    assert node.scanner.looks == 1
 
 
 async def test_between_two_slices_of_a_selection_the_loop_is_free(nodes: list[Node]) -> None:
@@ -85,7 +88,7 @@ async def test_between_two_slices_of_a_selection_the_loop_is_free(nodes: list[No
     queues(node, channel, 40)
     for n in range(40):
         message = a_message(f"q{n}", headers={"x-delay": 1_000})
-        node.engine.publish(channel, message, node.now())
+        node.engine.publishing.publish(channel, message, node.now())
     node.wake()
     ready = []
     await asyncio.sleep(1.0)
@@ -99,32 +102,34 @@ async def test_between_two_slices_of_a_selection_the_loop_is_free(nodes: list[No
 
 async def test_many_deadlines_in_one_interval_share_their_wake_ups(nodes: list[Node]) -> None:
     """a thousand deadlines a second, and no more than 21 looks in 100 ms."""
-    node, channel, ear = a_node(nodes)
+    node, channel, receiver = a_node(nodes)
     queues(node, channel, 1)
-    node.engine.consume(channel, "q0", node.now())
+    node.engine.consuming.consume(channel, "q0", node.now())
     for n in range(1, 1_001):
-        node.engine.publish(channel, a_message("q0", headers={"x-delay": n}), node.now())
+        node.engine.publishing.publish(channel, a_message("q0", headers={"x-delay": n}), node.now())
     node.wake()
     began = node.now()
     late = []
-    ear.on_delivery = lambda delivery: late.append(
+    receiver.on_delivery = lambda delivery: late.append(
         node.now() - began + delivery.properties.headers["x-delay"] / 1000  # type: ignore[index]
     )
     await asyncio.sleep(1.2)
     assert len(late) == 1_000
     assert max(late) <= 0.1 + 1e-6
-    assert node._scanner.looks <= 210
+    assert node.scanner.looks <= 210
 
 
 async def test_few_deadlines_are_met_exactly(nodes: list[Node]) -> None:
-    node, channel, ear = a_node(nodes)
+    node, channel, receiver = a_node(nodes)
     queues(node, channel, 1)
-    node.engine.consume(channel, "q0", node.now())
+    node.engine.consuming.consume(channel, "q0", node.now())
     began = node.now()
     times = []
-    ear.on_delivery = lambda delivery: times.append(round(node.now() - began, 6))
+    receiver.on_delivery = lambda delivery: times.append(round(node.now() - began, 6))
     for delay in (13, 29, 31):
-        node.engine.publish(channel, a_message("q0", headers={"x-delay": delay}), node.now())
+        node.engine.publishing.publish(
+            channel, a_message("q0", headers={"x-delay": delay}), node.now()
+        )
     node.wake()
     await asyncio.sleep(1.0)
     assert times == [0.013, 0.029, 0.031]
@@ -138,7 +143,7 @@ async def test_never_dirty_enough_waits_for_the_interval_between_selections(
     queues(node, channel, 50)
     for n in range(50):
         message = a_message(f"q{n}", headers={"x-delay": 1_000})
-        node.engine.publish(channel, message, node.now())
+        node.engine.publishing.publish(channel, message, node.now())
     node.wake()
     ready = []
     for wait in (1.1, 0.5, 0.5):
@@ -150,11 +155,11 @@ async def test_never_dirty_enough_waits_for_the_interval_between_selections(
 async def test_a_closed_node_scans_no_more(nodes: list[Node]) -> None:
     node, channel, _ = a_node(nodes)
     queues(node, channel, 1)
-    node.engine.publish(channel, a_message("q0", headers={"x-delay": 1_000}), node.now())
+    node.engine.publishing.publish(channel, a_message("q0", headers={"x-delay": 1_000}), node.now())
     node.wake()
-    await node.settled()
-    assert node._scanner.timer_at is not None
+    await node.drain()
+    assert node.scanner.timer_at is not None
     node.stop()
-    assert node._scanner.timer_at is None
+    assert node.scanner.timer_at is None
     await asyncio.sleep(5.0)
-    assert node._scanner.looks == 0
+    assert node.scanner.looks == 0

@@ -54,7 +54,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(str(path))
-    await store.start(Engine())
+    await store.start(Engine().restoring)
     store.write([VHostAdded("/"), QueueAdded("/", "q", False, {})])
     yield store
     await store.close()
@@ -168,10 +168,10 @@ async def test_a_start_that_fails_leaves_nothing_open(path: Path) -> None:
     lock = FileLock(str(path))
     lock.acquire()
     with pytest.raises(StoreLockedError, match="in use by"):
-        await SqliteStore(str(path)).start(Engine())
+        await SqliteStore(str(path)).start(Engine().restoring)
     lock.release()
     store = SqliteStore(str(path))
-    await store.start(Engine())
+    await store.start(Engine().restoring)
     await store.close()
 
 

@@ -174,7 +174,7 @@ async def test_an_owner_that_ends_its_link_hears_no_on_close(
     for _ in range(2):
         if (ending := getattr(link, end)()) is not None:
             await ending
-    await nodes.node().settled()
+    await nodes.node().drain()
     assert (heard.events, channel.is_usable) == ([], False)
 
 
@@ -298,7 +298,7 @@ async def test_no_delivery_comes_after_cancel_has_returned(nodes: EmbeddedNodes)
     await channel.cancel(tag)
     assert len(heard.deliveries) == 1
     await channel.publish([a_message()])
-    await nodes.node().settled()
+    await nodes.node().drain()
     assert len(heard.deliveries) == 1
 
 
@@ -346,7 +346,7 @@ async def test_a_publisher_that_is_closed_while_blocked_hears_no_more() -> None:
     await eventually(lambda: told)
     await publisher.close()
     await (await other.open_channel()).purge_queue("q")
-    await nodes.node().settled()
+    await nodes.node().drain()
     await asyncio.sleep(0)
     assert told == ["low on memory"]
     await other.close()

@@ -281,7 +281,7 @@ async def test_a_change_of_topology_is_answered_only_once_it_is_on_the_disk(
     link = await linked(nodes, path)
     channel = await link.open_channel(confirm=True)
     await prepared(channel)
-    await link._node.settled()
+    await link._node.drain()
     store = link._node.store
     assert isinstance(store, SqliteStore)
     before, held = everything(path), Held(store)

@@ -47,5 +47,5 @@ class NodeClosed:
         return False
 
 
-Outcome = Done | NotInFlight | NotOwner | NodeClosed
+SettleResult = Done | NotInFlight | NotOwner | NodeClosed
 """True when it was done; else it says why not."""

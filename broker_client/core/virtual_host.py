@@ -1,4 +1,4 @@
-"""One vhost: its exchanges, queues and bindings, and the way a message takes through them."""
+"""One vhost: its exchanges, queues and bindings, and how a message is routed through them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _nowhere(record: TopologyRecord) -> None:
     """For a vhost that nothing is kept of."""
 
 
-class VHost:
+class VirtualHost:
     """Exchanges, queues and bindings under one name. An illegal command changes nothing."""
 
     __slots__ = ("_bindings_to", "_note", "exchanges", "name", "queues", "routes")
@@ -179,7 +179,7 @@ class VHost:
             )
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        """Delete; harmless when there is none (RabbitMQ).
+        """Delete; no error when there is none (RabbitMQ).
 
         Raises:
             ReplyError: 403 for a predeclared exchange, 406 when in use and `if_unused`.
@@ -278,7 +278,7 @@ class VHost:
     def bind(
         self, destination: Destination, source: str, binding_key: str, arguments: Arguments
     ) -> None:
-        """Bind; harmless when it is bound so already.
+        """Bind; no error when it is bound already.
 
         Raises:
             ReplyError: 403 for the default exchange, 404 for a missing end, 406 for a bad x-match.
@@ -298,7 +298,7 @@ class VHost:
     def unbind(
         self, destination: Destination, source: str, binding_key: str, arguments: Arguments
     ) -> None:
-        """Unbind; harmless when there is no such binding or end (RabbitMQ).
+        """Unbind; no error when there is no such binding, exchange or queue (RabbitMQ).
 
         Raises:
             ReplyError: 403 for the default exchange.

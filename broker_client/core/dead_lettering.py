@@ -1,0 +1,44 @@
+"""Dead letters: what is published in place of a message that died, and under which keys."""
+
+from __future__ import annotations
+
+from broker_client.amqp.x_death import dead_lettered
+from broker_client.core.queue import Queue
+from broker_client.message import Outgoing
+
+
+def dead_letter(message: Outgoing, queue: Queue, reason: str, now: float) -> Outgoing:
+    """The message to publish to the dead-letter exchange of `queue`, where `message` died.
+
+    Where the queue has a dead-letter routing key, the CC and BCC headers go, since those keys no
+    longer count (RabbitMQ).
+    """
+    exchange, routing_key = (
+        queue.settings.dead_letter_exchange,
+        queue.settings.dead_letter_routing_key,
+    )
+    assert exchange is not None, "queues without one make no dead letters"
+    properties = dead_lettered(
+        message.properties,
+        queue=queue.name,
+        reason=reason,
+        exchange=message.exchange,
+        routing_keys=[message.routing_key, *extra_keys(message, "CC")],
+        now=now,
+    )
+    if routing_key is None:
+        return Outgoing(exchange, message.routing_key, message.body, properties)
+    headers = {k: v for k, v in (properties.headers or {}).items() if k not in ("CC", "BCC")}
+    return Outgoing(exchange, routing_key, message.body, properties._replace(headers=headers))
+
+
+def extra_keys(message: Outgoing, *names: str) -> list[str]:
+    """The routing keys in the headers `names` of `message`: CC or BCC."""
+    headers = message.properties.headers or {}
+    return [
+        key
+        for name in names
+        if isinstance(keys := headers.get(name), list)
+        for key in keys
+        if isinstance(key, str)
+    ]

@@ -1,0 +1,64 @@
+"""A delivery as its consumer sees it, and how long it may stay in flight."""
+
+from __future__ import annotations
+
+from broker_client.core.effects import CloseChannel
+from broker_client.core.queue import ChannelState, Consumer, Entry, Queue
+from broker_client.core.settings import EngineSettings
+from broker_client.message import Properties
+
+_HIDDEN = frozenset(("BCC",))
+_HIDDEN_AND_COUNTED = frozenset(("BCC", "x-delivery-count"))
+
+
+def shown_properties(entry: Entry, properties: Properties) -> Properties:
+    """The properties as a consumer sees them: without BCC, and with the count of returns where
+    the queue counts them (absent at the first delivery)."""
+    headers = properties.headers or {}
+    counts = entry.queue.settings.counts_deliveries
+    hidden = _HIDDEN_AND_COUNTED if counts else _HIDDEN
+    counted = counts and entry.attempts > 1
+    if not counted and hidden.isdisjoint(headers):
+        return properties
+    shown = {name: value for name, value in headers.items() if name not in hidden}
+    if counted:
+        shown["x-delivery-count"] = entry.attempts - 1
+    return properties._replace(headers=shown)
+
+
+def message_timeout(settings: EngineSettings, queue: Queue, consumer: Consumer | None) -> float:
+    """Seconds that a delivery from `queue` may be in flight; 0 is no limit.
+
+    Args:
+        settings: of the engine: what holds where nobody says otherwise.
+        queue: where from.
+        consumer: who takes it; None for basic.get.
+    """
+    if consumer is not None:
+        return consumer.timeout
+    if queue.settings.consumer_timeout is not None:
+        return queue.settings.consumer_timeout
+    if queue.settings.message_timeout is not None:
+        return queue.settings.message_timeout
+    return settings.message_timeout
+
+
+def consumer_timed_out(channel: ChannelState, now: float) -> CloseChannel | None:
+    """Why `channel` must close, where x-consumer-timeout is over for one of its deliveries.
+
+    That argument is RabbitMQ's way with a slow consumer; without it the delivery is requeued.
+    """
+    if channel.closes_on_timeout:
+        for entry in channel.ledger.overdue(now):
+            queue, consumer = entry.queue, entry.consumer
+            timeout = queue.settings.consumer_timeout
+            closes = timeout is not None if consumer is None else consumer.closes_on_timeout
+            if closes and not queue.deleted:
+                return CloseChannel(
+                    channel.id,
+                    406,
+                    f"PRECONDITION_FAILED - delivery acknowledgement on channel {channel.id} "
+                    f"timed out. Timeout value used: {int((timeout or 0) * 1000)} ms. This timeout "
+                    "value can be configured, see consumers doc guide to learn more",
+                )
+    return None

@@ -1,0 +1,78 @@
+"""Direct reply-to: replies that go to a requester's channel, and into no queue.
+
+Who consumes from `amq.rabbitmq.reply-to` gets an address of its own; a publish whose `reply_to`
+names the pseudo-queue carries that address, and a publish to the address is a delivery
+(https://www.rabbitmq.com/docs/direct-reply-to).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker_client.core.effects import Deliver
+from broker_client.core.queue import ChannelState
+from broker_client.core.replies import precondition_failed
+from broker_client.core.state import State
+from broker_client.message import Delivery, Outgoing
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+"""Name of the pseudo-queue."""
+_ADDRESS = f"{REPLY_TO}."
+
+
+class DirectReplies:
+    """The channels that consume replies, by the secret part of their address."""
+
+    def __init__(self, state: State, new_token: Callable[[], str] | None) -> None:
+        self._state = state
+        self._new_token = new_token or (lambda: str(state.next_id()))
+        self._channels: dict[str, ChannelState] = {}
+
+    def consume(self, channel: ChannelState, consumer_tag: str, no_ack: bool) -> str:
+        """Let `channel` consume replies; returns the consumer tag.
+
+        Raises:
+            ReplyError: 406 without `no_ack`, or when it does so already.
+        """
+        if not no_ack:
+            raise precondition_failed("reply consumer cannot acknowledge")
+        if channel.reply_token is not None:
+            raise precondition_failed("reply consumer already set")
+        channel.reply_token = token = self._new_token()
+        channel.reply_tag = consumer_tag or f"amq.ctag-{self._state.next_id()}"
+        self._channels[token] = channel
+        return channel.reply_tag
+
+    def stop(self, channel: ChannelState) -> None:
+        """No more replies to `channel`; no effect when it consumes none."""
+        if channel.reply_token is not None:
+            del self._channels[channel.reply_token]
+            channel.reply_token, channel.reply_tag = None, ""
+
+    def exists(self, queue: str) -> bool:
+        """True for the name of the pseudo-queue, and for an address in use."""
+        return queue == REPLY_TO or queue.removeprefix(_ADDRESS) in self._channels
+
+    def with_address(self, channel: ChannelState, message: Outgoing) -> Outgoing:
+        """A request whose `reply_to` is the address of `channel`.
+
+        Raises:
+            ReplyError: 406 when the channel consumes no replies.
+        """
+        if channel.reply_token is None:
+            raise precondition_failed("fast reply consumer does not exist")
+        address = f"{_ADDRESS}{channel.reply_token}"
+        return message._replace(properties=message.properties._replace(reply_to=address))
+
+    def deliver(self, message: Outgoing) -> bool:
+        """Hand a reply to who asked; False when it is none, or nobody waits for it."""
+        if message.exchange or not message.routing_key.startswith(_ADDRESS):
+            return False
+        channel = self._channels.get(message.routing_key[len(_ADDRESS) :])
+        if channel is None:
+            return False
+        _, routing_key, body, properties, _ = message
+        tag = channel.ledger.issue()
+        delivery = Delivery(channel.reply_tag, tag, False, "", routing_key, body, properties, 1)
+        self._state.effects.append(Deliver(channel.id, delivery))
+        return True

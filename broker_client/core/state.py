@@ -1,0 +1,107 @@
+"""What an engine knows: the one state that its commands and transitions share."""
+
+from __future__ import annotations
+
+from broker_client.core.effects import Confirm, Effect
+from broker_client.core.journal import Journal
+from broker_client.core.observer import Observer
+from broker_client.core.paging import Paging
+from broker_client.core.queue import ChannelState, Queue
+from broker_client.core.records import MessageSource, TopologyRecord, VHostAdded
+from broker_client.core.schedule import Schedule
+from broker_client.core.settings import EngineSettings
+from broker_client.core.virtual_host import VirtualHost
+
+
+class State:
+    """Vhosts, channels, effects, and what is kept about them."""
+
+    def __init__(
+        self, settings: EngineSettings, observer: Observer | None, source: MessageSource | None
+    ) -> None:
+        self.settings = settings
+        self.observer = observer
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.channels: dict[int, ChannelState] = {}
+        self.effects: list[Effect] = []
+        self.schedule = Schedule()
+        self.journal = Journal(self.effects)
+        self.paging = Paging(settings.memory_limit, self.journal, source)
+        self.late_settles = 0
+        """Settlements that came after their delivery had been taken back."""
+        self.last_id = 0
+        self._confirming: list[ChannelState] = []
+
+    def next_id(self) -> int:
+        """A number that nothing else of this engine has."""
+        self.last_id += 1
+        return self.last_id
+
+    def add_vhost(self, name: str) -> VirtualHost:
+        """A new vhost."""
+        self.vhosts[name] = vhost = VirtualHost(name, self._note)
+        self._note(VHostAdded(name))
+        return vhost
+
+    def vhost(self, channel: int) -> VirtualHost:
+        """The vhost of `channel`."""
+        return self.vhosts[self.channels[channel].vhost]
+
+    def queue(self, channel: int, name: str) -> Queue:
+        """The queue `name` as `channel` may use it.
+
+        Raises:
+            ReplyError: 404 when there is none, 405 when it is another connection's.
+        """
+        state = self.channels[channel]
+        return self.vhosts[state.vhost].queue(name, state.connection)
+
+    def used(self, queue: Queue, now: float) -> None:
+        """Begin the time of x-expires anew."""
+        queue.last_used = now
+        if queue.settings.expires is not None:
+            self.schedule.look_again(queue)
+
+    # ---------------------------------------------------------------- effects
+
+    def confirm(self, channel: ChannelState, acked: bool) -> None:
+        """Confirm the next publish of `channel`, together with those before it."""
+        channel.publish_seq = seq = channel.publish_seq + 1
+        if not channel.confirms_from:
+            self._confirming.append(channel)
+        elif channel.confirms_ack is acked:
+            return
+        else:
+            self._end_run(channel, seq - 1)
+        channel.confirms_from, channel.confirms_ack = seq, acked
+
+    def end_confirms(self) -> None:
+        """Put the confirms there are among the effects, one for each run of a channel.
+
+        They stand behind the records of what they confirm, and behind its returns.
+        """
+        for channel in self._confirming:
+            self._end_run(channel, channel.publish_seq)
+        self._confirming.clear()
+
+    def _end_run(self, channel: ChannelState, last: int) -> None:
+        run = Confirm(channel.id, channel.confirms_from, last, channel.confirms_ack)
+        self.effects.append(run)
+        channel.confirms_from = 0
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self.effects or self._confirming)
+
+    def take_effects(self) -> list[Effect]:
+        """What must be done now, in this order; the caller owns the list."""
+        self.end_confirms()
+        self.paging.page_out()
+        self.journal.effects_taken()
+        taken = self.effects[:]
+        self.effects.clear()
+        return taken
+
+    def _note(self, record: TopologyRecord) -> None:
+        if self.settings.keep_records:
+            self.effects.append(record)

@@ -1,0 +1,555 @@
+"""Every transition of an entry, which is one queue's copy of a message.
+
+```
+               ┌──────────────────────── Queue ─────────────────────────┐
+   put ───────►│  ready ──────────── _hand_out ───────────► in flight ──┼──► acked
+               │  ▲ ▲ ▲                                       │ │ │ │   │
+               │  │ │ └─ to its place: requeue ───────────────┘ │ │ └───┼──► rejected, or returned
+               │  │ └─── to the tail: time_out ─────────────────┘ │     │    too often
+               │  └───── to the tail: release_due ── deferred ◄───┘     │
+ put_later ───►│ ─────────────────────────────────────►┘   defer        │
+               │  ready or deferred ────────────────────────────────────┼──► expired, too many,
+               └────────────────────────────────────────────────────────┘    purged
+```
+
+* There is one way into flight, `_hand_out`, and one way out, `_end_flight`. Deliveries come here
+  with their record taken out of the ledger of their channel.
+* There is one way to be gone, `_forget`: nothing is held in memory or in the store any more.
+* What dies with a dead-letter exchange is gone behind its dead letter, which may be put into any
+  queue, and may make others die: so they wait in `_dead`, and are routed without recursion.
+* Every public method leaves no queue with both a ready message and a consumer that could take
+  it, unless the queue is `unfinished`, and no dead letter unrouted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from broker_client.amqp import x_death
+from broker_client.core.arguments import REJECT_PUBLISH_DLX
+from broker_client.core.dead_lettering import dead_letter, extra_keys
+from broker_client.core.delivering import message_timeout, shown_properties
+from broker_client.core.effects import CancelConsumer, Deliver, MessageTimedOut
+from broker_client.core.latency import LatencyWindow
+from broker_client.core.queue import ON_DISK, ChannelState, Consumer, Entry, Queue
+from broker_client.core.state import State
+from broker_client.core.virtual_host import NO_HEADERS
+from broker_client.events.delivery_event import (
+    REASON_CYCLE,
+    REASON_PURGED,
+    REASON_REJECTED,
+    REASON_UNROUTABLE,
+)
+from broker_client.message import Delivery, Outgoing
+
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
+_STEP = 1_000
+"""Messages delivered by one command, or one `proceed`, from a queue at most."""
+
+
+class Transitions:
+    """Moves entries between ready, in flight, deferred and gone."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._effects = state.effects
+        self._schedule = state.schedule
+        self._journal = state.journal
+        self._paging = state.paging
+        self._observer = state.observer
+        self._keeps_records = state.settings.keep_records
+        self._keeps_latency = state.settings.latency_window > 0
+        self._dead: deque[tuple[Entry, str]] = deque()
+        self._routing_dead = False
+        self._unfinished: dict[Queue, None] = {}
+
+    # ---------------------------------------------------------------- in
+
+    def put(self, queue: Queue, message: Outgoing, now: float) -> bool:
+        """Give `queue` a copy of `message`; False when its limit refuses it."""
+        if not queue.plain or message.properties.expiration is not None:
+            return self._put_checked(queue, message, now)
+        size_bytes = len(message.body)
+        queue.enqueued += 1
+        queue.enqueued_bytes += size_bytes
+        queue.position += 1
+        entry = Entry(queue, message, queue.position)
+        entry.enqueued_at = now
+        if self._observer is not None:
+            self._observer.enqueued(entry, now)
+        self._paging.resident_bytes += size_bytes
+        if self._keeps_records:
+            self._keep(entry)
+        if queue.available and not queue.ready:
+            self._deliver(entry, queue.next_consumer(), now)
+        else:
+            queue.ready.push(entry)
+        return True
+
+    def put_later(self, queue: Queue, message: Outgoing, due: float, now: float) -> None:
+        """Give `queue` a copy of `message` that becomes ready at `due` (nsq's DPUB).
+
+        No limit refuses it: lengths count what is ready, and once it is, the oldest give way.
+        """
+        entry = self._new_entry(queue, message, due, now)
+        if self._keeps_records:
+            self._keep(entry, due)
+        queue.deferred.set(entry, due)
+        self._schedule.note(queue, due)
+
+    def _put_checked(self, queue: Queue, message: Outgoing, now: float) -> bool:
+        settings = queue.settings
+        if settings.rejects_publish and queue.limited and queue.would_overflow(message):
+            if settings.overflow == REJECT_PUBLISH_DLX:
+                self._die(self._new_entry(queue, message, now, now), x_death.MAXLEN, now)
+                self._route_dead_letters(now)
+            return False
+        entry = self._new_entry(queue, message, now, now)
+        if self._keeps_records:
+            self._keep(entry)
+        if queue.available and not queue.ready:
+            # No look at the TTL: one of 0 means now or never.
+            self._deliver(entry, queue.next_consumer(), now)
+            return True
+        queue.push(entry)
+        self._trim(queue, now)
+        self.pump(queue, now)
+        return True
+
+    def _new_entry(self, queue: Queue, message: Outgoing, ready_at: float, now: float) -> Entry:
+        queue.enqueued += 1
+        queue.enqueued_bytes += len(message.body)
+        entry = Entry(queue, message, queue.next_position())
+        entry.size_bytes = len(message.body)
+        self._paging.resident_bytes += entry.size_bytes
+        if self._observer is not None:
+            self._observer.enqueued(entry, now)
+        entry.enqueued_at = ready_at
+        entry.expires_at = _expires_at(queue, message, ready_at)
+        queue.expiring = queue.expiring or entry.expires_at is not None
+        if queue.settings.max_priority:
+            priority = max(message.properties.priority or 0, 0)
+            entry.priority = min(priority, queue.settings.max_priority)
+        return entry
+
+    def _keep(self, entry: Entry, due: float | None = None) -> None:
+        self._journal.appended(entry, due)
+        self._paging.added(entry)
+
+    # ---------------------------------------------------------------- ready to in flight
+
+    def pump(self, queue: Queue, now: float) -> None:
+        """Deliver and expire what can be, then note when the queue is due next."""
+        if queue.expiring:
+            self._expire(queue, now)
+        if queue.available and queue.ready and not queue.unfinished:
+            self._deliver_ready(queue, now)
+        if self._dead:
+            self._route_dead_letters(now)
+        if queue.expiring:
+            self._schedule.look_again(queue)
+
+    def _deliver_ready(self, queue: Queue, now: float) -> None:
+        for _ in range(_STEP):
+            self._deliver(queue.pop(), queue.next_consumer(), now)
+            if queue.expiring:
+                self._expire(queue, now)
+            if not queue.available or not queue.ready:
+                return
+        # A consumer without a limit at a queue of millions: others must have their turn.
+        queue.unfinished = True
+        self._unfinished[queue] = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """More could be delivered than one step delivers."""
+        return bool(self._unfinished)
+
+    def proceed(self, now: float) -> None:
+        """Take the next step at every queue where more could be delivered than one step did."""
+        queues, self._unfinished = self._unfinished, {}
+        for queue in queues:
+            queue.unfinished = False
+            self.pump(queue, now)
+
+    def take(
+        self, queue: Queue, channel: ChannelState, no_ack: bool, now: float
+    ) -> Delivery | None:
+        """Hand the head to `channel` without a consumer (basic.get), or None."""
+        queue.last_used = now
+        if queue.settings.consumer_timeout is not None:
+            channel.closes_on_timeout = True
+        self.pump(queue, now)
+        if not queue.ready or queue.paused:
+            return None
+        delivery = self._hand_out(queue.pop(), channel, None, no_ack, now)
+        if queue.expiring:
+            self.pump(queue, now)
+        return delivery
+
+    def _deliver(self, entry: Entry, consumer: Consumer, now: float) -> None:
+        channel = consumer.channel
+        delivery = self._hand_out(entry, channel, consumer, consumer.no_ack, now)
+        self._effects.append(_new(Deliver, (channel.id, delivery)))
+
+    def _hand_out(
+        self,
+        entry: Entry,
+        channel: ChannelState,
+        consumer: Consumer | None,
+        no_ack: bool,
+        now: float,
+    ) -> Delivery:
+        queue = entry.queue
+        entry.attempts += 1
+        message = entry.message
+        if message is ON_DISK:
+            message = self._paging.fetch(entry)
+        if self._observer is not None:
+            self._observer.delivered(entry, consumer.tag if consumer else "", no_ack, now)
+        queue.delivered += 1
+        if no_ack:
+            tag = channel.ledger.issue()
+            queue.acked += 1
+            if consumer is not None:
+                consumer.acked += 1
+            self._forget(entry)
+        else:
+            entry.consumer = consumer
+            entry.in_flight = True
+            entry.delivered_at = now
+            timeout = (
+                message_timeout(self._settings, queue, None)
+                if consumer is None
+                else consumer.timeout
+            )
+            deadline = now + timeout if timeout else None
+            tag = channel.ledger.start(entry, deadline)
+            if deadline is not None and deadline < channel.due_at:
+                self._schedule.note(channel, deadline)
+            queue.in_flight += 1
+            if entry.record_id:
+                self._journal.delivered(entry)
+        properties = message.properties
+        if entry.attempts > 1 or properties.headers:
+            properties = shown_properties(entry, properties)
+        fields = (
+            consumer.tag if consumer is not None else "",
+            tag,
+            entry.attempts > 1,
+            message.exchange,
+            message.routing_key,
+            message.body,
+            properties,
+            entry.attempts,
+            "",  # no fault
+        )
+        return _new(Delivery, fields)
+
+    # ---------------------------------------------------------------- out of flight
+
+    def ack(self, entry: Entry, now: float) -> None:
+        """The delivery is done."""
+        if self._observer is not None:
+            self._observer.acked(entry, now)
+        queue = entry.queue
+        queue.acked += 1
+        if entry.consumer is not None:
+            entry.consumer.acked += 1
+        if self._keeps_latency and entry.enqueued_at:
+            if queue.latency is None:
+                queue.latency = LatencyWindow(self._settings.latency_window)
+            queue.latency.add(now - entry.enqueued_at, now)
+        self._forget(entry)
+        self._flight_ended(entry, now)
+
+    def reject(self, entry: Entry, now: float) -> None:
+        """Rejected without requeue: dead-lettered or dropped."""
+        if self._observer is not None:
+            self._observer.nacked(entry, now)
+        if entry.consumer is not None:
+            entry.consumer.rejected += 1
+        self._die(entry, x_death.REJECTED, now)
+        self._flight_ended(entry, now)
+
+    def defer(self, entry: Entry, delay: float, now: float) -> None:
+        """Back to ready after `delay` seconds, at the tail."""
+        queue = entry.queue
+        self._count_requeue(entry, REASON_REJECTED, now)
+        if queue.deleted:
+            self._forget(entry)
+        elif not self._dies_of_returns(entry, now):
+            due = now + min(max(delay, 0.0), self._settings.max_requeue_timeout)
+            queue.deferred.set(entry, due)
+            self._journal.moved(entry, due)
+            self._schedule.note(queue, due)
+        self._flight_ended(entry, now)
+
+    def requeue(self, entries: Iterable[Entry], now: float, reason: str) -> None:
+        """Give deliveries back, each to where it was, to be redelivered."""
+        queues: dict[Queue, None] = {}
+        for entry in reversed(list(entries)):  # the last first, so that each becomes the head
+            queue = entry.queue
+            self._count_requeue(entry, reason, now)
+            self._end_flight(entry, queues)
+            if queue.deleted:
+                self._forget(entry)
+                continue
+            queues[queue] = None
+            if not self._dies_of_returns(entry, now):
+                queue.restore(entry)
+        self._settle_down(queues, now)
+
+    def time_out(self, channel: ChannelState, now: float, limit: int | None) -> bool:
+        """Give back, to the tail, what was in flight too long, and tell its consumer.
+
+        Args:
+            channel: whose deliveries.
+            now: the time.
+            limit: deliveries at most.
+
+        Returns:
+            False when there was nothing.
+        """
+        queues: dict[Queue, None] = {}
+        expired = channel.ledger.expire(now, limit)
+        for tag, entry in expired:
+            queue = entry.queue
+            queue.timed_out += 1
+            if self._observer is not None:
+                self._observer.timed_out(entry, now)
+            self._end_flight(entry, queues)
+            if queue.deleted:
+                self._forget(entry)
+                continue
+            queues[queue] = None
+            if not self._dies_of_returns(entry, now):
+                self._push_behind(queue, entry)
+            if entry.consumer is not None:
+                entry.consumer.timed_out += 1
+                self._effects.append(MessageTimedOut(channel.id, entry.consumer.tag, tag))
+        self._settle_down(queues, now)
+        return bool(expired)
+
+    def revoke(self, entries: Iterable[Entry], now: float) -> int:
+        """Drop deliveries that were taken from their consumers (purge); returns their number."""
+        queues: dict[Queue, None] = {}
+        revoked = list(entries)
+        for entry in revoked:
+            self._end_flight(entry, queues)
+        count = self.drop(revoked)
+        self._settle_down(queues, now)
+        return count
+
+    def _count_requeue(self, entry: Entry, reason: str, now: float) -> None:
+        entry.queue.requeued += 1
+        if entry.consumer is not None:
+            entry.consumer.requeued += 1
+        if self._observer is not None:
+            if reason == REASON_REJECTED:
+                self._observer.nacked(entry, now)
+            self._observer.requeued(entry, reason, now)
+
+    def _flight_ended(self, entry: Entry, now: float) -> None:
+        queues: dict[Queue, None] = {}
+        self._end_flight(entry, queues)
+        queue = entry.queue
+        if queue.ready or self._dead:
+            self.pump(queue, now)
+        if queues:
+            self._settle_down(queues, now)
+
+    def _end_flight(self, entry: Entry, queues: dict[Queue, None]) -> None:
+        """Count `entry` out of flight and out of its consumer's prefetch.
+
+        Where that opens a prefetch that several consumers share, the queues of all of them are
+        added to `queues`: each may deliver again.
+        """
+        entry.in_flight = False
+        queue = entry.queue
+        queue.in_flight -= 1
+        consumer = entry.consumer
+        if consumer is None:
+            return
+        consumer.in_flight -= 1
+        channel = consumer.channel
+        if channel.shared_prefetch:
+            channel.shared_in_flight -= 1
+            if channel.shared_in_flight + 1 == channel.shared_prefetch:
+                _offer_all(channel, queues)
+        if not consumer.available and consumer.active:
+            queue.offer(consumer)
+
+    def _settle_down(self, queues: Iterable[Queue], now: float) -> None:
+        for queue in queues:
+            self._trim(queue, now)
+            self.pump(queue, now)
+
+    # ---------------------------------------------------------------- deferred to ready
+
+    def release_due(self, queue: Queue, now: float, limit: int | None) -> bool:
+        """Put deferred messages whose time has come at the tail; False when there were none."""
+        entries = queue.deferred.pop_due(now, limit)
+        self._make_ready(queue, entries, now)
+        return bool(entries)
+
+    def release(self, queue: Queue, entries: Iterable[Entry], now: float) -> None:
+        """Put deferred messages at the tail before their time."""
+        for entry in entries:
+            queue.deferred.discard(entry)
+        self._make_ready(queue, entries, now)
+
+    def _make_ready(self, queue: Queue, entries: Iterable[Entry], now: float) -> None:
+        for entry in entries:
+            self._push_behind(queue, entry)
+        self._trim(queue, now)
+        self.pump(queue, now)
+
+    def _push_behind(self, queue: Queue, entry: Entry) -> None:
+        entry.position = queue.next_position()
+        queue.push(entry)
+        self._journal.moved(entry)
+
+    # ---------------------------------------------------------------- gone
+
+    def drop(self, entries: Iterable[Entry]) -> int:
+        """Purge entries, which make no dead letters; returns their number."""
+        count = 0
+        for entry in entries:
+            count += 1
+            entry.queue.purged += 1
+            if self._observer is not None:
+                self._paging.fetch(entry)
+                self._observer.dropped(entry, REASON_PURGED)
+            self._forget(entry)
+        return count
+
+    def _expire(self, queue: Queue, now: float) -> None:
+        while (entry := queue.pop_expired(now)) is not None:
+            self._die(entry, x_death.EXPIRED, now)
+
+    def _trim(self, queue: Queue, now: float) -> None:
+        while queue.limited and (over := queue.pop_overflow()) is not None:
+            self._die(over, x_death.MAXLEN, now)
+
+    def _dies_of_returns(self, entry: Entry, now: float) -> bool:
+        limit = entry.queue.settings.delivery_limit
+        if limit is None or entry.attempts <= limit:
+            return False
+        self._die(entry, x_death.DELIVERY_LIMIT, now)
+        return True
+
+    def _die(self, entry: Entry, reason: str, now: float) -> None:
+        queue = entry.queue
+        if self._observer is not None:
+            self._paging.fetch(entry)
+            self._observer.died(entry, reason, now)
+        if queue.settings.dead_letter_exchange is None or queue.deleted:
+            queue.dropped += 1
+            self._forget(entry)
+        else:
+            queue.dead_lettered += 1
+            self._dead.append((entry, reason))
+
+    def _forget(self, entry: Entry) -> None:
+        message = entry.message
+        if message is not ON_DISK:
+            self._paging.resident_bytes -= len(message.body)
+            entry.message = ON_DISK  # a ledger may still know the entry, but needs no message
+        if entry.record_id:
+            self._journal.settled(entry)
+
+    def _route_dead_letters(self, now: float) -> None:
+        if self._routing_dead:
+            return
+        self._routing_dead = True
+        try:
+            while self._dead:
+                entry, reason = self._dead.popleft()
+                self._route_dead_letter(entry, reason, now)
+        finally:
+            self._routing_dead = False
+
+    def _route_dead_letter(self, entry: Entry, reason: str, now: float) -> None:
+        letter = dead_letter(self._paging.fetch(entry), entry.queue, reason, now)
+        headers = letter.properties.headers or NO_HEADERS
+        keys = [letter.routing_key, *extra_keys(letter, "CC", "BCC")]
+        observer = self._observer
+        if observer is not None:
+            observer.origin = entry
+        targets = self._state.vhosts[entry.queue.vhost].route(letter.exchange, keys, headers)
+        for target in targets:
+            if not x_death.is_cycle(headers, target.name, reason):
+                self.put(target, letter, now)
+            elif observer is not None:
+                observer.lost_dead_letter(entry, letter, REASON_CYCLE, now)
+        if observer is not None:
+            observer.origin = None
+            if not targets:
+                observer.lost_dead_letter(entry, letter, REASON_UNROUTABLE, now)
+        self._forget(entry)  # behind its dead letter, so that the store is never without both
+
+    # ---------------------------------------------------------------- consumers and queues
+
+    def add_consumer(self, consumer: Consumer, now: float) -> None:
+        """Let a consumer take part."""
+        if consumer.closes_on_timeout:
+            consumer.channel.closes_on_timeout = True
+        consumer.channel.consumers[consumer.tag] = consumer
+        consumer.queue.join(consumer)
+        self.pump(consumer.queue, now)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Take it out, its deliveries staying in flight; `consumer_left` is to follow."""
+        del consumer.channel.consumers[consumer.tag]
+        consumer.queue.leave(consumer)
+
+    def consumer_left(self, queue: Queue, now: float) -> None:
+        """Go on without it: with another consumer, or none, or without the queue."""
+        if queue.deleted or queue.consumers:
+            self.pump(queue, now)  # another may have become active
+        elif queue.auto_delete:
+            self.delete_queue(queue)  # with its last consumer
+        else:
+            self._state.used(queue, now)
+
+    def share_prefetch(self, channel: ChannelState, prefetch: int, now: float) -> None:
+        """Let all consumers of `channel` together hold `prefetch` deliveries; 0 is no limit."""
+        channel.shared_prefetch = prefetch
+        channel.shared_in_flight = sum(e.consumer is not None for e in channel.ledger.entries())
+        for consumer in channel.consumers.values():
+            if not consumer.has_room:
+                consumer.queue.withhold(consumer)
+        queues: dict[Queue, None] = {}
+        _offer_all(channel, queues)
+        self._settle_down(queues, now)
+
+    def delete_queue(self, queue: Queue) -> None:
+        """Delete a queue with what it holds, and tell its consumers."""
+        self._state.vhosts[queue.vhost].remove_queue(queue)
+        queue.deleted = True
+        self._unfinished.pop(queue, None)
+        self._schedule.forget(queue)
+        for consumer in list(queue.consumers):
+            self.remove_consumer(consumer)
+            self._effects.append(CancelConsumer(consumer.channel.id, consumer.tag))
+        self.drop(queue.clear())
+        self.drop(queue.deferred.clear())
+
+
+def _offer_all(channel: ChannelState, queues: dict[Queue, None]) -> None:
+    for consumer in channel.consumers.values():
+        consumer.queue.offer(consumer)
+        queues[consumer.queue] = None
+
+
+def _expires_at(queue: Queue, message: Outgoing, now: float) -> float | None:
+    """The earlier of the queue's TTL and the message's own."""
+    ttl = queue.settings.message_ttl
+    expiration = message.properties.expiration
+    if expiration is not None:
+        own = int(expiration) / 1000
+        ttl = own if ttl is None else min(ttl, own)
+    return None if ttl is None else now + ttl

@@ -1,0 +1,350 @@
+"""Carries out what an engine decides: records to the store, deliveries and confirms to receivers.
+
+Commands are carried out at once by the engine; their effects are carried out here, in order, from
+the event loop and never from inside a command. So a receiver may give commands of its own (ack in
+`deliver`) without recursion, and one turn of the loop carries a whole batch, cut at `_BATCH` so
+that publishers and consumers share the loop fairly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from broker_client.core.effects import (
+    CancelConsumer,
+    CloseChannel,
+    Confirm,
+    Deliver,
+    Effect,
+    MessageTimedOut,
+    Return,
+)
+from broker_client.core.engine import Engine
+from broker_client.core.observer import Observer
+from broker_client.core.queue import ON_DISK
+from broker_client.core.records import RECORDS, Record
+from broker_client.core.scan import ScanSettings
+from broker_client.core.settings import EngineSettings
+from broker_client.errors import ReplyError, StoreError
+from broker_client.events.log import EventLog
+from broker_client.message import Delivery, Outgoing, Returned
+from broker_client.node.scan_loop import Scanner
+from broker_client.runtime.clock import Clock
+from broker_client.store.base import Store
+
+log = logging.getLogger("broker_client.node")
+
+_BATCH = 500  # effects carried out in one turn of the event loop
+
+
+class Receiver(Protocol):
+    """The far end of one channel: what a transport or a server gives to the node."""
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+    def confirm(self, first: int, last: int, acked: bool) -> None: ...
+
+    def returned(self, returned: Returned) -> None: ...
+
+    def cancelled(self, consumer_tag: str) -> None: ...
+
+    def timed_out(self, consumer_tag: str, delivery_tag: int) -> None: ...
+
+    def closed(self, reply_code: int, reply_text: str) -> None:
+        """The node has closed the channel."""
+        ...
+
+
+class ConnectionReceiver(Protocol):
+    """The far end of one connection."""
+
+    def closed(self, reply_code: int, reply_text: str) -> None:
+        """The node has closed the connection; the receiver sees to its channels."""
+        ...
+
+    def blocked(self, reason: str) -> None:
+        """The node is short of what publishes need: send no more until `unblocked`."""
+        ...
+
+    def unblocked(self) -> None: ...
+
+
+class EffectRunner:
+    """Runs one engine, and owns everything that its effects need."""
+
+    def __init__(
+        self,
+        owner: object,
+        store: Store,
+        clock: Clock,
+        settings: EngineSettings,
+        scan: ScanSettings,
+        event_log: EventLog | None,
+    ) -> None:
+        """
+        Args:
+            owner: named in logs.
+            store: takes the records.
+            clock: where `now` comes from.
+            settings: of the engine; `keep_records` follows the store.
+            scan: how to look for what is due.
+            event_log: where to write what happens to each message.
+        """
+        self._owner, self._store, self._clock = owner, store, clock
+        self._event_log = event_log
+        self._observer = None if event_log is None else Observer()
+        self.engine = Engine(
+            replace(settings, keep_records=store.keeps),
+            new_token=secrets.token_urlsafe,
+            observer=self._observer,
+            source=self if store.keeps else None,
+        )
+        self.scanner = Scanner(self.engine, clock, scan, self.wake)
+        self.receivers: dict[int, Receiver] = {}
+        """Of each channel."""
+        self.connections: dict[int, ConnectionReceiver] = {}
+        self.failure: StoreError | None = None
+        """Why the store failed, if it has: nothing is delivered, confirmed or kept any more."""
+        self.is_closed = False
+        self._loop = asyncio.get_running_loop()
+        self._backlog: deque[Effect | Callable[[], None]] = deque()
+        self._unsafe = False  # records were written since the last commit was asked for
+        self._held: list[Confirm | Callable[[], None]] = []
+        self._commits = 0
+        self._blocked: dict[ConnectionReceiver, None] = {}
+        self._scheduled = False
+
+    @property
+    def backlog(self) -> int:
+        """Effects taken from the engine and not yet carried out."""
+        return len(self._backlog)
+
+    # ---------------------------------------------------------------- running
+
+    def wake(self) -> None:
+        """Carry out, soon, what the commands given to `engine` bring about."""
+        if not self._scheduled and not self.is_closed:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def call_after_effects(self, then: Callable[[], None]) -> None:
+        """Call `then` once what is due now has been carried out, confirms included."""
+        self._take_effects()
+        self._backlog.append(then)
+        self.wake()
+
+    async def drain(self) -> None:
+        """Wait until what is due now has been carried out and committed, confirms included."""
+        if self.is_closed:
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self.call_after_effects(lambda: None if done.done() else done.set_result(None))
+        await done
+
+    def end(self) -> None:
+        """Close every connection (320) and carry out nothing more, at once."""
+        self._close_connections(320, "CONNECTION_FORCED - broker forced connection closure")
+        self._take_effects()  # what the end itself brought about is kept too
+        self.is_closed = True
+        self.scanner.stop()
+        waiting = [item for item in self._backlog if callable(item)]
+        self._backlog.clear()
+        self.receivers.clear()
+        self._send(list(waiting))
+        self._log_events()
+
+    def _run(self) -> None:
+        self._scheduled = False
+        backlog, engine = self._backlog, self.engine
+        self._take_effects()
+        try:
+            for _ in range(min(_BATCH, len(backlog))):
+                self._carry_out(backlog.popleft())
+        except BaseException:
+            self.wake()  # a receiver that ends the loop, or itself, does not end the node
+            raise
+        self._release()
+        self._log_events()
+        if self._blocked and not engine.is_short_of_memory:
+            self._unblock()
+        if len(backlog) < _BATCH and engine.is_unfinished:
+            engine.proceed(self._clock.now())
+        if backlog or engine.has_effects:
+            self.wake()
+        if not self.is_closed:
+            self.scanner.schedule()
+
+    def _take_effects(self) -> None:
+        """Give records to the store, at once and in order; the rest waits in the backlog."""
+        effects = self.engine.take_effects()
+        if self.failure is not None:
+            return
+        if self._store.keeps:
+            records: list[Record] = [e for e in effects if type(e) in RECORDS]  # type: ignore[misc]
+            if records:
+                self._store.write(records)
+                self._unsafe = True
+                effects = [e for e in effects if type(e) not in RECORDS]
+        self._backlog.extend(effects)
+
+    def _carry_out(self, effect: Effect | Callable[[], None]) -> None:
+        try:
+            if isinstance(effect, Deliver):
+                receiver = self.receivers.get(effect.channel)
+                if receiver is not None:
+                    receiver.deliver(effect.delivery)
+            elif isinstance(effect, Confirm) or callable(effect):
+                self._held.append(effect)
+            else:
+                self._notify(effect)
+        except Exception:
+            log.exception("%r: a receiver failed at %s", self._owner, type(effect).__name__)
+
+    def _notify(self, effect: Effect) -> None:
+        assert isinstance(effect, Return | CancelConsumer | MessageTimedOut | CloseChannel)
+        receiver = self.receivers.get(effect.channel)
+        if receiver is None:
+            return
+        if isinstance(effect, Return):
+            receiver.returned(effect.returned)
+        elif isinstance(effect, CancelConsumer):
+            receiver.cancelled(effect.consumer_tag)
+        elif isinstance(effect, MessageTimedOut):
+            receiver.timed_out(effect.consumer_tag, effect.delivery_tag)
+        else:
+            del self.receivers[effect.channel]
+            receiver.closed(effect.reply_code, effect.reply_text)
+
+    # ---------------------------------------------------------------- confirms
+
+    def _release(self) -> None:
+        """Have the records committed; send the confirms now if all before them is safe."""
+        unsafe, self._unsafe = self._unsafe, False
+        held, self._held = self._held, []
+        if unsafe or (held and self._commits):
+            self._commits += 1
+            self._store.commit(partial(self._committed, held))
+        elif held:
+            self._send(held)
+
+    def _committed(
+        self, held: list[Confirm | Callable[[], None]], error: StoreError | None
+    ) -> None:
+        self._commits -= 1
+        if error is None and self.failure is None:
+            self._send(held)
+            return
+        if error is not None and self._note_failure(error):
+            self._stop_failed()
+        self._send([item for item in held if not isinstance(item, Confirm)])
+
+    def _send(self, held: list[Confirm | Callable[[], None]]) -> None:
+        for item in held:
+            try:
+                if not isinstance(item, Confirm):
+                    item()
+                elif (receiver := self.receivers.get(item.channel)) is not None:
+                    if self._observer is not None:
+                        self._observer.confirmed(*item, self._clock.now())
+                    receiver.confirm(item.first, item.last, item.acked)
+            except Exception:
+                log.exception("%r: a receiver failed at %s", self._owner, item)
+
+    def _log_events(self) -> None:
+        if self._observer is not None and self._event_log is not None:
+            events = self._observer.take()
+            if events:
+                self._event_log.record_many(events, self._clock.now())
+
+    # ---------------------------------------------------------------- blocking
+
+    def block_publisher(self, connection: int) -> None:
+        """Memory is short: tell the owner of `connection`, once, until there is room again."""
+        receiver = self.connections.get(connection)
+        if receiver is not None and receiver not in self._blocked:
+            self._blocked[receiver] = None
+            receiver.blocked("low on memory")
+
+    def _unblock(self) -> None:
+        blocked, self._blocked = self._blocked, {}
+        for receiver in blocked:
+            self._loop.call_soon(receiver.unblocked)
+
+    # ---------------------------------------------------------------- refusals and failures
+
+    def refuse(self, channel: int, refusal: ReplyError) -> None:
+        """Close what a refused command costs: the channel, or its connection.
+
+        Its receiver is told so once what came before has been carried out, confirms included.
+        """
+        state = self.engine.state.channels.get(channel)
+        if state is None:
+            return
+        if refusal.scope == "connection":
+            self._close_connection(state.connection, refusal.reply_code, refusal.reply_text)
+            return
+        receiver = self.receivers.get(channel)
+        self.engine.close_channel(channel, self._clock.now())
+
+        def tell() -> None:
+            self.receivers.pop(channel, None)
+            if receiver is not None:
+                receiver.closed(refusal.reply_code, refusal.reply_text)
+
+        self.call_after_effects(tell)
+
+    def load(self, record_ids: Sequence[int]) -> Sequence[Outgoing]:
+        """Read messages for the engine.
+
+        Where that fails the node is at its end. The engine goes on with empty messages, none of
+        which will be delivered or kept: nothing is carried out after a failure.
+        """
+        if self.failure is None:
+            try:
+                return self._store.load(record_ids)
+            except StoreError as error:
+                if self._note_failure(error):
+                    self._loop.call_soon(self._stop_failed)  # this is the midst of a command
+        return [ON_DISK] * len(record_ids)
+
+    def _note_failure(self, error: StoreError) -> bool:
+        """From now on nothing is delivered, confirmed or kept; False when that was so already."""
+        if self.failure is not None:
+            return False
+        self.failure = error
+        log.critical("%r stops: %s", self._owner, error)
+        self._backlog = deque(i for i in self._backlog if not isinstance(i, Deliver | Confirm))
+        self._held = [item for item in self._held if not isinstance(item, Confirm)]
+        return True
+
+    def _stop_failed(self) -> None:
+        """Nobody may go on in the belief that it works."""
+        self._close_connections(541, f"INTERNAL_ERROR - {self.failure}")
+
+    def _close_connections(self, reply_code: int, reply_text: str) -> None:
+        for connection in list(self.connections):
+            self._close_connection(connection, reply_code, reply_text)
+
+    def _close_connection(self, connection: int, reply_code: int, reply_text: str) -> None:
+        receiver = self.connections.get(connection)
+        self.close_connection(connection)
+        try:
+            if receiver is not None:
+                receiver.closed(reply_code, reply_text)
+        except Exception:
+            log.exception("%r: a receiver failed at its close", self._owner)
+
+    def close_connection(self, connection: int) -> None:
+        """Requeue what it had in flight, at once; its receivers hear no more."""
+        self.connections.pop(connection, None)
+        for channel in self.engine.channels_of(connection):
+            self.receivers.pop(channel, None)
+        self.engine.close_connection(connection, self._clock.now())
+        self.wake()
