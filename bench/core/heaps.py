@@ -16,18 +16,11 @@ import gc
 import heapq
 import json
 import random
-import sys
 import time
-from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from broker_client.runtime.deadlines import Deadlines
-
-try:
-    from sortedcontainers import SortedList  # type: ignore[import-untyped]  # ships no types
-except ImportError:  # comes with hypothesis, so with the development extra
-    SortedList = None
 
 
 class Contestant(Protocol):
@@ -41,7 +34,7 @@ class Contestant(Protocol):
 
 
 class PlainHeap:
-    """heapq on tuples, lazy deletion, and a second tuple a key in the map beside it."""
+    """heapq on tuples with lazy deletion, and a map beside it."""
 
     def __init__(self) -> None:
         self._at: dict[int, tuple[float, int]] = {}
@@ -67,93 +60,6 @@ class PlainHeap:
                 del self._at[key]
                 due.append(key)
         return due
-
-
-class SharedHeap:
-    """The same with one tuple a key, shared by map and heap."""
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[float, int, int]] = {}
-        self._heap: list[tuple[float, int, int]] = []
-        self._seq = 0
-
-    def set(self, key: int, at: float) -> None:
-        if len(self._heap) > 64 and len(self._heap) > 2 * len(self._entries):
-            self._heap = list(self._entries.values())
-            heapq.heapify(self._heap)
-        self._seq += 1
-        self._entries[key] = entry = (at, self._seq, key)
-        heapq.heappush(self._heap, entry)
-
-    def discard(self, key: int) -> None:
-        self._entries.pop(key, None)
-
-    def pop_due(self, now: float) -> list[int]:
-        due = []
-        while self._heap and self._heap[0][0] <= now:
-            entry = heapq.heappop(self._heap)
-            if self._entries.get(entry[2]) is entry:
-                del self._entries[entry[2]]
-                due.append(entry[2])
-        return due
-
-
-class IndexedHeap:
-    """nsq's own: each key knows its place, so that it can be taken out of the middle."""
-
-    def __init__(self) -> None:
-        self._heap: list[list[Any]] = []  # [at, key]
-        self._place: dict[int, int] = {}
-
-    def set(self, key: int, at: float) -> None:
-        self.discard(key)
-        self._heap.append([at, key])
-        self._place[key] = len(self._heap) - 1
-        self._up(len(self._heap) - 1)
-
-    def discard(self, key: int) -> None:
-        place = self._place.pop(key, None)
-        if place is None:
-            return
-        last = self._heap.pop()
-        if place < len(self._heap):
-            self._heap[place] = last
-            self._place[last[1]] = place
-            self._up(place)
-            self._down(place)
-
-    def pop_due(self, now: float) -> list[int]:
-        due = []
-        while self._heap and self._heap[0][0] <= now:
-            due.append(self._heap[0][1])
-            self.discard(due[-1])
-        return due
-
-    def _up(self, place: int) -> None:
-        heap, places = self._heap, self._place
-        item = heap[place]
-        while place and item[0] < heap[parent := (place - 1) >> 1][0]:
-            heap[place] = heap[parent]
-            places[heap[place][1]] = place
-            place = parent
-        heap[place] = item
-        places[item[1]] = place
-
-    def _down(self, place: int) -> None:
-        heap, places = self._heap, self._place
-        if place >= len(heap):
-            return
-        item, size = heap[place], len(heap)
-        while (child := 2 * place + 1) < size:
-            if child + 1 < size and heap[child + 1][0] < heap[child][0]:
-                child += 1
-            if heap[child][0] >= item[0]:
-                break
-            heap[place] = heap[child]
-            places[heap[place][1]] = place
-            place = child
-        heap[place] = item
-        places[item[1]] = place
 
 
 class Wheel:
@@ -199,68 +105,11 @@ class Wheel:
         return due
 
 
-class Sorted:
-    """sortedcontainers.SortedList of tuples."""
-
-    def __init__(self) -> None:
-        self._at: dict[int, float] = {}
-        self._list = SortedList()
-
-    def set(self, key: int, at: float) -> None:
-        self.discard(key)
-        self._at[key] = at
-        self._list.add((at, key))
-
-    def discard(self, key: int) -> None:
-        at = self._at.pop(key, None)
-        if at is not None:
-            self._list.remove((at, key))
-
-    def pop_due(self, now: float) -> list[int]:
-        end = self._list.bisect_right((now, float("inf")))
-        due = [key for _, key in self._list[:end]]
-        del self._list[:end]
-        for key in due:
-            del self._at[key]
-        return due
-
-
-class Bisected:
-    """One sorted list of tuples, without lazy deletion: what the C library alone gives."""
-
-    def __init__(self) -> None:
-        self._at: dict[int, float] = {}
-        self._list: list[tuple[float, int]] = []
-
-    def set(self, key: int, at: float) -> None:
-        self.discard(key)
-        self._at[key] = at
-        self._list.insert(bisect_left(self._list, (at, key)), (at, key))
-
-    def discard(self, key: int) -> None:
-        at = self._at.pop(key, None)
-        if at is not None:
-            del self._list[bisect_left(self._list, (at, key))]
-
-    def pop_due(self, now: float) -> list[int]:
-        end = bisect_left(self._list, (now, sys.maxsize))
-        due = [key for _, key in self._list[:end]]
-        del self._list[:end]
-        for key in due:
-            del self._at[key]
-        return due
-
-
 CONTESTANTS: dict[str, Callable[[], Contestant]] = {
     "line and heap (in use)": Deadlines,
-    "heapq, two tuples a key": PlainHeap,
-    "heapq, one tuple a key": SharedHeap,
-    "indexed heap": IndexedHeap,
+    "heapq": PlainHeap,
     "timing wheel, 100 ms": Wheel,
-    "sorted list, bisect": Bisected,
 }
-if SortedList is not None:
-    CONTESTANTS["sortedcontainers"] = Sorted
 
 OPERATIONS = ("start", "settle", "settle any", "touch", "expire")
 
@@ -337,13 +186,7 @@ def main() -> None:
     sizes = [size for size in (1_000, 10_000, 100_000, 1_000_000) if size <= options.most]
     table: dict[str, dict[int, dict[str, float]]] = {}
     for name, make in CONTESTANTS.items():
-        # A plain sorted list moves half of itself at each insertion: one round says it.
-        slow = name == "sorted list, bisect"
-        table[name] = {
-            size: rounds(make, size, 1 if slow else options.rounds)
-            for size in sizes
-            if not (slow and size > 100_000)
-        }
+        table[name] = {size: rounds(make, size, options.rounds) for size in sizes}
     if options.json:
         print(json.dumps(table, indent=2))
         return

@@ -27,8 +27,7 @@ class TimedMap(Generic[K, V]):
     map does not have any more. Once more than half of them, and a few, are such leavings, all is
     rebuilt: the cost stays constant over many calls, and memory within twice the live keys.
 
-    Measured against an indexed heap, a timing wheel and sorted containers: `bench/core/heaps.py`,
-    figures in docs/core.md.
+    Measured against `heapq` and a timing wheel: `bench/core/heaps.py`, figures in docs/core.md.
     """
 
     __slots__ = ("_heap", "_line", "_records", "_seq")
