@@ -1,10 +1,11 @@
-"""Models of what surrounds a connection: TLS, and the management API of its broker."""
+"""Models of what surrounds a connection: TLS, credentials, and the management API."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -40,15 +41,44 @@ class TlsConfig(Settings):
     def _files_can_be_read(self) -> Self:
         for key in ("cafile", "certfile", "keyfile"):
             path = getattr(self, key)
-            if path is None:
-                continue
-            if not os.path.isfile(path):
-                raise ValueError(f"{key} {path!r}: there is no such file")
-            if not os.access(path, os.R_OK):
-                raise ValueError(f"{key} {path!r} cannot be read")
+            if path is not None:
+                check_readable(key, path)
         if self.keyfile is not None and self.certfile is None:
             raise ValueError("keyfile needs its certificate: give certfile too")
         return self
+
+
+def check_readable(key: str, path: str) -> None:
+    """Refuse a path that leads to no file, or to one that cannot be read.
+
+    Raises:
+        ValueError: says which of the two.
+    """
+    if not os.path.exists(path) or os.path.isdir(path):
+        raise ValueError(f"{key} {path!r}: there is no such file")
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{key} {path!r} cannot be read")
+
+
+class Credentials(NamedTuple):
+    """Who we are to a broker."""
+
+    user: str
+    password: SecretStr
+
+
+CredentialsSource = Callable[[], tuple[str, str] | Awaitable[tuple[str, str]]]
+"""Called before each connect; returns user and password, plain or to be awaited."""
+
+
+def read_secret(path: str) -> str:
+    """What a file holds, without the line break at its end.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return Path(path).read_text("utf-8-sig").rstrip("\r\n")
 
 
 class ManagementConfig(Settings):
@@ -97,6 +127,12 @@ class ManagementConfig(Settings):
                 raise ValueError(f"url and {key} contradict each other; give one of the two")
             given[key] = found
         return given
+
+    def with_credentials(self, credentials: Credentials) -> ManagementConfig:
+        """These settings, complete as they are, with what a connection's file or function said."""
+        if self.user:
+            return self
+        return self.model_copy(update=credentials._asdict())
 
     def completed(self, hostname: str, user: str, password: SecretStr) -> ManagementConfig:
         """These settings with what they leave out taken from the connection."""

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
-from broker_client.config.access import ManagementConfig, TlsConfig
+from broker_client.config.access import (
+    Credentials,
+    CredentialsSource,
+    ManagementConfig,
+    TlsConfig,
+    check_readable,
+    read_secret,
+)
 from broker_client.config.url import DEFAULT_PORTS, UrlParts, build_url, parse_url
 from broker_client.config.values import ByteSize, Duration, Settings, WholeSeconds
 
@@ -76,6 +91,14 @@ class ConnectionConfig(Settings):
     """User name, not encoded."""
     password: SecretStr = SecretStr("guest")
     """Password, not encoded. Never printed."""
+    user_file: str | None = None
+    """File that holds the user name, in place of `user`; read at each connect."""
+    password_file: str | None = None
+    """File that holds the password, in place of `password`; read at each connect, so a password
+    that changes needs no restart. A line break at its end is not part of it."""
+    credentials: Annotated[CredentialsSource | None, WithJsonSchema({})] = None
+    """In Python only: a function, plain or async, that is called at each connect and returns user
+    and password."""
     vhost: str | None = None
     """Vhost on the broker; the name of the vhost in this file when left out."""
     connect_timeout: Duration = 10.0
@@ -109,6 +132,22 @@ class ConnectionConfig(Settings):
         # AMQP 0-9-1 §1.4.2.5: frame-min-size is 4096.
         if value is not None and 0 < value < 4096:
             raise ValueError("must be 0 or at least 4096 bytes")
+        return value
+
+    @field_validator("credentials", mode="before")
+    @classmethod
+    def _credentials_are_a_function(cls, value: object) -> object:
+        if value is not None and not callable(value):
+            raise ValueError(
+                "takes a function, in Python; in a file write user_file and password_file"
+            )
+        return value
+
+    @field_validator("user_file", "password_file")
+    @classmethod
+    def _file_can_be_read(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            check_readable(str(info.field_name), value)
         return value
 
     @field_validator("management")
@@ -145,10 +184,10 @@ class ConnectionConfig(Settings):
             given["management"] = {"url": given["management"]}
         url = _revealed(given.get("url"))
         if url is None:
-            return _with_url(given)
-        if not isinstance(url, str):
-            return given
-        return _with_parts(given, parse_url(url))
+            given = _with_url(given)
+        elif isinstance(url, str):
+            given = _with_parts(given, parse_url(url))
+        return _with_source_of_credentials(given, value)
 
     def vhost_name(self, key: str) -> str:
         """The vhost to open, when the vhost is called `key` in the configuration."""
@@ -161,6 +200,28 @@ class ConnectionConfig(Settings):
         if parts.scheme != "embedded":
             parts = parts._replace(vhost=vhost)
         return self.model_copy(update={"vhost": vhost, "url": SecretStr(build_url(parts))})
+
+    async def current_credentials(self) -> Credentials:
+        """User and password as they are now: read from their files, or asked for.
+
+        Raises:
+            OSError: a file cannot be read.
+            ValueError: a file is not UTF-8, or the function returned something else.
+            Exception: what the function raised.
+        """
+        if self.credentials is not None:
+            found = self.credentials()
+            if inspect.isawaitable(found):
+                found = await found
+            if not isinstance(found, tuple | list) or [*map(type, found)] != [str, str]:
+                raise ValueError("the function `credentials` must return (user, password)")
+            return Credentials(found[0], SecretStr(found[1]))
+        user, password = self.user, self.password
+        if self.user_file is not None:
+            user = read_secret(self.user_file)
+        if self.password_file is not None:
+            password = SecretStr(read_secret(self.password_file))
+        return Credentials(user, password)
 
     @property
     def masked_url(self) -> str:
@@ -188,17 +249,47 @@ class ConnectionConfig(Settings):
 
     def __repr_args__(self) -> Any:
         yield "url", self.masked_url
-        hidden = {"url", "scheme", "hostname", "port", "user", "password", "management"}
+        hidden = {"url", "scheme", "hostname", "port", "user", "password", "management", *_SOURCES}
         yield from ((key, value) for key, value in super().__repr_args__() if key not in hidden)
 
 
 _KEYS = frozenset(ConnectionConfig.model_fields)
 _LOGIN = ("hostname", "user", "password")
 _PARTS = ("scheme", "hostname", "port", "user", "password")
+_SOURCES = {
+    "user_file": ("user",),
+    "password_file": ("password",),
+    "credentials": ("user", "password"),
+}
+"""Keys that say where credentials are found, and the keys that they stand for."""
 
 
 def _revealed(value: object) -> Any:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def _with_source_of_credentials(given: dict[str, Any], written: Mapping[str, Any]) -> Any:
+    """`given` without the credentials that are found later; they must not be stated as well."""
+    sources = [key for key in _SOURCES if given.get(key) is not None]
+    if not sources:
+        return given
+    if given.get("scheme") == "embedded":
+        raise ValueError(f"{sources[0]} belongs to an amqp:// or amqps:// address")
+    if "credentials" in sources and len(sources) > 1:
+        raise ValueError(f"credentials and {sources[0]} contradict each other; give one of the two")
+    url = _revealed(written.get("url"))
+    in_url = parse_url(url) if isinstance(url, str) else UrlParts("amqp", user="guest")
+    for source in sources:
+        for key in _SOURCES[source]:
+            stated = written.get(key) is not None
+            if stated or getattr(in_url, key) not in ("", "guest"):
+                raise ValueError(f"{source} and {key} contradict each other; give one of the two")
+            given[key] = ""
+    if isinstance(given.get("url"), str):
+        parts = parse_url(given["url"])
+        parts = parts._replace(user=given.get("user", parts.user))
+        given["url"] = build_url(parts._replace(password=given.get("password", parts.password)))
+    return given
 
 
 def _with_url(given: dict[str, Any]) -> dict[str, Any]:

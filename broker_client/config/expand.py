@@ -84,6 +84,8 @@ def _fitting(kind: str, value: Section, defaults: Section) -> Section:
         skipped = {"exchange", "queue"}
     elif kind == "connection" and set(_ADDRESS) & stated(value):
         skipped = set(_ADDRESS) if _is_encrypted(value) else {*_ADDRESS, "tls"}
+        if _names_a_password(value):
+            skipped |= {"user_file", "password_file", "credentials"}
     elif kind == "subscriptions" and _takes_no_ack(value):
         skipped = {"recovery"}
     elif kind == "vhosts":
@@ -113,6 +115,11 @@ def _takes_no_ack(subscription: Section) -> bool:
 
 def _is_encrypted(connection: Section) -> bool:
     return str(connection.get("url") or connection.get("scheme")).lower().startswith("amqps")
+
+
+def _names_a_password(connection: Section) -> bool:
+    userinfo = str(connection.get("url")).rpartition("@")[0].rpartition("/")[2]
+    return ":" in userinfo or connection.get("password") is not None
 
 
 def connection_section(value: object, spot: Spot) -> object:

@@ -204,8 +204,12 @@ def _wrong_default(kind: str, value: object, spot: Spot, path: str) -> list[Prob
         probe, _ = binding_section(probe, "", spot)
     elif kind == "publications" and not {"exchange", "queue"} & stated(probe):
         probe["exchange"] = ""
-    elif kind == "connection" and "tls" in probe and not {"url", "scheme"} & stated(probe):
-        probe["scheme"] = "amqps"  # it will be, wherever these settings are used
+    elif kind == "connection" and not {"url", "scheme"} & stated(probe):
+        # Wherever these settings are used, there will be an address that they fit.
+        if "tls" in probe:
+            probe["scheme"] = "amqps"
+        elif {"user_file", "password_file", "credentials"} & stated(probe):
+            probe["scheme"] = "amqp"
     # What may be a name has been looked up where it is used.
     for key in ("recovery", "encryption"):
         if isinstance(probe.get(key), str) or (kind, key) == ("subscriptions", "encryption"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from broker_client.config import BrokerConfig, ConnectionConfig
 from broker_client.config.loader import load_config
@@ -275,3 +275,94 @@ def test_random_order_differs_from_load_to_load() -> None:
 def test_unknown_strategy_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"unknown value 'zzz' \(allowed: fixed, random"):
         a_cluster("zzz")
+
+
+# --------------------------------------------------------------------- credentials that change
+
+
+def secret_file(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "secret"
+    file.write_text(text)
+    return str(file)
+
+
+async def test_a_password_file_is_read_at_each_connect(tmp_path: Path) -> None:
+    path = secret_file(tmp_path, "first\n")
+    connection = ConnectionConfig.model_validate(
+        {"hostname": "h", "user": "app", "password_file": path}
+    )
+    found = await connection.current_credentials()
+    assert (found.user, found.password.get_secret_value()) == ("app", "first")
+    secret_file(tmp_path, "s:e/cond")
+    found = await connection.current_credentials()
+    assert found.password.get_secret_value() == "s:e/cond"
+    assert connection.masked_url == "amqp://app:***@h:5672"
+
+
+async def test_a_url_may_name_the_user_beside_a_password_file(tmp_path: Path) -> None:
+    path = secret_file(tmp_path, "word")
+    connection = ConnectionConfig.model_validate({"url": "amqp://app@h", "password_file": path})
+    found = await connection.current_credentials()
+    assert (found.user, found.password.get_secret_value()) == ("app", "word")
+
+
+async def test_a_function_gives_user_and_password_plain_or_to_be_awaited() -> None:
+    async def later() -> tuple[str, str]:
+        return "u2", "p2"
+
+    plain = ConnectionConfig(url=SecretStr("amqp://h"), credentials=lambda: ("u1", "p1"))
+    awaited = ConnectionConfig(url=SecretStr("amqp://h"), credentials=later)
+    for connection, wanted in ((plain, ("u1", "p1")), (awaited, ("u2", "p2"))):
+        found = await connection.current_credentials()
+        assert (found.user, found.password.get_secret_value()) == wanted
+        assert "p1" not in repr(found)
+    wrong = ConnectionConfig(hostname="h", credentials=lambda: "secret")  # type: ignore[arg-type,return-value]
+    with pytest.raises(ValueError, match="must return") as told:
+        await wrong.current_credentials()
+    assert "secret" not in str(told.value)
+
+
+async def test_credentials_come_through_the_loader(tmp_path: Path) -> None:
+    vhost = {"connection": {"url": "amqp://h", "credentials": lambda: ("u", "p")}}
+    config = load_config({"vhosts": {"/": vhost}})
+    found = await config.vhosts["/"].connections[0].current_credentials()
+    assert found.user == "u"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"url": "amqp://u:p@h", "password_file": "FILE"}, "password_file and password contradict"),
+        ({"hostname": "h", "user": "u", "user_file": "FILE"}, "user_file and user contradict"),
+        ({"hostname": "h", "password": "p", "credentials": print}, "credentials and password"),
+        (
+            {"hostname": "h", "password_file": "FILE", "credentials": print},
+            "credentials and password_file contradict",
+        ),
+        ({"password_file": "FILE"}, "belongs to an amqp:// or amqps:// address"),
+        ({"hostname": "h", "password_file": "/nowhere/pw"}, "there is no such file"),
+        ({"hostname": "h", "credentials": "app"}, "takes a function, in Python"),
+    ],
+)
+def test_sources_of_credentials_that_cannot_be_meant_are_refused(
+    tmp_path: Path, settings: dict[str, Any], told: str
+) -> None:
+    path = secret_file(tmp_path, "x")
+    settings = {key: path if value == "FILE" else value for key, value in settings.items()}
+    with pytest.raises(ConfigError, match=told):
+        load_config({"vhosts": {"/": {"connection": settings}}})
+
+
+async def test_defaults_may_hold_the_password_file_of_several_addresses(tmp_path: Path) -> None:
+    path = secret_file(tmp_path, "word")
+    config = load_config(
+        {
+            "defaults": {"vhosts": {"connection": {"password_file": path}}},
+            "vhosts": {"/": {"connections": ["amqp://a@one", "amqp://b:own@two"]}},
+        }
+    )
+    found = {}
+    for connection in config.vhosts["/"].connections:
+        user, password = await connection.current_credentials()
+        found[user] = password.get_secret_value()
+    assert found == {"a": "word", "b": "own"}
