@@ -18,6 +18,7 @@ from tests.docs.fragments import check_fragments
 DOCUMENT = "docs/operating.md"
 SERVICE = ROOT / "config" / "service.yaml"
 SHOWN = {block.language: block.text for block in blocks(DOCUMENT)}
+FROM_ENVIRONMENT, FROM_FILE = (block.text for block in blocks(DOCUMENT) if block.language == "yaml")
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     (tmp_path / "rabbitmq").write_text("p@ss/word\n")
-    (tmp_path / "app.yaml").write_text(SHOWN["yaml"])
+    (tmp_path / "app.yaml").write_text(FROM_ENVIRONMENT)
     return tmp_path
 
 
@@ -38,6 +39,13 @@ async def test_fragments_print_what_the_document_shows(folder: Path) -> None:
     loaded = namespace["config"]
     [connection] = loaded.vhosts["/"].connections
     assert connection.password.get_secret_value() == "p@ss/word"
+
+
+async def test_password_is_taken_from_the_file_that_the_document_names(folder: Path) -> None:
+    (folder / "app.yaml").write_text(FROM_FILE)
+    [connection] = load_config("app.yaml").vhosts["/"].connections
+    user, password = await connection.current_credentials()
+    assert (user, password.get_secret_value()) == ("orders", "p@ss/word")
 
 
 def test_unit_of_systemd_fits_the_service() -> None:
