@@ -1,5 +1,6 @@
 # Set-up included: every target makes .venv and installs what it needs, the first time.
-# PYTHON=... picks the interpreter (3.11 or newer), VENV=... the folder.
+# PYTHON=... picks the interpreter (3.11 or newer), VENV=... the folder. RABBITMQ=3.10, 4.0, 4.3 ...
+# picks the RabbitMQ that tests and measurements start.
 
 export PYTHON ?=
 export VENV ?= .venv
@@ -22,7 +23,7 @@ pipeline: ## Flights through Spark, the broker and its event log: does it add up
 	@scripts/venv spark
 	@"$(VENV)/bin/python" -m spark.pipeline flights --plot build/pipeline/flights.png
 
-test: ## Run every test, with a RabbitMQ of our own where Debian's package is or can be installed
+test: ## Run every test, on Debian's RabbitMQ and on the newest, where they are or can be installed
 	@scripts/venv test
 	@scripts/install-servers
 	@scripts/test

@@ -26,7 +26,8 @@ from bench.contestants import Contestant, Run, RunFailedError, contestants
 from bench.peers.load import BODY, PREFETCH, QUEUE, WINDOW
 from broker_client import BrokerClientError
 from broker_client.transport.rabbitmq.connector import NetworkConnector
-from tests.support.rabbitmq import RabbitMQ, server_script
+from tests.support.rabbitmq import RabbitMQ
+from tests.support.rabbitmq_installed import chosen
 
 ROOT = Path(__file__).parents[1]
 EMBEDDED = "embedded://"
@@ -115,7 +116,7 @@ def main() -> int:
             present.append(contestant)
         else:
             say(f"left out: {contestant.name} ({contestant.missing})", "yellow")
-    if not options.url and server_script() is None:
+    if not options.url and chosen() is None:
         say("RabbitMQ is not installed: measuring the built-in broker only", "yellow")
         present = [contestant for contestant in present if not contestant.needs_broker]
         options.url = EMBEDDED

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.support.leaks import Snapshot, leaks_since
-from tests.support.rabbitmq import RabbitMQ, server_script
+from tests.support.rabbitmq import RabbitMQ
+from tests.support.rabbitmq_installed import NoSuchRabbitMQError, chosen
 from tests.support.redis import Redis, redis_program
 
 IN_CI = bool(os.environ.get("CI"))
@@ -34,6 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "redis: needs Redis; without one it is left out, or fails where CI is set"
     )
     config.stash[left_out] = config.stash[redis_left_out] = 0
+    try:
+        chosen()
+    except NoSuchRabbitMQError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header() -> str:
+    return f"RabbitMQ {chosen() or 'is not installed'}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,7 +62,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     needed = any("rabbitmq" in getattr(item, "fixturenames", ()) for item in session.items) or any(
         item.get_closest_marker("rabbitmq") for item in session.items
     )
-    if not needed or config.option.collectonly or server_script() is None:
+    if not needed or config.option.collectonly or chosen() is None:
         return
     server = config.stash[session_rabbitmq] = RabbitMQ()
     server.start()
@@ -71,7 +80,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail("Redis is not installed, and CI is set: see scripts/install-servers")
         item.config.stash[redis_left_out] += 1
         pytest.skip("Redis is not installed")
-    if item.get_closest_marker("rabbitmq") is None or server_script() is not None:
+    if item.get_closest_marker("rabbitmq") is None or chosen() is not None:
         return
     if IN_CI:
         pytest.fail("RabbitMQ is not installed, and CI is set: see scripts/install-servers")

@@ -60,17 +60,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("certificates")
     authority = Authority(folder, "Our Authority")
     server_files = authority.sign("broker", "localhost")
-    server, port = RabbitMQ(), free_port()
-    with (server._folder / "rabbitmq.conf").open("a") as conf:
-        conf.write(
-            f"listeners.ssl.1 = 127.0.0.1:{port}\n"
-            f"ssl_options.cacertfile = {authority.file}\n"
-            f"ssl_options.certfile = {server_files.certificate}\n"
-            f"ssl_options.keyfile = {server_files.key}\n"
-            "ssl_options.verify = verify_peer\n"
-            "ssl_options.fail_if_no_peer_cert = true\n"
-        )
-    with server:
+    port = free_port()
+    settings = [
+        f"listeners.ssl.1 = 127.0.0.1:{port}",
+        f"ssl_options.cacertfile = {authority.file}",
+        f"ssl_options.certfile = {server_files.certificate}",
+        f"ssl_options.keyfile = {server_files.key}",
+        "ssl_options.verify = verify_peer",
+        "ssl_options.fail_if_no_peer_cert = true",
+    ]
+    with RabbitMQ(settings=settings) as server:
         yield Place(server, port, authority, authority.sign("client"), folder)
 
 

@@ -1,10 +1,11 @@
 """A private RabbitMQ: loopback ports and a data folder of its own, ended by its own process id.
 
-Debian's package is used by way of `/usr/lib/rabbitmq/bin`, since the wrappers in `/usr/sbin` insist
-on the user `rabbitmq`. Its node name, cookie, name server (epmd) and ports are made for the
-occasion, so it meets neither the packaged service nor another test run.
+Its node name, cookie, name server (epmd) and ports are made for the occasion, so it meets neither
+the packaged service nor another test run. RABBITMQ in the environment picks the version: see
+`tests.support.rabbitmq_installed`.
 
-``python -m tests.support.rabbitmq run`` runs one in the foreground and prints its URL.
+``python -m tests.support.rabbitmq run`` runs one in the foreground and prints its URL;
+``versions`` prints which there are, oldest first.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from typing import IO, Any, Self
 from urllib.parse import quote
 from uuid import uuid4
 
-BIN_FOLDER = Path("/usr/lib/rabbitmq/bin")
+from tests.support.rabbitmq_installed import Installed, NoSuchRabbitMQError, chosen, installed
+
 START_TIMEOUT = 90.0
 STOP_TIMEOUT = 30.0
 _LOG_TAIL_LINES = 40
@@ -45,15 +47,6 @@ _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rabbitmq-spawne
 
 class RabbitMQError(Exception):
     """The private RabbitMQ did not do as told."""
-
-
-def server_script() -> Path | None:
-    """The script that starts the server without changing users, or None when not installed."""
-    script = BIN_FOLDER / "rabbitmq-server"
-    if script.exists():
-        return script
-    found = shutil.which("rabbitmq-server")
-    return Path(found) if found else None
 
 
 def free_port() -> int:
@@ -72,26 +65,35 @@ class RabbitMQ:
     through `asyncio.to_thread`.
 
     Args:
+        program: which RabbitMQ; `chosen()` by default.
         stats_interval: seconds between two refreshes of the counts that `queue` and `connections`
             answer. RabbitMQ's own default is 5.
+        settings: further lines of rabbitmq.conf.
     """
 
-    def __init__(self, *, stats_interval: float = 0.25) -> None:
-        script = server_script()
-        if script is None:
+    def __init__(
+        self,
+        program: Installed | None = None,
+        *,
+        stats_interval: float = 0.25,
+        settings: Sequence[str] = (),
+    ) -> None:
+        program = program or chosen()
+        if program is None:
             raise RabbitMQError("rabbitmq-server is not installed; see scripts/install-servers")
-        self._script = script
-        self._folder = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
+        self._program = program
+        # A server in a root of its own shares /tmp with us, and no other folder.
+        self._folder = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir="/tmp"))
         self._node = f"test-{uuid4().hex[:12]}@localhost"
         self._epmd_port, self._dist_port = free_port(), free_port()
         self.port, self.management_port = free_port(), free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
-        self._write_files(stats_interval)
+        self._write_files(stats_interval, settings)
 
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.is_running else "down"
-        return f"<RabbitMQ 127.0.0.1:{self.port} {state}>"
+        return f"<RabbitMQ {self._program} 127.0.0.1:{self.port} {state}>"
 
     def __enter__(self) -> Self:
         self.start()
@@ -104,6 +106,11 @@ class RabbitMQ:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """As (3, 10, 8)."""
+        return self._program.version
 
     @property
     def is_running(self) -> bool:
@@ -131,9 +138,9 @@ class RabbitMQ:
         if self.is_running:
             return
         if self._epmd is None or self._epmd.poll() is not None:
-            self._epmd = self._spawn(_epmd_command(self._epmd_port), "epmd.log")
+            self._epmd = self._spawn(self._program.name_server(self._epmd_port), "epmd.log")
             self._wait_for("the name server", self._epmd, lambda: _listens(self._epmd_port), 10.0)
-        self._server = self._spawn([str(self._script)], "console.log")
+        self._server = self._spawn(self._program.command("rabbitmq-server"), "console.log")
         try:
             self._wait_for("AMQP", self._server, lambda: _speaks_amqp(self.port), timeout)
             self._wait_for("management", self._server, self._management_answers, timeout)
@@ -150,7 +157,7 @@ class RabbitMQ:
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
-        """End everything that was started and remove the data. Harmless twice."""
+        """End everything that was started and remove the data. May be called more than once."""
         self._end(signal.SIGKILL)
         if self._epmd is not None:
             _finish(self._epmd, signal.SIGKILL)
@@ -166,7 +173,7 @@ class RabbitMQ:
 
     def ctl(self, *args: str) -> str:
         """Run `rabbitmqctl`, which takes about a second; returns what it printed."""
-        command = [str(self._script.with_name("rabbitmqctl")), "--quiet", *args]
+        command = self._program.command("rabbitmqctl", "--quiet", *args)
         done = subprocess.run(
             command, env=self._environment(), capture_output=True, text=True, timeout=60
         )
@@ -246,7 +253,7 @@ class RabbitMQ:
 
     # ------------------------------------------------------------------ inside
 
-    def _write_files(self, stats_interval: float) -> None:
+    def _write_files(self, stats_interval: float, settings: Sequence[str]) -> None:
         for name in ("home", "data", "log"):
             (self._folder / name).mkdir()
         cookie = self._folder / "home" / ".erlang.cookie"
@@ -261,7 +268,7 @@ class RabbitMQ:
             f"management.tcp.port = {self.management_port}\n"
             f"collect_statistics_interval = {int(stats_interval * 1000)}\n"
             "vm_memory_high_watermark.relative = 0.8\n"
-            "disk_free_limit.absolute = 1MB\n"
+            "disk_free_limit.absolute = 1MB\n" + "".join(f"{line}\n" for line in settings)
         )
 
     def _environment(self) -> dict[str, str]:
@@ -345,11 +352,6 @@ class RabbitMQ:
 _without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def _epmd_command(port: int) -> list[str]:
-    # In the foreground: the daemon that a node starts by itself would have no known process id.
-    return [shutil.which("epmd") or "epmd", "-port", str(port), "-address", "127.0.0.1"]
-
-
 def _tied_to_us(command: Sequence[str]) -> list[str]:
     """`command`, to be killed by the kernel should this process die without cleaning up."""
     setpriv = shutil.which("setpriv")
@@ -412,13 +414,16 @@ def _run() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: ``run``."""
+    """The command line: ``run`` or ``versions``."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.rabbitmq", description=__doc__)
-    parser.add_argument("command", choices=["run"])
-    parser.parse_args(arguments)
+    parser.add_argument("command", choices=["run", "versions"])
+    options = parser.parse_args(arguments)
+    if options.command == "versions":
+        print(*installed())  # noqa: T201 - a command's output
+        return 0
     try:
         return _run()
-    except RabbitMQError as error:
+    except (RabbitMQError, NoSuchRabbitMQError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command's output
         return 1
 
