@@ -39,6 +39,7 @@ from broker_client.publishing.publish_log import PublishLog
 from broker_client.publishing.publisher import Publisher, PublishReport
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import ForwardOverrides, PublishOverrides
+from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.tasks import TaskGroup, see_through, wait_in_thread
 from broker_client.subscription import Subscription
@@ -101,7 +102,8 @@ class Broker(Emitter):
         self._senders = TaskGroup("broker senders")
         self._nodes = EmbeddedNodes(config=config.node)
         self._vhosts: dict[str, Vhost] = {}
-        self._publisher = Publisher(config, self._vhosts, self._tasks)
+        self._publishers: dict[str, VhostPublisher] = {}
+        self._publisher = Publisher(config, self._publishers, self._tasks)
         self._shovels: list[Shovel] = []
         self._subscriptions: list[Subscription] = []
         self._ending: tuple[Subscription, ...] = ()  # those that `shutdown` cancels
@@ -160,13 +162,12 @@ class Broker(Emitter):
         self._forgotten = weakref.finalize(self, _warn_unclosed, text, self._pid)
         try:
             for config in self.config.vhosts.values():
-                self._vhosts[config.name] = self._make_vhost(config)
-            for vhost in self._vhosts.values():
-                outbox = vhost.config.publish_queue.outbox
+                self._add_vhost(self._make_vhost(config))
+            for publisher in self._publishers.values():
+                outbox = publisher.vhost.config.publish_queue.outbox
                 if outbox is not None:
-                    connector = self._nodes.connector(outbox_url(outbox), "/")
-                    await vhost.open_outbox(connector, self._senders)
-                await vhost.open()
+                    await publisher.open_outbox(self._nodes.connector(outbox_url(outbox), "/"))
+                await publisher.vhost.open()
             for shovel in self.config.shovels.values():
                 self._shovels.append(Shovel(shovel, self._publisher, self))
                 self._shovels[-1].start(await self.subscribe(shovel.subscription))
@@ -180,10 +181,14 @@ class Broker(Emitter):
     def _make_vhost(self, config: VhostConfig) -> Vhost:
         brokers = self.config.connections_of(config.name)
         config = config.model_copy(update={"connections": brokers})
-        main, consuming = connectors_of(config, self._nodes.connector)
+        connectors = connectors_of(config, self._nodes.connector)
+        return Vhost(config, connectors, self.emit, self._senders)
+
+    def _add_vhost(self, vhost: Vhost) -> None:
         events = self._event_log
-        observer = None if events is None else PublishLog(events, config.name)
-        return Vhost(config, main, self.emit, self._senders, consuming, observer)
+        observer = None if events is None else PublishLog(events, vhost.name)
+        self._vhosts[vhost.name] = vhost
+        self._publishers[vhost.name] = VhostPublisher(vhost, self, self._senders, observer)
 
     def _listener_failed(self, event: str, error: BaseException) -> None:
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
@@ -448,6 +453,7 @@ class Broker(Emitter):
             self._check_usable()
             await self.unsubscribe_all()
         self._closed = True
+        await self._close_publishers()
         failures: list[BrokerClientError] = []
         for vhost in self._vhosts.values():
             if self._half_made and vhost.is_embedded:
@@ -498,10 +504,12 @@ class Broker(Emitter):
             await self.unsubscribe_all()
             self._closed = True
             deadline = asyncio.get_running_loop().time() + timeout
-            for vhost in self._vhosts.values():
+            for publisher in self._publishers.values():
                 left = max(0.0, deadline - asyncio.get_running_loop().time())
-                if not await vhost.publish_queue.drain(left):
-                    log.warning("%r: publishes were not confirmed within %g s", vhost, timeout)
+                if not await publisher.queue.drain(left):
+                    log.warning(
+                        "%r: publishes were not confirmed within %g s", publisher.vhost, timeout
+                    )
         except asyncio.CancelledError:
             for vhost in self._vhosts.values():
                 vhost.drop()  # whoever cancels this does not wait for the network
@@ -528,7 +536,7 @@ class Broker(Emitter):
     async def _close_all(self, caller: asyncio.Task[Any] | None) -> None:
         for subscription in (*self._ending, *self._subscriptions):
             await subscription.end(caller)  # where `shutdown` was cancelled before it came to that
-        await self._publisher.close()
+        await self._close_publishers()
         for vhost in self._vhosts.values():
             try:
                 await vhost.close()
@@ -542,6 +550,10 @@ class Broker(Emitter):
         await self._nodes.close()
         if self._event_log is not None:
             await asyncio.to_thread(self._event_log.close)
+
+    async def _close_publishers(self) -> None:
+        for publisher in self._publishers.values():
+            await publisher.close()
 
     def connections(self) -> list[tuple[str, str]]:
         """(vhost, address) of every connection; passwords are masked."""
@@ -560,7 +572,10 @@ class Broker(Emitter):
     def stats(self) -> BrokerStats:
         """A snapshot of everything."""
         return BrokerStats(
-            {vhost.name: vhost.stats() for vhost in self._vhosts.values()},
+            {
+                name: publisher.vhost.stats(publisher.queue.stats())
+                for name, publisher in self._publishers.items()
+            },
             {each.name: each.stats() for each in self._subscriptions},
         )
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker_client.config import RetryConfig
+from broker_client.config import RetryConfig, VhostConfig
 from broker_client.connection.retry import Backoff, is_retryable, reconnect_policy
 from broker_client.errors import (
     BrokerClosedError,
@@ -43,6 +43,20 @@ class ConnectionOwner(Protocol):
     def attempt_failed(self, error: Exception) -> None: ...
     def blocked(self, link: Link, reason: str) -> None: ...
     def unblocked(self, link: Link) -> None: ...
+
+
+class Outage:
+    """Since when a connection is down, and why."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        """The loss, or the last failed attempt since."""
+        self._loop = asyncio.get_running_loop()  # a probe may ask from another thread
+        self._since = self._loop.time()
+
+    @property
+    def seconds(self) -> float:
+        return self._loop.time() - self._since
 
 
 class _Schedule:
@@ -123,6 +137,29 @@ class Connection:
         self._failed: Exception | None = None  # why it was given up for good
         self.epoch = 0
         """Links that have been up so far."""
+        self.outage: Outage | None = None
+        """While the connection is down after it was up."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        config: VhostConfig,
+        connectors: Sequence[Connector],
+        owner: ConnectionOwner,
+        *,
+        leader: Connection | None = None,
+    ) -> Connection:
+        """A connection with the settings that `config` has for each of `connectors`."""
+        return cls(
+            name,
+            connectors,
+            owner,
+            retry=[each.retry for each in config.connections],
+            connect_timeout=[each.connect_timeout for each in config.connections],
+            fixed=config.connection_strategy == "fixed",
+            leader=leader,
+        )
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "up" if self._link else "down"
@@ -343,6 +380,8 @@ class Connection:
                 link = await self._connect_one(address)
             except Exception as error:  # noqa: BLE001 - the next address may do
                 log.info("%s: %s", self._name, error)
+                if self.outage is not None:
+                    self.outage.error = error
                 self._owner.attempt_failed(error)
                 retries = is_retryable(error) and address.schedule.retry.enabled
                 address.given_up = not retries
@@ -389,6 +428,7 @@ class Connection:
     def _rise(self, link: Link) -> None:
         self._lost = asyncio.get_running_loop().create_future()
         self._link = link
+        self.outage = None
         self.epoch += 1
         link.on_close = lambda error: self._report_loss(link, error)
         link.on_blocked = lambda reason: self._owner.blocked(link, reason)
@@ -411,6 +451,7 @@ class Connection:
 
     def _fall(self, link: Link, error: TransportError) -> None:
         self._link = None
+        self.outage = Outage(error)
         if self._up is not None and self._down is not None:
             self._up.clear()
             self._down.set()

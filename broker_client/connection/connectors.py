@@ -1,13 +1,18 @@
-"""What a configuration says of a vhost's brokers, made into connectors."""
+"""What a configuration says of a vhost's brokers, made into connectors.
+
+All that reaches a broker is made here, so that it has the same TLS context and limits: the links
+of a `Broker`, calls of the management API, and the links of Spark's workers.
+"""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from broker_client.config import ConnectionConfig, VhostConfig
-from broker_client.connection.management import assert_vhost, check_vhost
+from broker_client.connection.management import assert_vhost, check_vhost, delete_vhost
+from broker_client.errors import TransportError
 from broker_client.transport.base import Connector, Link
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from broker_client.transport.rabbitmq.tls import tls_context
@@ -16,13 +21,32 @@ Embedded = Callable[[str, str], Connector]
 """Makes a connector to the built-in broker of an address, in a vhost."""
 
 
-class Connectors(NamedTuple):
-    """One for each of the vhost's connections, in their order."""
+@dataclass(frozen=True, slots=True)
+class Connectors:
+    """The connectors of one vhost, one for each of its connections, in their order."""
 
-    main: list[Connector]
-    """For publishing, for declaring, and for consuming too when there are no others."""
-    consuming: list[Connector]
-    """For the connection of the consumers, when that is to be another; else empty."""
+    main: Sequence[Connector]
+    """For publishing, for declaring, and for consuming when there are no others."""
+    consuming: Sequence[Connector] = ()
+    """For the consumers' connection, when it is to be another; else empty."""
+    networks: Sequence[Network] = ()
+    """The addresses that are not of the built-in broker."""
+
+    async def delete_vhost(self) -> None:
+        """Delete the vhost over the management API of the first address that answers.
+
+        Raises:
+            TransportError: none answered.
+        """
+        failure: TransportError | None = None
+        for network in self.networks:
+            try:
+                await network.delete_vhost()
+                return
+            except TransportError as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
 
 def connectors_of(vhost: VhostConfig, embedded: Embedded) -> Connectors:
@@ -35,51 +59,94 @@ def connectors_of(vhost: VhostConfig, embedded: Embedded) -> Connectors:
         ConfigError: a TLS file cannot be used.
         UnsupportedError: a vhost or a client property cannot be sent.
     """
-    made = [_Maker(vhost, index, embedded) for index in range(len(vhost.connections))]
     separate = vhost.separate_connections and not all(c.is_embedded for c in vhost.connections)
-    return Connectors(
-        [maker.main() for maker in made],
-        [maker.make(" (consuming)") for maker in made] if separate else [],
-    )
-
-
-class _Maker:
-    """Makes connectors to one address, all with the same TLS context."""
-
-    def __init__(self, vhost: VhostConfig, index: int, embedded: Embedded) -> None:
-        self._vhost = vhost
-        self._config = vhost.connections[index]
-        self._embedded = embedded
-        self._name = self._config.vhost_name(vhost.name)
-        self._context: ssl.SSLContext | None = None
-        if self._config.tls is not None:
-            place = "" if len(vhost.connections) == 1 else f"[{index}]"
-            path = f"vhosts.{vhost.name}.connection{place}.tls"
-            self._context = tls_context(self._config.tls, path)
-
-    def main(self) -> Connector:
-        connector = self.make("")
-        wanted = self._vhost.assert_ or self._vhost.check
-        if self._config.is_embedded or not wanted:
-            return connector
-        return VhostConnector(connector, self._config, self._vhost, self._name, self._context)
-
-    def make(self, role: str) -> Connector:
-        config = self._config
-        url = config.url.get_secret_value()
+    main: list[Connector] = []
+    consuming: list[Connector] = []
+    networks: list[Network] = []
+    for index, config in enumerate(vhost.connections):
         if config.is_embedded:
-            return self._embedded(url, self._name)
+            url, name = config.url.get_secret_value(), config.vhost_name(vhost.name)
+            main.append(embedded(url, name))
+            if separate:
+                consuming.append(embedded(url, name))
+            continue
+        place = "" if len(vhost.connections) == 1 else f"[{index}]"
+        network = Network(config, vhost.name, f"vhosts.{vhost.name}.connection{place}")
+        networks.append(network)
+        name = config.name or "broker_client"
+        connector: Connector = network.connector(name)
+        if vhost.assert_ or vhost.check:
+            connector = VhostConnector(connector, network, vhost)
+        main.append(connector)
+        if separate:
+            consuming.append(network.connector(f"{name} (consuming)"))
+    return Connectors(main, consuming, networks)
+
+
+class Network:
+    """One vhost at one address: its links and its management API, with one TLS context.
+
+    Args:
+        config: the address and its settings.
+        vhost: name of the vhost in the configuration.
+        path: where the settings stand in the configuration, for errors.
+
+    Raises:
+        ConfigError: a TLS file cannot be used.
+    """
+
+    def __init__(self, config: ConnectionConfig, vhost: str, path: str = "connection") -> None:
+        self._config = config
+        self._vhost = config.vhost_name(vhost)
+        self._context: ssl.SSLContext | None = None
+        if config.tls is not None:
+            self._context = tls_context(config.tls, f"{path}.tls")
+
+    def __repr__(self) -> str:
+        return f"<Network {self._config.masked_url}: {self._vhost}>"
+
+    def connector(self, name: str) -> NetworkConnector:
+        """A connector whose links have the connection name `name`.
+
+        Raises:
+            UnsupportedError: a vhost or a client property cannot be sent.
+        """
+        config = self._config
         return NetworkConnector(
-            url,
-            vhost=self._name,
+            config.url.get_secret_value(),
+            vhost=self._vhost,
             heartbeat=config.heartbeat,
-            name=(config.name or "broker_client") + role,
+            name=name,
             client_properties=config.client_properties,
             channel_max=config.channel_max,
             frame_max=config.frame_max,
             max_message_size=config.max_message_size,
             ssl_context=self._context,
         )
+
+    async def assert_vhost(self) -> None:
+        """Create the vhost unless it is there.
+
+        Raises:
+            ManagementError: the management API did not answer, or refused.
+        """
+        await assert_vhost(self._config.management, self._vhost, self._context)
+
+    async def check_vhost(self) -> None:
+        """Fail unless the vhost is there.
+
+        Raises:
+            ManagementError: it is missing, or the management API did not answer.
+        """
+        await check_vhost(self._config.management, self._vhost, self._context)
+
+    async def delete_vhost(self) -> None:
+        """Delete the vhost and all in it.
+
+        Raises:
+            ManagementError: the management API did not answer, or refused.
+        """
+        await delete_vhost(self._config.management, self._vhost, self._context)
 
 
 class VhostConnector:
@@ -88,17 +155,9 @@ class VhostConnector:
     A built-in broker makes any vhost with its first link: there is nothing to do for it.
     """
 
-    def __init__(
-        self,
-        connector: Connector,
-        connection: ConnectionConfig,
-        vhost: VhostConfig,
-        name: str,
-        context: ssl.SSLContext | None,
-    ) -> None:
-        self._connector, self._management = connector, connection.management
+    def __init__(self, connector: Connector, network: Network, vhost: VhostConfig) -> None:
+        self._connector, self._network = connector, network
         self._assert, self._check = vhost.assert_, vhost.check
-        self._name, self._context = name, context
 
     def __repr__(self) -> str:
         return f"<VhostConnector {self.url}>"
@@ -115,7 +174,7 @@ class VhostConnector:
             ConnectFailedError: nobody answered, or not in time.
         """
         if self._assert:
-            await assert_vhost(self._management, self._name, self._context)
+            await self._network.assert_vhost()
         if self._check:
-            await check_vhost(self._management, self._name, self._context)
+            await self._network.check_vhost()
         return await self._connector.connect(timeout=timeout)

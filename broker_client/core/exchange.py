@@ -81,6 +81,21 @@ def _fits(headers: Mapping[str, Any], key: str, wanted: Any) -> bool:
 class Exchange:
     """One exchange of a vhost. Bindings are held by the vhost; this is the compiled form."""
 
+    __slots__ = (
+        "_direct",
+        "_headers",
+        "_topics",
+        "alternate",
+        "arguments",
+        "auto_delete",
+        "bindings",
+        "durable",
+        "internal",
+        "kind",
+        "name",
+        "type",
+    )
+
     def __init__(
         self,
         name: str,

@@ -36,8 +36,6 @@ from broker_client.events.delivery_event import (
 from broker_client.message import Outgoing
 
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
-_AFTER_REASON = DeliveryEvent._fields.index("reason") + 1
-_TS = DeliveryEvent._fields.index("ts")
 
 
 class Observer:
@@ -76,20 +74,7 @@ class Observer:
         for seq in range(first, last + 1):
             published = waiting.pop(seq, None)
             if published is not None:
-                exchange, routing_key = published.exchange, published.routing_key
-                common = (
-                    event,
-                    published.vhost,
-                    exchange,
-                    routing_key,
-                    None,
-                    None,
-                    None,
-                    None,
-                    reason,
-                )
-                fields = (*common, *published[_AFTER_REASON:_TS], now, *published[_TS + 1 :])
-                self._events.append(_new(DeliveryEvent, fields))
+                self._events.append(published._replace(event=event, reason=reason, ts=now))
 
     def channel_closed(self, channel: int) -> None:
         """Its publishes are confirmed no more."""
@@ -211,6 +196,6 @@ class Observer:
             properties.priority,
             None,
             None,
-            trace_id_of(properties.headers) if properties.headers else None,
+            trace_id_of(properties.headers),
         )
         self._events.append(_new(DeliveryEvent, fields))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, Protocol
 
 from broker_client.core.arguments import Arguments
 from broker_client.message import Outgoing
@@ -162,7 +162,23 @@ TopologyRecord = (
 )
 Record = Append | Spilled | Delivered | Moved | Settled | TopologyRecord
 
-RECORDS: frozenset[type[Any]] = frozenset(get_args(Record))
+RECORDS: frozenset[type[Any]] = frozenset(
+    (
+        Append,
+        Spilled,
+        Delivered,
+        Moved,
+        Settled,
+        VHostAdded,
+        ExchangeAdded,
+        ExchangeRemoved,
+        QueueAdded,
+        QueueRemoved,
+        QueuePaused,
+        BindingAdded,
+        BindingRemoved,
+    )
+)
 """The types of `Record`, to sort effects by."""
 
 

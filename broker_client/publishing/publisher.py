@@ -10,18 +10,17 @@ from typing import Any
 from broker_client.codec import content as contents
 from broker_client.codec.encryption import encryption_note
 from broker_client.config import BrokerConfig, PublicationConfig
-from broker_client.connection.vhost import Vhost
 from broker_client.errors import InvalidMessageError, PublishError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
-from broker_client.publishing.delay import check_delay, delayed_by_header, step_for
-from broker_client.publishing.requests import Reply, Requests
+from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import (
     ForwardOverrides,
     PublishOverrides,
     Template,
     check_overrides,
 )
+from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.runtime.tasks import TaskGroup
 
 _REQUEST_TIMEOUT = 30.0  # seconds a request waits for its answer, unless told otherwise
@@ -44,14 +43,21 @@ class PublishReport:
 
 
 class Publisher:
-    """Publishes by the names of a configuration."""
+    """Publishes by the names of a configuration.
 
-    def __init__(self, config: BrokerConfig, vhosts: Mapping[str, Vhost], tasks: TaskGroup) -> None:
+    Args:
+        config: where the names come from.
+        vhosts: by name; may be filled after this.
+        tasks: owner of the listeners of publications.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, vhosts: Mapping[str, VhostPublisher], tasks: TaskGroup
+    ) -> None:
         self._config = config
         self._vhosts = vhosts
         self._tasks = tasks
         self._templates: dict[str, Template] = {}
-        self._requests: dict[str, Requests] = {}
 
     def __repr__(self) -> str:
         return f"<Publisher: {len(self._templates)} publications used>"
@@ -107,12 +113,12 @@ class Publisher:
         )
         delay = overrides.get("delay", config.delay)
         if delay:
-            outgoing = await self._delayed(template, outgoing, delay)
+            outgoing = await vhost.delayed(outgoing, delay)
         outbox = vhost.outbox if config.confirm else None
         publication = Publication(
             config.name,
             outgoing,
-            vhost.publish_queue.withdraw,
+            vhost.queue.withdraw,
             self._tasks,
             started=started,
             # What is in the outbox is sent, however long the broker is away.
@@ -121,18 +127,9 @@ class Publisher:
         )
         if outbox is not None:
             await outbox.accept(publication)
-        elif not vhost.publish_queue.put_now(publication, confirm=config.confirm):
-            await vhost.publish_queue.put(publication, confirm=config.confirm)
+        elif not vhost.queue.put_now(publication, confirm=config.confirm):
+            await vhost.queue.put(publication, confirm=config.confirm)
         return publication
-
-    async def _delayed(self, template: Template, outgoing: Outgoing, delay: float) -> Outgoing:
-        """`outgoing` so that it arrives `delay` seconds late: by our own broker, or by a queue."""
-        check_delay(delay)
-        if template.vhost.is_embedded:
-            return delayed_by_header(outgoing, delay)
-        step = step_for(outgoing.exchange, delay)
-        await template.vhost.prepare_delay(step)
-        return outgoing._replace(exchange=step.name)
 
     def _template(self, name: str) -> Template:
         template = self._templates.get(name)
@@ -180,9 +177,6 @@ class Publisher:
         """See `Broker.request`."""
         vhost = self._template(name).vhost
         check_overrides(overrides)
-        requests = self._requests.get(vhost.name)
-        if requests is None:
-            requests = self._requests[vhost.name] = Requests(vhost)
         timeout = overrides.get("timeout", _REQUEST_TIMEOUT)
 
         async def publish(reply_to: str, correlation_id: str) -> Publication:
@@ -195,14 +189,13 @@ class Publisher:
             }
             return await self.publish(name, content, routing_key, given)
 
-        return await requests.call(name, publish, timeout)
+        return await vhost.requests.call(name, publish, timeout)
 
     # ------------------------------------------------------------------ for recovery
 
     async def republish(self, vhost: str, outgoing: Outgoing) -> None:
         """Publish a recovery copy to a queue; returns once it is confirmed (`Republisher`)."""
-        await self._confirmed(
-            self._vhosts[vhost],
+        await self._vhosts[vhost].send_confirmed(
             f"republish to {outgoing.routing_key}",
             outgoing,
             PublicationConfig.model_fields["timeout"].default,
@@ -224,27 +217,8 @@ class Publisher:
         template = self._template(publication)
         outgoing = template.copy(message, headers, routing_key)
         if template.config.delay:
-            outgoing = await self._delayed(template, outgoing, template.config.delay)
-        await self._confirmed(
-            template.vhost, template.config.name, outgoing, template.config.timeout
-        )
-
-    async def _confirmed(self, vhost: Vhost, name: str, outgoing: Outgoing, timeout: float) -> None:
-        publication = Publication(
-            name,
-            outgoing,
-            vhost.publish_queue.withdraw,
-            self._tasks,
-            started=asyncio.get_running_loop().time(),
-            timeout=timeout,
-        )
-        await vhost.publish_queue.put(publication, confirm=True)
-        await publication
-
-    async def close(self) -> None:
-        """Fail the requests that wait."""
-        for requests in self._requests.values():
-            await requests.close()
+            outgoing = await template.vhost.delayed(outgoing, template.config.delay)
+        await template.vhost.send_confirmed(template.config.name, outgoing, template.config.timeout)
 
 
 class _Many:

@@ -11,7 +11,6 @@ from broker_client.amqp.encode import check_publish
 from broker_client.amqp.tables import FrozenTable
 from broker_client.codec.encryption import encrypt, encryption_note
 from broker_client.config import BrokerConfig, PublicationConfig
-from broker_client.connection.vhost import Vhost
 from broker_client.errors import InvalidMessageError, nearest
 from broker_client.message import (
     PERSISTENT,
@@ -21,6 +20,7 @@ from broker_client.message import (
     Outgoing,
     Properties,
 )
+from broker_client.publishing.vhost_publisher import VhostPublisher
 
 
 class PublishOverrides(TypedDict, total=False):
@@ -112,7 +112,9 @@ class Template:
         "vhost",
     )
 
-    def __init__(self, every: BrokerConfig, config: PublicationConfig, vhost: Vhost) -> None:
+    def __init__(
+        self, every: BrokerConfig, config: PublicationConfig, vhost: VhostPublisher
+    ) -> None:
         self.config = config
         self.vhost = vhost
         self.exchange, self.routing_key = every.target_of(config)

@@ -57,9 +57,6 @@ ARROWS = {
 }
 """Room: the rooms it may import from. Within a room imports are free, without cycles."""
 
-EXCEPTIONS = {("connection.vhost", "publishing")}
-"""(module, room): still to be cut."""
-
 PURE = ("core", "amqp")
 PURE_MAY_USE = (
     "errors",
@@ -108,7 +105,7 @@ def room_of(module: str) -> str:
 
 def may_import(importer: str, imported: str) -> bool:
     here, there = room_of(importer), room_of(imported)
-    return here == there or there in ARROWS[here] or (importer, there) in EXCEPTIONS
+    return here == there or there in ARROWS[here]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -453,8 +453,8 @@ async def test_answer_that_comes_too_late_goes_to_no_other_request(start: StartB
         )
         await answer
     assert (await second).content == b"second"
-    [requests] = broker._publisher._requests.values()
-    assert requests.late_replies == 1
+    [publisher] = broker._publishers.values()
+    assert publisher.requests.late_replies == 1
 
 
 # ---------------------------------------------------------------------------- RabbitMQ alone

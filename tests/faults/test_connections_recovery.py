@@ -111,7 +111,7 @@ async def test_queue_of_ones_own_comes_back_with_its_binding_and_gets_one_copy(
                     await gone.wait()
         own = place.server._request("GET", f"queues/{place.vhost}")
         assert len([queue for queue in own if queue["name"].startswith("mine:")]) == 1
-        assert len(broker._vhosts[place.vhost]._topology._queues) == 3
+        assert len(broker._vhosts[place.vhost]._declarations.topology._queues) == 3
 
 
 # --------------------------------------------------------------------------- B8
@@ -176,7 +176,7 @@ async def test_counts_return_to_where_they_were(place: Place) -> None:
 
         def counts() -> tuple[int, ...]:
             vhost = broker._vhosts[place.vhost]
-            links: list[Any] = [each.link for _, each, _ in vhost._connections()]
+            links: list[Any] = [each.link for _, each in vhost._connections()]
             if not subscription.is_subscribed or not all(links):
                 return ()
             channels = [len(link._channels) + len(link._underlay.channels) for link in links]

@@ -7,6 +7,7 @@ from typing import Any
 from broker_client.broker import Broker
 from broker_client.config import VhostConfig
 from broker_client.config.loader import load_config
+from broker_client.connection.connectors import Connectors
 from broker_client.connection.vhost import Vhost
 from tests.support.links import FakeConnector, FakeLink
 
@@ -44,4 +45,4 @@ class FakeBroker(Broker):
         return self.connector.link
 
     def _make_vhost(self, config: VhostConfig) -> Vhost:
-        return Vhost(config, [self.connector], self.emit, self._senders)
+        return Vhost(config, Connectors([self.connector]), self.emit, self._senders)

@@ -114,9 +114,9 @@ class TopologyCommands:
             durable=durable,
             owner=state.connection if exclusive else None,
             auto_delete=auto_delete,
-            arguments=dict(arguments),
+            arguments=arguments,
             settings=queue_settings(arguments, name, vhost.name),
-            last_used=now,
+            now=now,
         )
         vhost.add_queue(queue, server_named=not name)
         self._state.used(queue, now)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from broker_client.config.loader import load_config
+from broker_client.connection.connectors import Connectors
 from broker_client.connection.vhost import Vhost
 from broker_client.errors import (
     ChannelClosedError,
@@ -14,6 +15,8 @@ from broker_client.errors import (
 )
 from broker_client.message import Outgoing, Properties
 from broker_client.publication import Publication
+from broker_client.publishing.vhost_publisher import VhostPublisher
+from broker_client.runtime.emitter import Emitter
 from broker_client.runtime.tasks import TaskGroup
 from tests.support.links import FakeConnector, FakeLink
 from tests.support.warp import WarpLoop, settle
@@ -40,8 +43,12 @@ class Desk:
         self.events: list[tuple[Any, ...]] = []
         self.tasks = TaskGroup("test")
         self.vhost = Vhost(
-            config.vhosts["/"], [self.connector], lambda *args: self.events.append(args), self.tasks
+            config.vhosts["/"],
+            Connectors([self.connector]),
+            lambda *args: self.events.append(args),
+            self.tasks,
         )
+        self.publisher = VhostPublisher(self.vhost, Emitter(self.tasks), self.tasks)
 
     @property
     def link(self) -> FakeLink:
@@ -54,12 +61,12 @@ class Desk:
         publication = Publication(
             "orders",
             Outgoing("", "fulfil", b"x", Properties(message_id=message_id)),
-            self.vhost.publish_queue.withdraw,
+            self.publisher.queue.withdraw,
             self.tasks,
             started=asyncio.get_running_loop().time(),
             timeout=timeout,
         )
-        await self.vhost.publish_queue.put(publication, confirm=True)
+        await self.publisher.queue.put(publication, confirm=True)
         return publication
 
 
@@ -67,6 +74,7 @@ class Desk:
 async def desk() -> AsyncIterator[Desk]:
     desk = Desk()
     yield desk
+    await desk.publisher.close()
     await desk.vhost.close()
     await desk.tasks.cancel()
 
@@ -110,7 +118,7 @@ async def test_loss_pauses_and_return_resumes_in_order(desk: Desk) -> None:
     await second
     assert desk.names()[4:] == ["connect", "resumed", "vhost_initialised"]
     assert desk.link.confirming()[0].ids == ["m1", "m2"]
-    assert desk.vhost.stats().connects == 2
+    assert desk.vhost.connection.epoch == 2
 
 
 async def test_nothing_is_published_before_the_topology_is_there(desk: Desk) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker_client.config.loader import load_config
+from broker_client.connection.connectors import Connectors
 from broker_client.connection.vhost import Vhost
 from broker_client.errors import (
     ChannelClosedError,
@@ -52,7 +53,7 @@ class Desk:
         self.events: list[tuple[Any, ...]] = []
         self.listened: set[str] = set()
         self.tasks = TaskGroup("test")
-        self.vhost = Vhost(config, self.main, self._emit, self.tasks, consuming=self.consuming)
+        self.vhost = Vhost(config, Connectors(self.main, self.consuming), self._emit, self.tasks)
 
     def _emit(self, event: str, *args: Any) -> bool:
         self.events.append((event, *args))
@@ -84,7 +85,7 @@ async def test_consumers_connection_is_opened_by_the_first_consumer(desk: Desk) 
     assert link is desk.consuming[0].link
     assert await desk.vhost.wait_up() is link
     assert desk.names()[-1] == "consumers_connected"
-    assert [each.role for each in desk.vhost.stats().connections] == ["publishing", "consuming"]
+    assert [each.role for each in desk.vhost.health().connections] == ["publishing", "consuming"]
     assert desk.consuming[0].link.asked == []
 
 
@@ -92,7 +93,7 @@ async def test_vhost_without_a_second_connection_has_one_for_both() -> None:
     desk = Desk(separate=False, queues=["work"])
     await desk.vhost.open()
     assert await desk.vhost.wait_up() is desk.main[0].link
-    assert [each.role for each in desk.vhost.stats().connections] == ["both"]
+    assert [each.role for each in desk.vhost.health().connections] == ["both"]
     await desk.close()
 
 
@@ -118,7 +119,7 @@ async def test_blocked_publishers_leave_the_consumers_link_alone() -> None:
     on_blocked = desk.main[0].link.on_blocked
     assert on_blocked is not None
     on_blocked("low on memory")
-    assert desk.vhost.publish_queue.is_paused
+    assert desk.vhost.link_state == "up, but blocked by the broker: low on memory"
     channel = await link.open_channel()
     channel.ack(1)
     assert desk.vhost.connection.link is not None
@@ -177,7 +178,7 @@ async def test_close_in_order_is_a_close_event_for_who_listens(desk: Desk) -> No
 async def test_pools_tell_the_vhost() -> None:
     desk = Desk(publication_channel_pools={"confirm": {"max": 1}})
     await desk.vhost.open()
-    pool = desk.vhost._confirm
+    pool = desk.vhost.confirm
     async with pool.lease():
         waiting = [asyncio.create_task(pool._acquire()) for _ in range(2)]
         await settle()
@@ -249,7 +250,7 @@ async def test_patient_start_goes_on_without_what_is_refused() -> None:
 
 async def test_restore_that_is_refused_in_part_makes_the_rest(desk: Desk) -> None:
     refusing("first")(desk.main[0].link)
-    desk.vhost._topology._queues.insert(
+    desk.vhost._declarations.topology._queues.insert(
         0, desk.vhost.config.queues["work"].model_copy(update={"name": "first"})
     )
     with pytest.raises(TopologyError, match="'first'"):

@@ -175,7 +175,7 @@ def test_publish_from_a_thread_whose_loop_ends_is_told_so() -> None:
     async def program() -> None:
         config = {"vhosts": {"/": {**CONFIG["vhosts"]["/"], "subscriptions": {}}}}
         broker = await Broker.create(config)
-        broker._vhosts["/"].publish_queue.pause()
+        broker._publishers["/"].queue.pause()
 
         def publish() -> None:
             try:

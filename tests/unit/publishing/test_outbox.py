@@ -25,7 +25,7 @@ async def test_end_while_more_waits_than_the_publish_queue_takes_complains_of_no
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Broker.create(a_config(tmp_path)) as broker:
-        queue = broker._vhosts["/"].publish_queue
+        queue = broker._publishers["/"].queue
         queue.pause()
         for number in range(5):
             await broker.publish("p", number)

@@ -1,0 +1,103 @@
+"""Delay queues: where a publish waits on a broker that cannot hold it itself (RabbitMQ).
+
+A message is published with its own routing key to a fanout exchange and lies in the one queue
+behind it until the queue's TTL is over. The broker then dead-letters it, with that routing key, to
+the exchange it was meant for. There is one queue for each delay, since RabbitMQ expires messages
+only at the head of a queue: a short delay would wait behind a long one.
+
+Exchange and queue are declared when first needed and again with each new link. The queue deletes
+itself (`x-expires`) after it has not been used for a while; it is declared again well before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from broker_client.errors import TransportError
+from broker_client.transport.base import Link
+
+_KEEP = 600.0  # seconds a pair outlives its longest possible message
+_DECLARE_EVERY = 300.0  # seconds after which a pair that is in use is declared again
+
+
+@dataclass(frozen=True, slots=True)
+class DelayStep:
+    """The delay queue of one exchange and one delay."""
+
+    exchange: str
+    milliseconds: int
+
+    @property
+    def name(self) -> str:
+        """Name of the exchange and of the queue behind it."""
+        return f"broker_client.delay.{self.milliseconds}.{self.exchange or 'default'}"
+
+
+class DelayQueues:
+    """The delay queues of one vhost: declared when needed, and again with each new link."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[DelayStep, float] = {}  # loop time of the last publish
+        self._declared: dict[DelayStep, tuple[Link, float]] = {}
+        self._lock = asyncio.Lock()
+
+    async def prepare(self, link: Link | None, step: DelayStep) -> None:
+        """Have the delay queue of `step` declared before anything is published to it.
+
+        Args:
+            link: the one that is up; None leaves it to `restore`, which every new link gets
+                before publishing goes on.
+
+        Raises:
+            TransportError: the broker refused. A link that is lost meanwhile is no error.
+        """
+        now = self._wanted[step] = asyncio.get_running_loop().time()
+        if link is None or self._is_there(link, step, now):
+            return
+        async with self._lock:
+            if self._is_there(link, step, now):
+                return
+            try:
+                await self._declare(link, [step])
+            except TransportError:
+                if link.is_open:
+                    raise
+
+    async def restore(self, link: Link) -> None:
+        """Declare on a new link what may still be wanted.
+
+        Raises:
+            TransportError: the link failed, or the broker refused.
+        """
+        now = asyncio.get_running_loop().time()
+        self._wanted = {step: at for step, at in self._wanted.items() if now - at < _KEEP}
+        if self._wanted:
+            async with self._lock:
+                await self._declare(link, list(self._wanted))
+
+    def _is_there(self, link: Link, step: DelayStep, now: float) -> bool:
+        known = self._declared.get(step)
+        return known is not None and known[0] is link and now - known[1] < _DECLARE_EVERY
+
+    async def _declare(self, link: Link, steps: list[DelayStep]) -> None:
+        now = asyncio.get_running_loop().time()
+        channel = await link.open_channel()
+        try:
+            for step in steps:
+                await channel.declare_exchange(step.name, "fanout", durable=True)
+                await channel.declare_queue(
+                    step.name,
+                    durable=True,
+                    arguments={
+                        "x-message-ttl": step.milliseconds,
+                        "x-expires": step.milliseconds + round((_KEEP + _DECLARE_EVERY) * 1000),
+                        "x-dead-letter-exchange": step.exchange,
+                    },
+                )
+                await channel.bind_queue(step.name, step.name, "")
+                self._declared[step] = (link, now)
+        except BaseException:
+            channel.abort()
+            raise
+        await channel.close()

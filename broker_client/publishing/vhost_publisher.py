@@ -1,0 +1,113 @@
+"""The publishing side of one vhost: its publish queue, its outbox, its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from broker_client.connection.vhost import Vhost
+from broker_client.errors import BrokerClientError, PublishError
+from broker_client.message import Outgoing
+from broker_client.publication import Publication
+from broker_client.publishing.delay import check_delay, delayed_by_header, step_for
+from broker_client.publishing.outbox import Outbox
+from broker_client.publishing.publish_log import PublishLog
+from broker_client.publishing.queue import PublishQueue
+from broker_client.publishing.requests import Requests
+from broker_client.runtime.emitter import Emitter
+from broker_client.runtime.tasks import TaskGroup
+from broker_client.transport.base import Connector
+
+log = logging.getLogger("broker_client.vhost")
+
+
+class VhostPublisher:
+    """Publishes to one vhost. It outlives every link of the vhost: it pauses without one.
+
+    Args:
+        vhost: where to publish to.
+        events: where failures of the outbox are reported.
+        tasks: owner of the tasks that send.
+        observer: records every publish and its end.
+    """
+
+    def __init__(
+        self,
+        vhost: Vhost,
+        events: Emitter,
+        tasks: TaskGroup,
+        observer: PublishLog | None = None,
+    ) -> None:
+        self.vhost = vhost
+        self._events = events
+        self._tasks = tasks
+        self.queue = PublishQueue(
+            vhost.name,
+            vhost.config.publish_queue,
+            vhost,
+            regular=vhost.regular,
+            confirm=vhost.confirm,
+            tasks=tasks,
+            observer=observer,
+        )
+        self.outbox: Outbox | None = None
+        self.requests = Requests(vhost)
+        vhost.on_pause = self.queue.pause
+        vhost.on_resume = self.queue.resume
+
+    def __repr__(self) -> str:
+        return f"<VhostPublisher {self.vhost.name}: {self.queue!r}>"
+
+    async def open_outbox(self, connector: Connector) -> None:
+        """Put an outbox, in the file that `connector` leads to, in front of the publish queue.
+
+        Raises:
+            ConnectFailedError: the file cannot be used.
+        """
+        outbox = Outbox(connector, self.queue, self._tasks, self._outbox_failed)
+        await outbox.open()
+        self.outbox = outbox
+
+    def _outbox_failed(self, error: PublishError) -> None:
+        self._events.emit("error", error, self.vhost.name)
+
+    async def delayed(self, outgoing: Outgoing, delay: float) -> Outgoing:
+        """`outgoing` made to arrive `delay` seconds late: by our own broker, or by a delay queue.
+
+        Raises:
+            InvalidMessageError: no broker keeps a delay of that length.
+            TransportError: the delay queue could not be declared.
+        """
+        check_delay(delay)
+        if self.vhost.is_embedded:
+            return delayed_by_header(outgoing, delay)
+        step = step_for(outgoing.exchange, delay)
+        await self.vhost.prepare_delay(step)
+        return outgoing._replace(exchange=step.name)
+
+    async def send_confirmed(self, name: str, outgoing: Outgoing, timeout: float) -> None:
+        """Publish past the outbox; returns once it is confirmed.
+
+        Raises:
+            PublishError: it was not.
+        """
+        publication = Publication(
+            name,
+            outgoing,
+            self.queue.withdraw,
+            self._tasks,
+            started=asyncio.get_running_loop().time(),
+            timeout=timeout,
+        )
+        await self.queue.put(publication, confirm=True)
+        await publication
+
+    async def close(self) -> None:
+        """End what is still queued as an error. May be called more than once."""
+        await self.requests.close()
+        try:
+            if self.outbox is not None:
+                await self.outbox.close()
+        except BrokerClientError as error:
+            log.warning("%r: while closing its outbox: %s", self, error)
+        await self.queue.close()
