@@ -23,7 +23,8 @@ from broker_client.message import PERSISTENT
 from broker_client.store.batch import Batch
 from broker_client.store.writer import SqliteStore
 from broker_client.transport.base import Channel
-from broker_client.transport.embedded.nodes import EmbeddedLink, EmbeddedNodes
+from broker_client.transport.embedded.link import EmbeddedLink
+from broker_client.transport.embedded.nodes import EmbeddedNodes
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
 from tests.support.files import rows
