@@ -29,7 +29,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from broker_client.runtime.file_lock import try_lock
+from broker_client.runtime.file_lock import try_lock, unlock
 from broker_client.spark.errors import (
     SpoolEpochError,
     SpoolError,
@@ -111,7 +111,8 @@ class Spool:
     def close(self) -> None:
         """Give the lock back; the segments stay. Harmless twice."""
         if self._lock is not None:
-            os.close(self._lock)  # ends the lock too
+            unlock(self._lock)  # a forked child may have a copy of the descriptor
+            os.close(self._lock)
             self._lock = None
 
     def _take_lock(self, timeout: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from broker_client.core.records import COPY_BITS
 from broker_client.errors import MalformedFrameError, StoreError
 from broker_client.store import tables
 from broker_client.store.lock import FileLock
-from broker_client.store.sqlite import StoreFile, translated
+from broker_client.store.sqlite import StoreFile, log_problem, reading, translated
 from broker_client.store.statistics import KeptQueue, contents, file_bytes
 
 _MOST_PROBLEMS = 100
@@ -56,20 +57,28 @@ def check(path: str) -> CheckReport:
         StoreLockedError: a node has it open.
         StoreError: there is no such file, or it is not a broker's.
     """
-    with _alone(path), _opened(path) as connection:
-        with translated(path):
+    with _alone(path) as lock, translated(path):
+        problem = log_problem(path, lock.noted)
+        problems = [] if problem is None else [problem]
+        with reading(path) as connection:
             version = tables.check_ours(connection, path)
-        problems: list[str] = []
-        queues: tuple[KeptQueue, ...] = ()
-        messages = 0
-        try:
-            rows = connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
-            problems += [line for (line,) in rows if line != "ok"]
-            messages, queues = contents(connection)
-            problems += islice(_damage(connection), _MOST_PROBLEMS - len(problems))
-        except sqlite3.DatabaseError as error:
-            problems.append(str(error))
-        return CheckReport(path, version, file_bytes(path), messages, queues, tuple(problems))
+            return _report(connection, path, version, problems)
+
+
+def _report(
+    connection: sqlite3.Connection, path: str, version: int, problems: list[str]
+) -> CheckReport:
+    connection.text_factory = _text
+    queues: tuple[KeptQueue, ...] = ()
+    messages = 0
+    try:
+        rows = connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
+        problems += [line for (line,) in rows if line != "ok"]
+        messages, queues = contents(connection)
+        problems += islice(_damage(connection), max(0, _MOST_PROBLEMS - len(problems)))
+    except sqlite3.DatabaseError as error:
+        problems.append(str(error))
+    return CheckReport(path, version, file_bytes(path), messages, queues, tuple(problems))
 
 
 def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
@@ -85,11 +94,14 @@ def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
         StoreCorruptError: it is damaged, and `drop_damaged` was not asked for.
         StoreError: there is no such file, or it is not a broker's.
     """
-    with _alone(path):
+    with _alone(path) as lock:
         before = file_bytes(path)
-        kept_as, lost = _salvage(path) if drop_damaged else (None, 0)
+        kept_as, lost = None, 0
+        if drop_damaged:
+            kept_as, lost = _salvage(path)
+            lock.note(None)  # it was of the damaged file
         file = StoreFile(path)
-        file.open()
+        file.open(None if drop_damaged else lock.noted)
         try:
             with translated(path):
                 file.connection.execute(tables.DROP_ALL_ORPHANS)
@@ -98,6 +110,7 @@ def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
                 file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             file.close()
+        lock.note(None)
         return CompactReport(path, before, file_bytes(path), messages, lost, kept_as)
 
 
@@ -105,27 +118,15 @@ def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
 
 
 @contextlib.contextmanager
-def _alone(path: str) -> Iterator[None]:
-    if not Path(path).is_file():
+def _alone(path: str) -> Iterator[FileLock]:
+    if not os.path.exists(path):
         raise StoreError(path, "there is no such file")
     lock = FileLock(path)
     lock.acquire()
     try:
-        yield
+        yield lock
     finally:
         lock.release()
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[sqlite3.Connection]:
-    with translated(path):
-        connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        connection.execute("PRAGMA query_only = 1")
-        connection.text_factory = _text
-        yield connection
-    finally:
-        connection.close()
 
 
 def _text(raw: bytes) -> str:
@@ -172,7 +173,8 @@ def _salvage(path: str) -> tuple[str, int]:
         leftover.unlink(missing_ok=True)
     new.open()
     try:
-        with _opened(path) as old, translated(path):
+        with translated(path), reading(path) as old:
+            old.text_factory = _text
             tables.check_ours(old, path)
             lost = _copy(old, new.connection)
             new.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

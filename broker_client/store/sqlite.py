@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, groupby
+from pathlib import Path
 
 from broker_client.amqp.properties import decode_properties
 from broker_client.core.records import Recovered, message_number
@@ -27,6 +29,7 @@ from broker_client.message import Outgoing
 from broker_client.store import tables
 from broker_client.store.batch import Batch, QueueIds
 from broker_client.store.tables import Row
+from broker_client.store.wal import LogIndex, LogPosition, lost_commits
 
 _NEEDED = (3, 35)  # UPDATE ... FROM is of 3.33
 _CHUNK = 2_048  # rows a statement: SQLite takes 32,766 values
@@ -46,11 +49,15 @@ class StoreFile:
         self.queue_ids = QueueIds()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
+        self._index: LogIndex | None = None
 
     # ---------------------------------------------------------------- opening
 
-    def open(self) -> None:
+    def open(self, noted: LogPosition | None = None) -> None:
         """Open the file, or make it.
+
+        Args:
+            noted: the position of the last commit, if there is a note of it.
 
         Raises:
             StoreError: it cannot be; nothing is left open.
@@ -61,6 +68,10 @@ class StoreFile:
                 self.path, f"needs SQLite {needed} or newer; this is {sqlite3.sqlite_version}"
             )
         with translated(self.path):
+            if problem := log_problem(self.path, noted):
+                raise StoreCorruptError(self.path, problem)
+            if not os.path.exists(self.path):
+                os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))  # it has bodies
             self._writer = connection = self._connect()
         try:
             with translated(self.path):
@@ -70,9 +81,13 @@ class StoreFile:
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
                 tables.prepare(connection, self.path)
+                # What a power cut has left behind the last whole commit must not be taken for
+                # damage behind a later one.
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 connection.execute("PRAGMA temp_store = MEMORY")
                 for statement in tables.VIEWS:
                     connection.execute(statement)
+            self._index = LogIndex(self.path)
         except BaseException:
             self.close()
             raise
@@ -96,6 +111,15 @@ class StoreFile:
                 with contextlib.suppress(sqlite3.Error):
                     connection.close()
         self._reader = self._writer = None
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    @property
+    def position(self) -> LogPosition:
+        """The end of the last commit in the log."""
+        assert self._index is not None, "open() comes first"
+        return self._index.position()
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -212,6 +236,30 @@ class StoreFile:
     def _for_ids(self, statement: str, ids: Sequence[int], *parameters: int) -> None:
         for at in range(0, len(ids), _IDS):
             self.connection.execute(statement, (*parameters, str(ids[at : at + _IDS])))
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write; so it does not work the log into the file as it closes."""
+    connection = sqlite3.connect(
+        f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, isolation_level=None
+    )
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def log_problem(path: str, noted: LogPosition | None) -> str | None:
+    """What is wrong with the log that a crash has left; None when nothing is."""
+    if not os.path.exists(f"{path}-wal") or not os.path.getsize(f"{path}-wal"):
+        return None
+    with reading(path) as connection:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # SQLite reads the log
+        index = LogIndex(path)
+        taken = index.position()
+    index.close()
+    return lost_commits(path, taken, noted)
 
 
 @lru_cache(maxsize=64)

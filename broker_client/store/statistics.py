@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from dataclasses import dataclass
-from pathlib import Path
 
 from broker_client.errors import StoreError
 from broker_client.store import tables
-from broker_client.store.sqlite import translated
+from broker_client.store.sqlite import reading, translated
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +48,10 @@ def read_stats(path: str) -> KeptStats:
     """
     if not os.path.isfile(path):
         raise StoreError(path, "there is no such file")
-    address = f"{Path(path).absolute().as_uri()}?mode=ro"
-    with translated(path):
-        connection = sqlite3.connect(address, uri=True, isolation_level=None)
-        try:
-            connection.execute("BEGIN")  # one moment for both questions
-            tables.check_ours(connection, path)
-            return KeptStats(path, file_bytes(path), *contents(connection))
-        finally:
-            connection.close()
+    with translated(path), reading(path) as connection:
+        connection.execute("BEGIN")  # one moment for both questions
+        tables.check_ours(connection, path)
+        return KeptStats(path, file_bytes(path), *contents(connection))
 
 
 def contents(connection: sqlite3.Connection) -> tuple[int, tuple[KeptQueue, ...]]:

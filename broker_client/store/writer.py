@@ -180,24 +180,27 @@ class SqliteStore:
                 failure = None
                 try:
                     self._file.apply(batch)
+                    self._lock.check()
+                    self._lock.note(self._file.position)
                 except StoreError as error:
                     failure = error
                 except Exception as error:  # noqa: BLE001 - silence would be worse: see _done
                     failure = StoreError(self.path, f"{type(error).__name__}: {error}")
                 self._tell(self._done, failure)
+            self._lock.note(None)
             self._file.close()
             self._lock.release()
         assert self._ended is not None, "made before the thread"
         self._tell(_finish, self._ended)
 
     def _open(self, target: Recovered) -> None:
-        if os.path.isdir(self.path):
-            raise StoreError(self.path, "is a folder; give the path of a file")
         folder = os.path.dirname(self.path) or "."
         if not os.path.isdir(folder):
             raise StoreError(self.path, f"there is no folder {folder}; make it first")
         self._lock.acquire()
-        self._file.open()
+        self._file.open(self._lock.noted)
+        self._lock.check()
+        self._lock.note(self._file.position)
         self._file.recover(target)
 
     def _tell(self, call: object, *arguments: object) -> None:
