@@ -129,6 +129,22 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def text_of(error: object) -> str:
+    """The text of somebody else's error; never raises."""
+    try:
+        return str(error)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as failure:  # noqa: BLE001 - its __str__ may do anything
+        return f"(its text cannot be had: {type(failure).__name__})"
+
+
+def described(error: BaseException) -> str:
+    """Class and text of somebody else's error; never raises."""
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class UnknownNameError(UsageError, LookupError):
     """No publication, subscription, vhost or strategy of that name is declared."""
 

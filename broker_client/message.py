@@ -19,6 +19,11 @@ RASCAL = "rascal"
 queues (rascal's lib/amqp/SubscriberError.js)."""
 
 
+ORIGINAL_USER_ID = "x-original-user-id"
+"""Header in which a copy carries the `user_id` of its message. RabbitMQ refuses the property itself
+of anybody but the user who publishes (https://www.rabbitmq.com/docs/validated-user-id)."""
+
+
 class Properties(NamedTuple):
     """The properties of the basic class (AMQP 0-9-1 §1.8), each None when absent.
 
@@ -41,6 +46,14 @@ class Properties(NamedTuple):
     user_id: str | None = None
     app_id: str | None = None
     cluster_id: str | None = None
+
+
+def with_original_user(properties: Properties) -> Properties:
+    """`properties` of a copy: the `user_id` of its message goes into a header."""
+    if properties.user_id is None:
+        return properties
+    headers = {**(properties.headers or {}), ORIGINAL_USER_ID: properties.user_id}
+    return properties._replace(headers=headers, user_id=None)
 
 
 class Outgoing(NamedTuple):
@@ -97,6 +110,7 @@ class Message:
         "exchange",
         "queue",
         "redeliveries",
+        "returns",
         "routing_key",
         "vhost",
     )
@@ -122,6 +136,8 @@ class Message:
         self._notes = notes
         self.redeliveries: int | None = None
         """How often it came again, as the subscription's counter has it; None uncounted."""
+        self.returns = 0
+        """Times its subscription has returned it to the queue, as far as it remembers."""
         self.queue = queue
         self.vhost = vhost
         self.exchange = delivery.exchange
@@ -202,6 +218,19 @@ class Message:
         if self.redeliveries is not None:
             return self.redeliveries + 1
         return None if self.redelivered else 1
+
+    @property
+    def tries(self) -> int:
+        """How often this message was tried, this time included.
+
+        Counts over copies that recovery republished or forwarded, and over redeliveries. Where
+        the broker does not count those (RabbitMQ's classic queues), each subscription counts what
+        it returned itself; a message that comes again after a crash counts as its second try.
+        """
+        history = (self.delivery.properties.headers or {}).get(RASCAL)
+        before = history.get("tries") if isinstance(history, Mapping) else None
+        here = max(self.attempts or (2 if self.redelivered else 1), self.returns + 1)
+        return here + (before if isinstance(before, int) else 0)
 
     @property
     def republished(self) -> int:

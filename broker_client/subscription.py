@@ -17,6 +17,7 @@ from broker_client.consuming.iterator import DeliveryIterator
 from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
+from broker_client.consuming.threads import HandlerThreads
 from broker_client.consuming.unacked import Unacked
 from broker_client.events.stats import SubscriptionStats
 from broker_client.publishing.publisher import Publisher
@@ -38,7 +39,8 @@ class Subscription(Emitter):
       requeue and reported as `error`.
     * ``redeliveries_exceeded(error, message, ack_or_nack)``: it came again too often; else
       ``redeliveries_error``; with no listener it is nacked without requeue, as above.
-      ``redeliveries_error(error, message, ack_or_nack)``: the counter failed; the other way round.
+      ``redeliveries_error(error, message, ack_or_nack)``: the counter failed; with no listener
+      that is reported as `error`, and the message is handled.
     * ``duplicate(message)``: it was handled before, and acked unhandled (`deduplicate`).
     * ``subscribed()``, ``cancelled(error)`` or ``cancel(error)`` (by the broker), ``error(error)``.
     * ``ack_lost(message, error)``: a settle came after the delivery had gone back.
@@ -103,9 +105,10 @@ class Subscription(Emitter):
         reports = Reports(config.name, self)
         checks = Checks(setup, reports)
         self._unacked = Unacked(setup, checks, handlers, reports, log)
-        recovery = Recovery(setup, publisher, self._unacked, reports)
+        recovery = Recovery(setup, publisher, self._unacked, handlers, reports)
         self._dispatcher = Dispatcher(setup, checks, recovery, handlers, reports)
         self._consumer = Consumer(setup, vhost, self._dispatcher, recovery, handlers, reports)
+        self._threads = HandlerThreads(config)
         self._is_iterated = False
 
     def __repr__(self) -> str:
@@ -172,7 +175,7 @@ class Subscription(Emitter):
         Raises:
             InvalidHandlerError: it takes another number of arguments.
         """
-        self.on("message", listener_from(handler, self._publisher))
+        self.on("message", listener_from(handler, self._publisher, self._threads))
         return handler
 
     def __aiter__(self) -> DeliveryIterator:
@@ -243,14 +246,20 @@ class Subscription(Emitter):
 
     async def cancel_for(self, caller: asyncio.Task[Any] | None) -> None:
         """`cancel`, on behalf of the task `caller`, which may be one of our handlers."""
-        await self._consumer.cancel(self._tasks, caller)
+        try:
+            await self._consumer.cancel(self._tasks, caller)
+        finally:
+            self._threads.close()
 
     async def end(self, caller: asyncio.Task[Any] | None) -> None:
         """Stop at once: what is unsettled returns to its queue, handlers that run are cancelled.
 
         Not `caller`. May be called after `cancel`.
         """
-        await self._consumer.end(self._tasks, caller)
+        try:
+            await self._consumer.end(self._tasks, caller)
+        finally:
+            self._threads.close()
 
     def is_handled_by(self, task: asyncio.Task[Any] | None) -> bool:
         """True when `task` is one of our running handlers."""

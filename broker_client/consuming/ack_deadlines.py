@@ -1,6 +1,6 @@
-"""Warning of deliveries that are about to time out, before the broker acts.
+"""Deliveries that are about to time out: given more time while their handlers run, else warned of.
 
-A time-out that only the broker knows, such as RabbitMQ's own `consumer_timeout`, is not warned of.
+A time-out that only the broker knows, such as RabbitMQ's own `consumer_timeout`, is not seen here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 from broker_client.consuming.delivery import UnackedDelivery
 from broker_client.consuming.reports import Reports
+from broker_client.errors import BrokerClientError
 
 SHARE = 0.8
 """Share of the time after which a delivery is warned of."""
@@ -60,6 +61,8 @@ class AckDeadlines:
             self._timer = loop.call_at(max(ahead, now + self._limit * _STEP), self._look)
         for each in passed:
             left = max(each.ack_deadline + self._limit * (1 - SHARE) - now, 0.0)
+            if (each.handlers or each.is_waiting) and self._extend(each):
+                continue
             each.ack_deadline = math.inf
             self._reports.warn(
                 "ack_due",
@@ -68,3 +71,14 @@ class AckDeadlines:
                 text="message %s is unsettled, and its broker waits %.3g s more",
                 values=(each.message.message_id, left),
             )
+
+    def _extend(self, entry: UnackedDelivery) -> bool:
+        """Have the broker wait longer for `entry`; False where it does not, or no longer."""
+        try:
+            left = entry.channel.touch(entry.message.delivery.delivery_tag)
+        except BrokerClientError:
+            return False
+        if left <= self._limit * (1 - SHARE) + self._limit * _STEP:
+            return False  # the broker's limit is near
+        self.start(entry, left)
+        return True

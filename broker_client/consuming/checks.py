@@ -23,7 +23,9 @@ from broker_client.errors import (
     OperationTimeoutError,
     RedeliveriesExceededError,
     RedeliveriesUncountedError,
+    described,
 )
+from broker_client.message import Message
 
 log = logging.getLogger("broker_client.subscription")
 
@@ -103,18 +105,22 @@ class Checks:
                 async with asyncio.timeout(limits.timeout):
                     message.redeliveries = await counter.increment(self._key(entry))
             except TimeoutError:
-                return self._uncounted(entry, f"no answer within {limits.timeout:g} s")
+                return self._uncounted(message, f"no answer within {limits.timeout:g} s")
             except Exception as error:
                 log.debug("subscription %s: counter", self._config.name, exc_info=True)
-                return self._uncounted(entry, f"{type(error).__name__}: {error}")
+                return self._uncounted(message, described(error))
         if message.redeliveries <= limits.limit:
             return None
         exceeded = RedeliveriesExceededError(message.message_id, message.redeliveries, limits.limit)
         return Refusal(("redeliveries_exceeded", "redeliveries_error"), exceeded)
 
-    def _uncounted(self, entry: UnackedDelivery, reason: str) -> Refusal:
-        error = RedeliveriesUncountedError(entry.message.message_id, reason)
-        return Refusal(("redeliveries_error", "redeliveries_exceeded"), error)
+    def _uncounted(self, message: Message, reason: str) -> Refusal | None:
+        """For those who listen for it. Else the message is handled: it is not to blame."""
+        error = RedeliveriesUncountedError(message.message_id, reason)
+        if self._reports.listeners("redeliveries_error"):
+            return Refusal(("redeliveries_error",), error)
+        self._reports.error(error)
+        return None
 
     # ------------------------------------------------------------------ deduplication
 
@@ -122,7 +128,7 @@ class Checks:
         try:
             return await handled.begin(self._key(entry), entry)
         except Exception as error:  # noqa: BLE001 - a store of the user's choice
-            self._reports.emit("error", error)
+            self._reports.error(error)
             return True  # rather twice than not at all
 
     def ended(
@@ -142,7 +148,7 @@ class Checks:
         try:
             await handled.remember(key)
         except Exception as error:  # noqa: BLE001 - a store of the user's choice
-            self._reports.emit("error", error)
+            self._reports.error(error)
         finally:
             handled.end(key, entry)
 

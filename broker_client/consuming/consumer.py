@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from broker_client.connection.retry import Backoff
 from broker_client.connection.vhost import Vhost
+from broker_client.consuming.delivery import UnackedDelivery
 from broker_client.consuming.dispatcher import Dispatcher
 from broker_client.consuming.iterator import DeliveryIterator
 from broker_client.consuming.recovery import Recovery
@@ -36,6 +37,8 @@ log = logging.getLogger("broker_client.subscription")
 
 CANCEL_TIMEOUT = 5.0
 """Seconds that code of the user's has to end once it is cancelled."""
+
+_QUIET_TIMEOUT = 1.0  # seconds to wait for a moment in which nothing is held
 
 _NOT_FOUND, _PRECONDITION_FAILED = 404, 406
 
@@ -82,6 +85,11 @@ class Consumer:
         self._operations = asyncio.Lock()  # one at a time on the channel
         self._channel: Channel | None = None
         self._channel_prefetch = setup.config.channel_prefetch
+        self._qos = -1  # prefetch that the channel was told last
+        self._held_before: set[UnackedDelivery] = set()  # by consumers before the present one
+        self._refill: asyncio.Task[None] | None = None
+        self._awaits_room = False  # the channel is there, and the prefetch is used up
+        self._tasks: TaskGroup | None = None
         self._consumer_tag = ""
         self._consumers = 0  # started so far
         self._watchdog = Watchdog(setup)
@@ -100,6 +108,7 @@ class Consumer:
     def start(self, tasks: TaskGroup) -> None:
         """Begin to consume, in a task of `tasks`. May be called more than once."""
         if self._runner is None and not self.is_closing:
+            self._tasks = tasks
             self._runner = tasks.spawn(self._run(), f"subscription {self._config.name}")
 
     # ------------------------------------------------------------------ keeping the consumer
@@ -159,12 +168,11 @@ class Consumer:
         self._channel = channel
         self._recovery.can_defer = link.capabilities.deferred_requeue
         try:
-            await channel.qos(self._config.prefetch)
-            if self._channel_prefetch is not None:  # RabbitMQ: the one before would take it back
-                await channel.qos(self._channel_prefetch, shared=True)
+            self._qos, self._awaits_room = -1, False
             async with self._operations:
                 if self.is_paused:
                     self.state = "paused"
+                    await self._set_prefetch(channel, self._config.prefetch)
                 else:
                     await self._start_consumer(channel)
             error = await self._stay(link, gone)
@@ -173,6 +181,9 @@ class Consumer:
                 self.state = "subscribing"
             self._gone = None
             self._channel = None
+            if self._refill is not None:
+                self._refill.cancel()
+                self._refill = None
             self._unacked.lose_all()
             self._dispatcher.take_waiting()  # dropped: it is not ours any more
             channel.abort()
@@ -200,7 +211,33 @@ class Consumer:
             if self.state == "subscribed" and asked_for == self._consumers and not self.is_closing:
                 return ConsumerLostError(self._config.name, self._setup.queue)
 
-    async def _start_consumer(self, channel: Channel) -> None:
+    async def _set_prefetch(self, channel: Channel, prefetch: int) -> None:
+        if prefetch == self._qos:
+            return
+        await channel.qos(prefetch)
+        self._qos = prefetch
+        if self._channel_prefetch is not None:  # RabbitMQ: the one before would take it back
+            await channel.qos(self._channel_prefetch, shared=True)
+
+    async def _start_consumer(self, channel: Channel, *, announce: bool = True) -> None:
+        """Consume, as far as the prefetch has room.
+
+        A broker counts the prefetch for each consumer anew. What consumers before this one hold
+        is taken off, and given back later, by `_refill_prefetch`.
+        """
+        prefetch, held = self._config.prefetch, self._unacked.held()
+        self._held_before = held if prefetch else set()
+        if self._held_before and self._refill is None and self._tasks is not None:
+            self._refill = self._tasks.spawn(
+                self._refill_prefetch(channel), f"prefetch of {self._config.name}"
+            )
+        if not prefetch:
+            await self._set_prefetch(channel, 0)
+        elif len(held) < prefetch:
+            await self._set_prefetch(channel, prefetch - len(held))
+        else:
+            self.state, self._awaits_room = "subscribing", True
+            return
         options = self._config.options
         self._consumer_tag = await channel.consume(
             self._setup.queue,
@@ -215,10 +252,41 @@ class Consumer:
             arguments=self._arguments(),
         )
         self._consumers += 1
+        self._awaits_room = False
         self._watchdog.started()
         self.state = "subscribed"  # also when ending meanwhile: `_drain` is to stop this consumer
-        if not self.is_closing:
+        if announce and not self.is_closing:
             self._reports.emit("subscribed")
+
+    async def _refill_prefetch(self, channel: Channel) -> None:
+        """Consume with the full prefetch again, once what was held before has been settled."""
+        while self._held_before:
+            await self._unacked.wait_until(self._has_room)
+            async with self._operation():
+                if not channel.is_usable or self.is_closing:
+                    break
+                if not self._has_room():
+                    continue  # paused meanwhile
+                if self.state == "subscribed":
+                    self.state = "subscribing"
+                    await self._stop_consumer(channel)
+                    with suppress(TimeoutError):  # not much can be held when it begins anew
+                        async with asyncio.timeout(_QUIET_TIMEOUT):
+                            await self._unacked.wait_until(lambda: not self._unacked.held())
+                try:
+                    await self._start_consumer(channel, announce=self._awaits_room)
+                except BrokerClientError as error:
+                    self._leave(error)  # the runner consumes on another
+                    break
+        self._refill = None
+
+    def _has_room(self) -> bool:
+        """True when to consume anew would help: nothing, or less, is held by those before."""
+        if self._awaits_room:
+            return len(self._unacked.held()) < self._config.prefetch
+        return self.state == "subscribed" and not any(
+            self._unacked.holds(each) for each in self._held_before
+        )
 
     def _arguments(self) -> Arguments:
         arguments = self._config.options.all_arguments
@@ -258,6 +326,8 @@ class Consumer:
             if channel is not None and self.state == "subscribed":
                 self.state = "paused"
                 await self._stop_consumer(channel)
+            elif self._awaits_room:
+                self.state, self._awaits_room = "paused", False
             self._release_waiting()
 
     async def resume(self) -> None:
@@ -337,6 +407,7 @@ class Consumer:
 
     async def _stop(self, caller: asyncio.Task[Any] | None) -> None:
         self._leave()
+        self._dispatcher.end()
         runner = self._runner
         if runner is not None and runner is not caller:
             runner.cancel()
@@ -357,7 +428,10 @@ class Consumer:
                 # Behind the consumer's end, or the broker would deliver them to us again.
                 self._release_waiting()
                 self.iterator.end()
-                await self._unacked.wait(lambda: channel is not None and channel.is_usable)
+                if channel is not None:
+                    await self._unacked.wait_until(
+                        lambda: not len(self._unacked) or not channel.is_usable
+                    )
                 await self._handlers.wait(spare=caller)
         except TimeoutError:
             log.warning(

@@ -7,7 +7,6 @@ still repeat one message, and none is ever passed over unhandled.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections import OrderedDict
 from typing import Protocol
@@ -89,14 +88,14 @@ class SqliteHandledIds:
         self._window, self._size, self._clock = window, size, clock
 
     async def contains(self, key: str) -> bool:
-        return bool(await asyncio.to_thread(self._file.run, self._contains, key))
+        return bool(await self._file.run(self._contains, key))
 
     def _contains(self, db: sqlite3.Connection, key: str) -> bool:
         row = db.execute("SELECT added FROM handled WHERE key = ?", (key,)).fetchone()
         return row is not None and row[0] > self._clock.now() - self._window
 
     async def add(self, key: str) -> None:
-        await asyncio.to_thread(self._file.run, self._add, key)
+        await self._file.run(self._add, key)
 
     def _add(self, db: sqlite3.Connection, key: str) -> None:
         now = self._clock.now()
@@ -109,7 +108,7 @@ class SqliteHandledIds:
         )
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._file.close)
+        await self._file.close()
 
 
 class RedisHandledIds:

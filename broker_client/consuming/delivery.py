@@ -34,7 +34,17 @@ WILL_COME_AGAIN = (DeliveryOutcome.LOST, DeliveryOutcome.TIMED_OUT, DeliveryOutc
 class UnackedDelivery:
     """A delivery and what has been done about it."""
 
-    __slots__ = ("ack_deadline", "channel", "error", "is_begun", "is_lost", "message", "requeues")
+    __slots__ = (
+        "ack_deadline",
+        "channel",
+        "error",
+        "handlers",
+        "is_begun",
+        "is_lost",
+        "is_waiting",
+        "message",
+        "requeues",
+    )
 
     def __init__(self, channel: Channel, message: Message) -> None:
         self.channel = channel
@@ -47,6 +57,10 @@ class UnackedDelivery:
         """Why handling it failed."""
         self.requeues = False
         """True when settling it returns it to its queue."""
+        self.handlers = 0
+        """Handlers of it that run now."""
+        self.is_waiting = False
+        """True while it waits for its handlers to be called."""
         self.ack_deadline = math.inf
         """Loop time at which `AckDeadlines` warns of its time-out; infinity once it has."""
 

@@ -10,6 +10,7 @@ import time
 
 from broker_client.config import SubscriptionConfig
 from broker_client.consuming.delivery import DeliveryOutcome
+from broker_client.errors import text_of
 from broker_client.events.delivery_event import (
     ACKED,
     DELIVERED,
@@ -112,7 +113,7 @@ class DeliveryLog:
                 delivered_at=now or self._since.get(delivery.delivery_tag),
                 priority=delivery.properties.priority,
                 error_class=type(error).__name__ if isinstance(error, BaseException) else None,
-                error=None if error is None else str(error),
+                error=None if error is None else text_of(error),
                 trace_id=trace_id_of(delivery.properties.headers),
             )
         )

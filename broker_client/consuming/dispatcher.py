@@ -11,6 +11,8 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable
+from contextvars import copy_context
+from functools import partial
 from time import perf_counter
 from types import CoroutineType
 from typing import Any
@@ -25,7 +27,7 @@ from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.recovery_headers import is_to_be_nacked, unflagged
 from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
-from broker_client.errors import HandlerError, InvalidContentError, UnsupportedError
+from broker_client.errors import HandlerError, InvalidContentError, described
 from broker_client.message import RASCAL, Delivery, Message
 from broker_client.runtime.tasks import PROGRAM_ENDS, TaskGroup, raise_in_loop
 from broker_client.transport.base import Channel
@@ -57,6 +59,7 @@ class Dispatcher:
         self._no_ack = setup.config.options.no_ack
         self._loop_lag = setup.config.loop_lag
         self._concurrency = setup.config.concurrency
+        self._prefetch = setup.config.prefetch
         self._checks = checks if checks.are_needed else None
         self._recovery = recovery
         self._unacked = recovery.unacked
@@ -66,8 +69,10 @@ class Dispatcher:
         self.handler_errors = 0
         self._notes = {"originalQueue": setup.queue, "originalVhost": self._config.vhost}
         self._waiting: deque[tuple[AckOrNack, asyncio.Task[bool] | None]] = deque()
-        self._running = 0  # messages with handlers running; counted where there is a limit
+        self._running = 0  # messages with handlers running, stale ones included
         self._is_held = False
+        self._is_ending = False
+        self._context = copy_context()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -90,6 +95,8 @@ class Dispatcher:
             touch=unacked.touch_on(channel),
             notes=self._notes,
         )
+        if delivery.redelivered:
+            message.returns = self._recovery.returns_of(message)
         ack_or_nack = AckOrNack(self._recovery, channel, message)
         unacked.add(ack_or_nack)
         if unacked.position is not None and not unacked.position.take(delivery):
@@ -107,6 +114,7 @@ class Dispatcher:
         if checks is not None and checks.must_ask(ack_or_nack):
             answer = self._handlers.spawn(self._check(ack_or_nack, checks), "checks")
             answer.add_done_callback(self._checked)
+        ack_or_nack.is_waiting = True
         self._waiting.append((ack_or_nack, answer))
         self._start_waiting()
 
@@ -124,8 +132,14 @@ class Dispatcher:
         self._start_waiting()
 
     def _has_room(self) -> bool:
-        limit = self._concurrency
-        return not self._is_held and (limit is None or self._running < limit)
+        """False while as many messages are handled as the user allows.
+
+        Handlers of deliveries that were lost count too. Else each lost channel would add as many
+        handlers as the prefetch allows.
+        """
+        if self._is_held or (self._concurrency and self._running >= self._concurrency):
+            return False
+        return not (self._unacked.stale and self._prefetch and self._running >= self._prefetch)
 
     def _start_waiting(self) -> None:
         """Start what waits, in order, as far as there is room."""
@@ -135,11 +149,12 @@ class Dispatcher:
             if answer is not None and not answer.done():
                 return
             if answer is not None and (answer.cancelled() or not answer.result()):
-                waiting.popleft()  # taken care of
+                waiting.popleft()[0].is_waiting = False  # taken care of
                 continue
             if not self._has_room():
                 return
             waiting.popleft()
+            ack_or_nack.is_waiting = False
             if ack_or_nack.is_open or self._no_ack:
                 self._start(ack_or_nack)
 
@@ -148,6 +163,10 @@ class Dispatcher:
     def hold(self) -> None:
         """Start nothing from now on. Without acks nothing can be released: all is handled."""
         self._is_held = not self._no_ack
+
+    def end(self) -> None:
+        """Handlers are about to be cancelled, and their messages return to the queue."""
+        self._is_ending = True
 
     def resume(self) -> None:
         """Start again."""
@@ -159,7 +178,8 @@ class Dispatcher:
         if self._no_ack:
             return []
         waiting, self._waiting = self._waiting, deque()
-        for _, answer in waiting:
+        for ack_or_nack, answer in waiting:
+            ack_or_nack.is_waiting = False
             if answer is not None:
                 answer.cancel()
         return [ack_or_nack for ack_or_nack, _ in waiting]
@@ -177,7 +197,7 @@ class Dispatcher:
             value = content.decode(body, self._config.content_type or content_type)
         except InvalidContentError as error:
             self._refuse(ack_or_nack, unreadable(error))
-        except UnsupportedError as error:  # no package to decrypt with: the message is good
+        except Exception as error:  # noqa: BLE001 - such as no package to decrypt with
             self._failed(ack_or_nack, error)
         else:
             self._hand_over("message", ack_or_nack, message, value, ack_or_nack)
@@ -189,74 +209,77 @@ class Dispatcher:
             if self._reports.listeners(event):
                 self._hand_over(event, ack_or_nack, refusal.error, ack_or_nack.message, ack_or_nack)
                 return
-        self._reports.emit("error", refusal.error)
+        self._reports.error(refusal.error)
         self._handlers.spawn(ack_or_nack(refusal.error, Nack()), "nack")
 
     def _hand_over(self, event: str, ack_or_nack: AckOrNack, *args: Any) -> None:
-        """Call the handlers: listeners whose failure means that the message needs recovery."""
+        """Call the handlers: listeners whose failure means that the message needs recovery.
+
+        Each has a context of its own, a copy of the subscriber's: what one sets no other sees.
+        """
         limit = self._loop_lag
-        tasks: list[asyncio.Task[None]] | None = None if self._concurrency is None else []
         for listener in tuple(self._reports.listeners(event)):
+            context = self._context.copy()
             begun = perf_counter()
             try:
-                result = listener(*args)
+                result = context.run(listener, *args)
             except PROGRAM_ENDS as error:
                 raise_in_loop(error)  # unsettled, the message goes back as the program ends
                 return
             except BaseException as error:  # noqa: BLE001 - user code behind a fence
                 self._failed(ack_or_nack, error)
                 continue
+            work = result
             if type(result) is CoroutineType:
                 if limit:
-                    result = watched(result, limit, self._loop_blocked)
-            elif not inspect.isawaitable(result):
+                    work = watched(result, limit, self._loop_blocked)
+            elif inspect.isawaitable(result):
+                work = _awaited(result)
+            else:
                 if limit and (taken := perf_counter() - begun) > limit:
                     self._loop_blocked(taken)
                 continue
-            task = self._handlers.attend(self._finish(result, ack_or_nack), self._task_name)
-            if tasks is not None:
-                tasks.append(task)
-        if tasks:
-            self._running += 1
-            self._free_after(tasks)
+            if not ack_or_nack.handlers:
+                self._running += 1
+            ack_or_nack.handlers += 1
+            ended = partial(self._handler_ended, ack_or_nack, result)
+            self._handlers.attend(work, self._task_name, ended, context)
 
-    def _free_after(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Let the next message start once all of `tasks`, one message's handlers, have ended."""
-        left = len(tasks)
+    def _handler_ended(
+        self, ack_or_nack: AckOrNack, work: Awaitable[Any], task: asyncio.Task[Any]
+    ) -> None:
+        self._handlers.leave(task)
+        ack_or_nack.handlers -= 1
+        if not ack_or_nack.handlers:
+            self._running -= 1
+            if ack_or_nack.is_lost:
+                self._unacked.handlers_ended(ack_or_nack)
+        if task.cancelled():
+            if type(work) is CoroutineType:
+                work.close()  # it may not have begun
+            self._cancelled(ack_or_nack, task)
+        elif (error := task.exception()) is not None:
+            if not isinstance(error, PROGRAM_ENDS):
+                self._failed(ack_or_nack, error)
+        elif type(refusal := task.result()) is Refusal:
+            self._refuse(ack_or_nack, refusal)
+        if self._waiting:
+            self._start_waiting()
 
-        def ended(task: asyncio.Task[None]) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self._running -= 1
-                self._start_waiting()
-
-        for task in tasks:
-            task.add_done_callback(ended)
-
-    async def _finish(self, work: Awaitable[Any], ack_or_nack: AckOrNack) -> None:
-        try:
-            result = await work
-            if type(result) is Refusal:
-                self._refuse(ack_or_nack, result)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            self._failed(ack_or_nack, error)  # something it waited for was cancelled
-        except (*PROGRAM_ENDS, GeneratorExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - user code behind a fence
-            self._failed(ack_or_nack, error)
-        finally:
-            self._handlers.leave()
+    def _cancelled(self, ack_or_nack: AckOrNack, task: asyncio.Task[Any]) -> None:
+        """A handler was cancelled, or what it waited for. Nobody else settles its message."""
+        if not ack_or_nack.is_begun and not self._is_ending and not _all_are_cancelled():
+            try:
+                task.result()
+            except asyncio.CancelledError as error:
+                self._failed(ack_or_nack, error)
 
     def _failed(self, ack_or_nack: AckOrNack, cause: BaseException) -> None:
         message = ack_or_nack.message
         self.handler_errors += 1
-        error = HandlerError(self._config.name, message.message_id, _described(cause))
+        error = HandlerError(self._config.name, message.message_id, described(cause))
         error.__cause__ = cause
-        self._reports.emit("error", error)
+        self._reports.error(error)
         if not ack_or_nack.is_begun:
             self._handlers.spawn(ack_or_nack(cause), "recovery")
 
@@ -270,6 +293,10 @@ class Dispatcher:
         )
 
 
-def _described(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _all_are_cancelled() -> bool:
+    """True while the program ends and `asyncio.run` cancels whatever is left."""
+    return all(task.cancelling() for task in asyncio.all_tasks())

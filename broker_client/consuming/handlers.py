@@ -1,62 +1,79 @@
 """Handlers as plain functions: returning acks, raising recovers, annotations are checked.
 
-``@broker.handle("orders")`` takes ``handler(content)`` or ``handler(content, message)``, async
-or not; a plain function runs in a thread, so that it may block. When `content` is annotated with
+``@broker.handle("orders")`` takes a function of the content, of the `Message`, or of both: the
+message goes to the parameter that is annotated as `Message` or called ``message``, the content to
+the other. Without either, the content comes first. When the content's parameter is annotated with
 anything pydantic can check (a model, a dataclass, ``dict[str, int]``), the body is validated, and
 one that does not fit is invalid content: it is never handed over and goes the way of a body that
-is not JSON. What the handler returns answers the message, if that asks for an answer
-(`reply_to`).
+is not JSON.
+
+Coroutine functions run in the event loop. Any other function runs in a thread of the
+subscription's own, so that it may block; what it returns is awaited when it is awaitable. The
+result answers the message, if that asks for an answer (`reply_to`).
 """
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import inspect
+import types
 from collections.abc import Awaitable, Callable
-from typing import Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
 from broker_client.ackornack import AckOrNack
 from broker_client.codec import content as contents
 from broker_client.consuming.checks import Refusal, unreadable
+from broker_client.consuming.threads import HandlerThreads
 from broker_client.errors import InvalidContentError, InvalidHandlerError
 from broker_client.message import Message, Outgoing, Properties
 from broker_client.publishing.publisher import Publisher
 
 Handler = Callable[..., Any]
 
+_ANY = (Any, object)
+
+_ALLOWED = (
+    "write it as handler(content), handler(content, message) or handler(message: Message, content)"
+)
+
 
 def listener_from(
-    handler: Handler, publisher: Publisher
+    handler: Handler, publisher: Publisher, threads: HandlerThreads
 ) -> Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]:
     """A `message` listener that calls `handler`.
 
     It returns a `Refusal` for a body that does not fit the annotation, and calls nobody then.
 
     Args:
-        handler: ``(content)`` or ``(content, message)``.
+        handler: a function of the content, the message, or both.
         publisher: sends what the handler returned, for messages with a `reply_to`.
+        threads: run handlers that are no coroutine functions.
 
     Raises:
-        InvalidHandlerError: it takes another number of arguments.
+        InvalidHandlerError: its arguments cannot be told apart, or are others.
     """
-    wants_message = _wants_message(handler)
-    check = _content_check(handler)
-    is_async = inspect.iscoroutinefunction(handler)
+    call = _call_of(handler)
+    is_async = is_coroutine_function(handler)
 
     async def listen(message: Message, content: Any, ack_or_nack: AckOrNack) -> Refusal | None:
-        if check is not None:
+        if call.check is not None:
             try:
-                content = check(content)
+                content = call.check(content)
             except ValidationError as error:
                 return unreadable(_invalid(message, error))
-        arguments = (content, message) if wants_message else (content,)
+        given = {call.content: content, call.message: message}
+        arguments = [given[name] for name in call.by_position]
+        by_name = {name: given[name] for name in call.by_name}
         if is_async:
-            result = await handler(*arguments)
+            result = await handler(*arguments, **by_name)
         else:
-            result = await asyncio.to_thread(_called, handler, *arguments)
+            result = await threads.run(handler, *arguments, **by_name)
+            if inspect.isawaitable(result):
+                result = await result
         if result is not None and message.properties.reply_to:
             await publisher.republish(message.vhost, _answer(message, result))
         if not ack_or_nack.is_begun:
@@ -64,6 +81,15 @@ def listener_from(
         return None
 
     return listen
+
+
+def is_coroutine_function(handler: Handler) -> bool:
+    """True when calling `handler` only makes a coroutine: in the loop, it does not block."""
+    if inspect.iscoroutinefunction(handler):
+        return True
+    return not inspect.isroutine(handler) and inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - what a call runs
+    )
 
 
 def _answer(message: Message, result: Any) -> Outgoing:
@@ -100,49 +126,91 @@ def _name(handler: Handler) -> str:
     return str(getattr(handler, "__qualname__", repr(handler)))
 
 
-def _called(handler: Handler, *arguments: Any) -> Any:
-    """In a thread. A future cannot hold a StopIteration, and would never be done."""
-    try:
-        return handler(*arguments)
-    except StopIteration as error:  # as out of a coroutine (PEP 479)
-        raise RuntimeError("handler raised StopIteration") from error
+class _Call(NamedTuple):
+    """How a handler is called."""
+
+    content: str | None
+    """Parameter that takes the content."""
+    message: str | None
+    """Parameter that takes the message."""
+    by_position: list[str]
+    by_name: list[str]
+    check: Callable[[Any], Any] | None
+    """Validates the content, when its parameter's annotation asks for it."""
 
 
-def _wants_message(handler: Handler) -> bool:
+def _call_of(handler: Handler) -> _Call:
     try:
-        parameters = inspect.signature(handler).parameters.values()
+        parameters = dict(inspect.signature(handler).parameters)
     except (TypeError, ValueError) as error:
         raise InvalidHandlerError(repr(handler), str(error)) from error
-    positional = [
-        each
-        for each in parameters
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    needed = [each for each in positional if each.default is each.empty]
-    required_by_name = [
-        each for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty
-    ]
-    if not positional or len(needed) > 2 or required_by_name:
+    hints = _hints(handler)
+    named = {
+        name: each
+        for name, each in parameters.items()
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    }
+    messages = [name for name in named if _is_message(hints.get(name))]
+    if not messages and "message" in named and hints.get("message", Any) in _ANY:
+        messages = ["message"]
+    if len(messages) > 1:
+        raise InvalidHandlerError(_name(handler), f"two arguments take the message; {_ALLOWED}")
+    others = [name for name in named if name not in messages]
+    needed = [name for name in others if named[name].default is inspect.Parameter.empty]
+    content = next(iter(needed or others), None)
+    rest = [name for name in needed if name != content]
+    in_order = [name for name in rest if named[name].kind is not inspect.Parameter.KEYWORD_ONLY]
+    if not messages and len(rest) == len(in_order) == 1 and hints.get(rest[0], Any) in _ANY:
+        messages, rest = rest, []  # the documented order: handler(content, message)
+    if rest or not (content or messages):
+        raise InvalidHandlerError(_name(handler), _ALLOWED)
+    if not needed and messages:
+        content = None  # others have defaults of their own
+    taken = [name for name in named if name in (content, *messages)]
+    by_name = [name for name in taken if named[name].kind is inspect.Parameter.KEYWORD_ONLY]
+    by_position = [name for name in taken if name not in by_name]
+    if by_position != [name for name in named if name not in by_name][: len(by_position)]:
+        positional_only = [
+            n for n in by_position if named[n].kind is inspect.Parameter.POSITIONAL_ONLY
+        ]
+        by_name = by_name + [name for name in by_position if name not in positional_only]
+        by_position = positional_only
+    check = None if content is None else _content_check(handler, hints.get(content, Any))
+    return _Call(content, next(iter(messages), None), by_position, by_name, check)
+
+
+def _hints(handler: Handler) -> dict[str, Any]:
+    target: Any = inspect.unwrap(handler)
+    while isinstance(target, functools.partial):
+        target = target.func
+    if not (inspect.isroutine(target)):
+        target = type(target).__call__
+    try:
+        return get_type_hints(target, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise InvalidHandlerError(_name(handler), str(error)) from error
+
+
+def _is_message(annotation: Any) -> bool:
+    """True for `Message`, a subclass of it, and either of them or None."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return any(_is_message(each) for each in get_args(annotation))
+    return isinstance(annotation, type) and issubclass(annotation, Message)
+
+
+def _content_check(handler: Handler, annotation: Any) -> Callable[[Any], Any] | None:
+    if annotation in _ANY:
+        return None
+    try:
+        return TypeAdapter(annotation).validate_python
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as error:
         raise InvalidHandlerError(
             _name(handler),
-            "write it as handler(content) or handler(content, message)",
-        )
-    return len(needed) == 2
-
-
-def _content_check(handler: Handler) -> Callable[[Any], Any] | None:
-    """What validates the content, when the first parameter's annotation asks for it."""
-    is_plain = inspect.isfunction(handler) or inspect.ismethod(handler)
-    target: Any = handler if is_plain else type(handler).__call__
-    try:
-        hints = get_type_hints(target, include_extras=True)
-    except NameError as error:
-        raise InvalidHandlerError(_name(handler), str(error)) from error
-    name = next(iter(inspect.signature(handler).parameters))
-    annotation = hints.get(name, Any)
-    if annotation in (Any, object):
-        return None
-    return TypeAdapter(annotation).validate_python
+            f"pydantic cannot check a content against {annotation!r}; annotate it as Any, or with "
+            "a model, a dataclass or a built-in type",
+        ) from error
 
 
 def _invalid(message: Message, error: ValidationError) -> InvalidContentError:

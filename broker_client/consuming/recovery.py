@@ -18,7 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable, Coroutine
 from enum import Enum
+from typing import Any
 
 from broker_client.config import Ack, Forward, Nack, Republish, Strategy
 from broker_client.connection.retry import growing
@@ -29,20 +31,25 @@ from broker_client.consuming.setup import ConsumingSetup
 from broker_client.consuming.unacked import Unacked
 from broker_client.errors import (
     BrokerClientError,
+    InvalidMessageError,
     MessageReturnedError,
+    MessageTooLargeError,
     PublishError,
     PublishRefusedError,
     RecoveryFailedError,
+    described,
 )
 from broker_client.message import Message
 from broker_client.publishing.publisher import Publisher
+from broker_client.runtime.tasks import TaskGroup
 
 log = logging.getLogger("broker_client.ackornack")
 
 _LAST_RESORT = Nack()
 _VERDICTS = (MessageReturnedError, PublishRefusedError)
 """What says of a copy that it will fare no better another time."""
-_FAILURES_REMEMBERED = 10_000  # message ids whose failures the default recovery counts
+_NOT_FOUND = 404
+_RETURNS_REMEMBERED = 10_000  # messages
 
 
 class _End(Enum):
@@ -58,13 +65,19 @@ class Recovery:
     """Settles the deliveries of one subscription: acks, or runs chains of recovery strategies."""
 
     def __init__(
-        self, setup: ConsumingSetup, publisher: Publisher, unacked: Unacked, reports: Reports
+        self,
+        setup: ConsumingSetup,
+        publisher: Publisher,
+        unacked: Unacked,
+        tasks: TaskGroup,
+        reports: Reports,
     ) -> None:
         """
         Args:
             setup: of the subscription.
             publisher: publishes copies.
             unacked: where the deliveries are until they are settled.
+            tasks: owner of the tasks that recovery runs in.
             reports: told of strategies that failed.
         """
         self.loop = asyncio.get_running_loop()
@@ -75,9 +88,10 @@ class Recovery:
         self._setup = setup
         self._config = setup.config
         self._publisher = publisher
+        self._tasks = tasks
         self._reports = reports
         self._closing = asyncio.Event()
-        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._returns: OrderedDict[str, int] = OrderedDict()
         self._deferred = 0  # recoveries that wait here, each in a place of the prefetch
         self._is_saturated = False
 
@@ -88,8 +102,7 @@ class Recovery:
     def ack(self, entry: UnackedDelivery, *, all: bool) -> None:
         """Ack `entry`; with `all`, every delivery of its channel up to it, too."""
         self.unacked.ack(entry, all=all)
-        if self._failures:
-            self._forget_failures(entry.message)
+        self._forget_returns(entry.message)
 
     async def run(
         self,
@@ -99,7 +112,21 @@ class Recovery:
         *,
         all: bool,
     ) -> None:
-        """Try the strategies of `chain` until one has settled `entry`."""
+        """Try the strategies of `chain` until one has settled `entry`.
+
+        Once begun, this goes on to its end, also when whoever waits for it is cancelled.
+        """
+        running = self._tasks.spawn(self._run(entry, chain, error, all=all), "recovery")
+        await asyncio.shield(running)
+
+    async def _run(
+        self,
+        entry: UnackedDelivery,
+        chain: tuple[Strategy, ...],
+        error: BaseException | str,
+        *,
+        all: bool,
+    ) -> None:
         last_resort = _LAST_RESORT
         for strategy in chain:
             end = await self._try(entry, strategy, error, all=all)
@@ -123,16 +150,23 @@ class Recovery:
         """Requeue, later each time that `message` comes to this; a stream takes nothing back."""
         if self._setup.is_stream:
             return Nack()
-        key = message.message_id or f"{message.vhost}/{message.queue}/{hash(message.body)}"
-        failures = self._failures.pop(key, 0)
-        self._failures[key] = failures + 1
-        while len(self._failures) > _FAILURES_REMEMBERED:
-            self._failures.popitem(last=False)
-        return Nack(requeue=True, defer=growing(self._config.requeue_defer, failures))
+        return Nack(
+            requeue=True, defer=growing(self._config.requeue_defer, self.returns_of(message))
+        )
 
-    def _forget_failures(self, message: Message) -> None:
-        if message.message_id:
-            self._failures.pop(message.message_id, None)
+    def returns_of(self, message: Message) -> int:
+        """Times that `message` was returned to its queue for having failed, as remembered."""
+        return self._returns.get(_key_of(message), 0)
+
+    def _count_return(self, message: Message) -> None:
+        key = _key_of(message)
+        self._returns[key] = self._returns.pop(key, 0) + 1
+        while len(self._returns) > _RETURNS_REMEMBERED:
+            self._returns.popitem(last=False)
+
+    def _forget_returns(self, message: Message) -> None:
+        if self._returns:
+            self._returns.pop(_key_of(message), None)
 
     # ------------------------------------------------------------------ strategies
 
@@ -153,7 +187,7 @@ class Recovery:
         except Exception as failure:
             # A fault of ours must not keep the message, and a place in the prefetch, for good.
             log.exception("recovery %r of message %s", strategy, entry.message.message_id)
-            self._report_failure(entry, strategy, f"{type(failure).__name__}: {failure}")
+            self._report_failure(entry, strategy, described(failure))
             return _End.NOT_DONE
 
     def _report_failure(self, entry: UnackedDelivery, strategy: Strategy, reason: str) -> None:
@@ -167,6 +201,7 @@ class Recovery:
         if self._declines(entry.message, strategy):
             return False
         if isinstance(strategy, Nack) and self._can_defer(strategy) and not all:
+            self._count_return(entry.message)
             self.unacked.requeue_later(entry, strategy.defer or 0.0)
             return True
         if strategy.defer and not await self._wait(strategy.defer):
@@ -177,6 +212,8 @@ class Recovery:
             case Ack():
                 self.ack(entry, all=all)
             case Nack(requeue=requeue):
+                if requeue:
+                    self._count_return(entry.message)
                 if requeue or all or not await self._dead_letter(entry):
                     self.unacked.nack(entry, requeue=requeue, all=all)
             case Republish():
@@ -242,9 +279,13 @@ class Recovery:
         exchange = self._setup.dead_letter_exchange
         if exchange is None or not self.unacked.is_ours(entry):
             return exchange is not None
-        letter = recovery_headers.dead_letter(message, exchange)
         try:
-            await self._publisher.republish(message.vhost, letter)
+            await self._publish(
+                lambda with_error: self._publisher.republish(
+                    message.vhost,
+                    recovery_headers.dead_letter(message, exchange, with_error=with_error),
+                )
+            )
         except PublishRefusedError as failure:
             # RabbitMQ drops dead letters for an exchange that is missing.
             self._report_failure(entry, _LAST_RESORT, str(failure))
@@ -259,25 +300,53 @@ class Recovery:
     async def _republish(
         self, entry: UnackedDelivery, strategy: Republish, error: BaseException | str
     ) -> None:
+        message = entry.message
+
+        def publish(with_error: bool) -> Coroutine[Any, Any, None]:
+            copy = recovery_headers.republished(message, error, strategy, with_error=with_error)
+            return self._publisher.republish(message.vhost, copy)
+
         if self.unacked.is_ours(entry):
-            copy = recovery_headers.republished(entry.message, error, strategy)
-            await self._publisher.republish(entry.message.vhost, copy)
+            await self._publish(publish)
             self._copied(entry, DeliveryOutcome.REPUBLISHED)
 
     async def _forward(
         self, entry: UnackedDelivery, strategy: Forward, error: BaseException | str
     ) -> None:
         message = entry.message
-        properties, headers = recovery_headers.forwarded(message, error, strategy)
-        if self.unacked.is_ours(entry):
-            await self._publisher.forward_copy(
+
+        def publish(with_error: bool) -> Coroutine[Any, Any, None]:
+            properties, headers = recovery_headers.forwarded(
+                message, error, strategy, with_error=with_error
+            )
+            return self._publisher.forward_copy(
                 strategy.publication,
                 message.with_properties(properties),
                 headers,
                 strategy.routing_key,
             )
+
+        if self.unacked.is_ours(entry):
+            await self._publish(publish)
             self._copied(entry, DeliveryOutcome.FORWARDED)
+
+    async def _publish(self, publish: Callable[[bool], Coroutine[Any, Any, None]]) -> None:
+        """Publish a copy with a note of the error; without it, if that makes the copy too large."""
+        try:
+            await publish(True)
+        except MessageTooLargeError:
+            raise  # its body is
+        except PublishRefusedError as refusal:
+            if refusal.reply_code == _NOT_FOUND:
+                raise
+            await publish(False)
+        except InvalidMessageError:
+            await publish(False)
 
     def _copied(self, entry: UnackedDelivery, outcome: DeliveryOutcome) -> None:
         self.unacked.ack(entry, outcome)
-        self._forget_failures(entry.message)
+        self._forget_returns(entry.message)
+
+
+def _key_of(message: Message) -> str:
+    return message.message_id or f"{message.vhost}/{message.queue}/{hash(message.body)}"

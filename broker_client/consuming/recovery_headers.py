@@ -14,7 +14,9 @@ from typing import Any
 
 from broker_client.amqp.x_death import REJECTED, X_DEATH, dead_lettered, find_death
 from broker_client.config import Forward, ForwardOptions, Republish
+from broker_client.errors import text_of
 from broker_client.message import (
+    ORIGINAL_USER_ID,
     PERSISTENT,
     RASCAL,
     TRANSIENT,
@@ -22,9 +24,12 @@ from broker_client.message import (
     Message,
     Outgoing,
     Properties,
+    with_original_user,
 )
 
 _ERROR_TEXT_LIMIT = 1024  # characters
+_NAME_LIMIT = 128
+_NOT_COPIED = ("CC", "BCC", "x-delivery-count")
 
 
 def recovery_headers(
@@ -33,37 +38,78 @@ def recovery_headers(
     counters: Mapping[str, int],
     *,
     restore: bool,
+    with_error: bool = True,
 ) -> dict[str, Any]:
     """Headers of the copy that a recovery strategy publishes.
 
-    CC and BCC are left out: the copy goes to one place, not to all the first one went to.
+    CC and BCC are left out: the copy goes to one place, not to all the first one went to. So is
+    the broker's count of the deliveries of the original.
+
+    Args:
+        message: the original.
+        error: why it failed.
+        counters: what the history shall count for its queue.
+        restore: whether handlers of the copy see the first exchange and routing key.
+        with_error: False leaves `error` out, where the headers would be too large with it.
     """
     headers = {
         key: copy.deepcopy(value)
         for key, value in (message.properties.headers or {}).items()
-        if key not in ("CC", "BCC")
+        if key not in _NOT_COPIED
     }
+    if message.properties.user_id is not None:
+        headers[ORIGINAL_USER_ID] = message.properties.user_id
     history = _table_at(headers, RASCAL)
     history.setdefault("originalQueue", message.queue)
     history.setdefault("originalVhost", message.vhost)
     history.setdefault("originalExchange", message.exchange)
     history.setdefault("originalRoutingKey", message.routing_key)
     history["restoreRoutingHeaders"] = restore
+    history["tries"] = message.tries
     _table_at(_table_at(history, "recovery"), message.queue).update(counters)
-    history["error"] = {"message": _shortened(str(error))}
-    code = getattr(error, "code", None)
-    if isinstance(code, str | int):
-        history["error"]["code"] = code
+    history.pop("error", None)
+    if with_error:
+        history["error"] = _note_of(error)
     return headers
 
 
-def republished(message: Message, error: BaseException | str, strategy: Republish) -> Outgoing:
+def _note_of(error: BaseException | str) -> dict[str, Any]:
+    """What the headers tell of an error; never raises, and any broker takes it."""
+    note: dict[str, Any] = {"message": _fitting(text_of(error), _ERROR_TEXT_LIMIT)}
+    if isinstance(error, BaseException):
+        note["name"] = _fitting(type(error).__name__, _NAME_LIMIT)
+        try:
+            code = getattr(error, "code", None)
+        except Exception:  # noqa: BLE001 - a property may do anything
+            code = None
+        if isinstance(code, str):
+            note["code"] = _fitting(code, _NAME_LIMIT)
+        elif isinstance(code, int) and -(2**63) <= code < 2**63:
+            note["code"] = int(code)
+    return note
+
+
+def _fitting(text: str, limit: int) -> str:
+    """`text`, shortened, without the halves of characters that UTF-8 cannot carry."""
+    if len(text) > limit:
+        text = text[: limit - 3] + "..."
+    return text.encode("utf-8", "replace").decode()
+
+
+def republished(
+    message: Message,
+    error: BaseException | str,
+    strategy: Republish,
+    *,
+    with_error: bool = True,
+) -> Outgoing:
     """The copy for the end of the message's own queue."""
     headers = recovery_headers(
         message,
         error,
         {"republished": message.republished + 1},
         restore=strategy.restore_routing_headers,
+        with_error=with_error,
     )
     if strategy.immediate_nack:
         # the flag takes the place of the counters.
@@ -76,13 +122,17 @@ def republished(message: Message, error: BaseException | str, strategy: Republis
         "",  # AMQP 0-9-1 §3.1.3.1: the default exchange routes to the queue of that name
         message.queue,
         message.body,
-        message.properties._replace(headers=headers),
+        message.properties._replace(headers=headers, user_id=None),
         mandatory=True,
     )
 
 
 def forwarded(
-    message: Message, error: BaseException | str, strategy: Forward
+    message: Message,
+    error: BaseException | str,
+    strategy: Forward,
+    *,
+    with_error: bool = True,
 ) -> tuple[Properties, dict[str, Any]]:
     """Properties and headers of the copy that goes through a publication."""
     headers = recovery_headers(
@@ -90,11 +140,12 @@ def forwarded(
         error,
         {"forwarded": message.forwarded + 1},
         restore=strategy.restore_routing_headers,
+        with_error=with_error,
     )
     if strategy.x_death_fix:
         # RabbitMQ drops a message that its deaths show to go in a circle.
         headers.pop(X_DEATH, None)
-    return _overridden(message.properties, strategy.options, headers)
+    return _overridden(message.properties._replace(user_id=None), strategy.options, headers)
 
 
 def _overridden(
@@ -183,7 +234,7 @@ def has_lost_its_key(message: Message) -> bool:
     return _original(message)[1] != message.queue
 
 
-def dead_letter(message: Message, exchange: str) -> Outgoing:
+def dead_letter(message: Message, exchange: str, *, with_error: bool = True) -> Outgoing:
     """The dead letter of a rejected message, as the broker makes it, but with its first key."""
     first_exchange, key = _original(message)
     properties = dead_lettered(
@@ -194,7 +245,18 @@ def dead_letter(message: Message, exchange: str) -> Outgoing:
         routing_keys=[key],
         now=time.time(),
     )
+    properties = with_original_user(properties)
+    if not with_error:
+        properties = _without_error(properties)
     return Outgoing(exchange, key, message.body, properties)
+
+
+def _without_error(properties: Properties) -> Properties:
+    headers = dict(properties.headers or {})
+    history = headers.get(RASCAL)
+    if isinstance(history, Mapping):
+        headers[RASCAL] = {key: value for key, value in history.items() if key != "error"}
+    return properties._replace(headers=headers)
 
 
 def _original(message: Message) -> tuple[str, str]:
@@ -239,9 +301,3 @@ def _seconds(value: Any) -> float:
     if isinstance(value, datetime):
         return value.timestamp()
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _ERROR_TEXT_LIMIT:
-        return text
-    return text[: _ERROR_TEXT_LIMIT - 3] + "..."

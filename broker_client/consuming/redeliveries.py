@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from broker_client.config import CounterConfig
 from broker_client.errors import UnsupportedError
+
+T = TypeVar("T")
 
 _REDIS_EXPIRY = 7 * 24 * 3600  # seconds after its last redelivery until a count is forgotten
 
@@ -97,7 +100,7 @@ class SqliteCounter:
         self._size = size
 
     async def increment(self, key: str) -> int:
-        return await asyncio.to_thread(self._file.run, self._increment, key)
+        return await self._file.run(self._increment, key)
 
     def _increment(self, db: sqlite3.Connection, key: str) -> int:
         (used,) = db.execute("SELECT COALESCE(MAX(used), 0) + 1 FROM redeliveries").fetchone()
@@ -115,7 +118,7 @@ class SqliteCounter:
         return int(count)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._file.close)
+        await self._file.close()
 
 
 class RedisCounter:
@@ -152,27 +155,34 @@ def redis_client(url: str) -> Any:
 
 
 class SqliteFile:
-    """One SQLite connection for short transactions, called from worker threads one at a time."""
+    """One SQLite connection for short transactions, in a thread of its own.
+
+    The threads of the program may all be busy: what is asked here must not wait for them.
+    """
 
     def __init__(self, path: str, schema: str) -> None:
-        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "broker_client store")
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA busy_timeout=5000")
         self._db.executescript(schema)
 
-    def run(self, work: Callable[..., Any], *args: Any) -> Any:
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
         """Call ``work(connection, *args)`` in a transaction of its own."""
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                result = work(self._db, *args)
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-            return result
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, partial(self._run, work, *args))
 
-    def close(self) -> None:
-        with self._lock:
-            self._db.close()
+    def _run(self, work: Callable[..., T], *args: Any) -> T:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            result = work(self._db, *args)
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+        return result
+
+    async def close(self) -> None:
+        """Close the file, once what was asked before is done."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
+        self._thread.shutdown()

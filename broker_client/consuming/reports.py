@@ -30,6 +30,13 @@ class Reports:
         """Call the listeners of `event`; False when there is none."""
         return self._emitter.emit(event, *args)
 
+    def error(self, error: BaseException) -> None:
+        """Call the listeners of `error`; log it, with its cause, if there is none."""
+        if self._emitter.has_listener("error"):
+            self._emitter.emit("error", error)
+        else:
+            log.error("%s", error, exc_info=error.__cause__)
+
     def warn(self, event: str, *args: object, text: str, values: tuple[object, ...] = ()) -> None:
         """Call the listeners of `event`; log `text`, filled in with `values`, if there is none."""
         if not self._emitter.emit(event, *args):

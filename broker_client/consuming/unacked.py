@@ -64,10 +64,22 @@ class Unacked:
         )
         self._touched: Channel | None = None  # the channel of `_touch`: one for all its deliveries
         self._touch: Callable[[int], float]
-        self._empty = asyncio.Event()
+        self.stale: set[UnackedDelivery] = set()
+        """Deliveries that are not ours any more, and whose handlers still run."""
+        self._changed: asyncio.Future[None] | None = None  # while somebody waits for a change
 
     def __len__(self) -> int:
         return len(self._by_tag)
+
+    def held(self) -> set[UnackedDelivery]:
+        """What counts against the prefetch: unacked, or stale."""
+        return {*self._by_tag.values(), *self.stale}
+
+    def holds(self, entry: UnackedDelivery) -> bool:
+        """True while `entry` is unacked or stale."""
+        return entry in self.stale or (
+            self._by_tag.get(entry.message.delivery.delivery_tag) is entry
+        )
 
     # ------------------------------------------------------------------ in
 
@@ -141,8 +153,7 @@ class Unacked:
         entry = self._by_tag.get(delivery_tag)
         if entry is None:
             return
-        entry.is_lost = True
-        self._out(entry, DeliveryOutcome.TIMED_OUT)
+        self._lose(entry, DeliveryOutcome.TIMED_OUT)
         self._reports.warn(
             "message_timeout",
             entry.message,
@@ -156,9 +167,20 @@ class Unacked:
         if self._deadlines is not None:
             self._deadlines.stop()
         for entry in list(self._by_tag.values()):
-            entry.is_lost = True
-            self._out(entry, DeliveryOutcome.LOST)
-        self._empty.set()
+            self._lose(entry, DeliveryOutcome.LOST)
+        self._wake()
+
+    def _lose(self, entry: UnackedDelivery, outcome: DeliveryOutcome) -> None:
+        entry.is_lost = True
+        if entry.handlers:
+            self.stale.add(entry)
+        self._out(entry, outcome)
+
+    def handlers_ended(self, entry: UnackedDelivery) -> None:
+        """No handler of `entry` runs any more."""
+        if self.stale:
+            self.stale.discard(entry)
+            self._wake()
 
     def is_ours(self, entry: UnackedDelivery) -> bool:
         """False, and reported, when `entry` cannot be settled any more.
@@ -181,11 +203,17 @@ class Unacked:
         error = AlreadySettledError(delivery.delivery_tag, delivery.consumer_tag)
         self._reports.warn("already_settled", error, text="%s", values=(error,))
 
-    async def wait(self, is_usable: Callable[[], bool]) -> None:
-        """Until nothing is unacked, or `is_usable` says that the channel is gone."""
-        while self._by_tag and is_usable():
-            self._empty.clear()
-            await self._empty.wait()
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds; looked at whenever a delivery leaves."""
+        while not condition():
+            if self._changed is None:
+                self._changed = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._changed)
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            changed, self._changed = self._changed, None
+            changed.set_result(None)
 
     def _settle(
         self,
@@ -230,8 +258,8 @@ class Unacked:
                 self._tasks.spawn(writing, "remember")
         if self._log is not None:
             self._log.ended(entry.message, outcome, entry.error, requeues=entry.requeues)
-        if not self._by_tag:
-            self._empty.set()
+        if self._changed is not None:
+            self._wake()
 
     # ------------------------------------------------------------------ more time
 

@@ -13,6 +13,7 @@ from broker_client.codec.encryption import encrypt, encryption_note
 from broker_client.config import BrokerConfig, PublicationConfig
 from broker_client.errors import InvalidMessageError, nearest
 from broker_client.message import (
+    ORIGINAL_USER_ID,
     PERSISTENT,
     RASCAL,
     TRANSIENT,
@@ -85,7 +86,7 @@ def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> N
 
 _TEXT_PROPERTIES = ("content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id")
 _FORWARDED = (
-    *_TEXT_PROPERTIES,
+    *(name for name in _TEXT_PROPERTIES if name != "user_id"),
     "content_type",
     "headers",
     "message_id",
@@ -163,6 +164,9 @@ class Template:
         if headers["BCC"] is None:
             del headers["BCC"]
         headers["CC"] = _copies_to(said.get("CC"), back=f"{message.queue}.{key}")
+        headers.pop("x-delivery-count", None)  # the broker's, of the message as it came
+        if properties.user_id is not None:
+            headers[ORIGINAL_USER_ID] = properties.user_id
         history = headers.get(RASCAL)
         headers[RASCAL] = {
             **(history if isinstance(history, Mapping) else {}),

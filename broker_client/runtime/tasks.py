@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from broker_client.errors import BrokerClosedError
@@ -80,19 +81,32 @@ class TaskGroup:
         task.add_done_callback(self._done)
         return task
 
-    def attend(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """The same for work that calls `leave` last, whatever happens, and never fails.
+    def attend(
+        self,
+        work: Coroutine[Any, Any, Any],
+        name: str,
+        ended: Callable[[asyncio.Task[Any]], None],
+        context: contextvars.Context,
+    ) -> asyncio.Task[Any]:
+        """The same for work whose end, of whatever kind, is dealt with by `ended`.
 
-        What messages are handled in: a callback at the end of each would cost as much again.
+        What messages are handled in: one callback at the end of each has to be enough, so `ended`
+        has to call `leave`.
+
+        Args:
+            work: what to run.
+            name: of the task.
+            ended: called with the task at its end; nothing is logged here.
+            context: that the task runs in.
         """
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = asyncio.get_running_loop().create_task(work, name=name, context=context)
         self._tasks.add(task)
+        task.add_done_callback(ended, context=context)
         return task
 
-    def leave(self) -> None:
-        """The task that calls this is about to end."""
-        if (task := asyncio.current_task()) is not None:
-            self._tasks.discard(task)
+    def leave(self, task: asyncio.Task[Any]) -> None:
+        """`task`, one of `attend`, has ended."""
+        self._tasks.discard(task)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

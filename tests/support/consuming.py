@@ -204,7 +204,9 @@ class SettlingHarness:
             events.on(event, lambda *args, errors=errors: errors.append(args[-1]))
         reports = Reports("orders", events)
         self.unacked = Unacked(setup, Checks(setup, reports), TaskGroup("test"), reports)
-        self.recovery = Recovery(setup, cast(Publisher, self.publisher), self.unacked, reports)
+        self.recovery = Recovery(
+            setup, cast(Publisher, self.publisher), self.unacked, TaskGroup("test"), reports
+        )
         self.recovery.can_defer = self.channel.capabilities.deferred_requeue
         given: dict[str, Any] = {"content_type": "text/plain", "message_id": "m1", "priority": 3}
         given |= properties

@@ -1,8 +1,10 @@
 import asyncio
+from enum import IntEnum
 from typing import Any
 
 import pytest
 
+from broker_client.amqp.encode import check_publish
 from broker_client.config import Ack, Forward, Nack, Republish, Strategy
 from broker_client.consuming.recovery_headers import recovery_headers
 from broker_client.errors import (
@@ -15,6 +17,7 @@ from broker_client.errors import (
     PublishUnconfirmedError,
     StaleDeliveryError,
 )
+from broker_client.message import Outgoing, Properties
 from broker_client.transport.base import Capabilities
 from tests.support.consuming import SettlingHarness
 from tests.support.warp import WarpLoop, settle
@@ -377,7 +380,8 @@ async def test_headers_are_those_of_rascal() -> None:
             "originalRoutingKey": "placed",
             "restoreRoutingHeaders": True,
             "recovery": {"fulfil": {"republished": 1}},
-            "error": {"message": "bad"},
+            "error": {"message": "bad", "name": "ValueError"},
+            "tries": 1,
         },
     }
 
@@ -390,6 +394,7 @@ async def test_headers_of_a_second_round_keep_the_first_origin_and_the_other_cou
         "originalRoutingKey": "k1",
         "recovery": {"fulfil": {"republished": 1, "forwarded": 4}, "first": {"forwarded": 2}},
         "error": {"message": "old", "code": "OLD"},
+        "tries": 2,
     }
     headers = recovery_headers(
         SettlingHarness({"rascal": first}).message, "new", {"republished": 2}, restore=False
@@ -399,6 +404,7 @@ async def test_headers_of_a_second_round_keep_the_first_origin_and_the_other_cou
         "restoreRoutingHeaders": False,
         "recovery": {"fulfil": {"republished": 2, "forwarded": 4}, "first": {"forwarded": 2}},
         "error": {"message": "new"},
+        "tries": 3,
     }
 
 
@@ -433,7 +439,65 @@ async def test_code_of_an_error_goes_along() -> None:
     error = ValueError("bad")
     error.code = "E42"  # type: ignore[attr-defined] # as many libraries do
     headers = recovery_headers(SettlingHarness().message, error, {}, restore=True)
-    assert headers["rascal"]["error"] == {"message": "bad", "code": "E42"}
+    assert headers["rascal"]["error"] == {"message": "bad", "name": "ValueError", "code": "E42"}
+
+
+class HostileError(Exception):
+    """An error of which nothing can be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    @property
+    def code(self) -> int:
+        raise RuntimeError("no code")
+
+
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [
+        (TimeoutError(), {"message": "", "name": "TimeoutError"}),
+        (ValueError("half \udc80 of"), {"message": "half ? of", "name": "ValueError"}),
+        (
+            HostileError(),
+            {"message": "(its text cannot be had: RuntimeError)", "name": "HostileError"},
+        ),
+        ("only text", {"message": "only text"}),
+    ],
+)
+async def test_note_of_an_error_is_one_that_any_broker_takes(
+    error: Exception | str, note: dict[str, Any]
+) -> None:
+    headers = recovery_headers(SettlingHarness().message, error, {}, restore=True)
+    assert headers["rascal"]["error"] == note
+
+
+class Code(IntEnum):
+    SEVEN = 7
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"),
+    [
+        (7, 7),
+        (Code.SEVEN, 7),
+        (-(2**63), -(2**63)),
+        (2**63, None),
+        (2**70, None),
+        ("E\ud800", "E?"),
+        ("E" * 200_000, "E" * 125 + "..."),
+        (1.5, None),
+        (["E1"], None),
+    ],
+)
+async def test_code_of_an_error_is_shortened_or_left_out_where_no_header_can_carry_it(
+    code: object, kept: object
+) -> None:
+    error = ValueError("bad")
+    error.code = code  # type: ignore[attr-defined] # as many libraries do
+    headers = recovery_headers(SettlingHarness().message, error, {}, restore=True)
+    assert headers["rascal"]["error"].get("code") == kept
+    check_publish(Outgoing("", "q", b"", Properties(headers=headers)))
 
 
 @pytest.mark.parametrize(

@@ -145,11 +145,11 @@ async def test_exceeded_falls_through_to_the_next_event(
     ("listening", "heard"),
     [
         (("redeliveries_exceeded", "redeliveries_error", "error"), "redeliveries_error"),
-        (("redeliveries_exceeded", "error"), "redeliveries_exceeded"),
+        (("redeliveries_exceeded", "error"), "error"),
         (("error",), "error"),
     ],
 )
-async def test_counter_too_slow_falls_through_to_the_next_event(
+async def test_counter_that_does_not_answer_is_reported_and_costs_no_message(
     listening: tuple[str, ...], heard: str
 ) -> None:
     async with a_desk(Counter(delay=5.0), timeout=1.0) as harness:
@@ -161,7 +161,10 @@ async def test_counter_too_slow_falls_through_to_the_next_event(
         assert event == heard
         assert isinstance(args[0], RedeliveriesUncountedError)
         assert "1 s" in str(args[0])
-        assert channel.settled == ([DEAD] if heard == "error" else [])
+        assert harness.contents() == ([b"hello"] if heard == "error" else [])
+        assert channel.settled == []
+        assert harness.subscription.stats().unsettled == 1
+        harness.link.consuming().abort()
 
 
 async def test_counter_that_fails_is_uncounted_too() -> None:

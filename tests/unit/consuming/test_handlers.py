@@ -9,7 +9,9 @@ import pytest
 from pydantic import BaseModel
 
 from broker_client.ackornack import AckOrNack
+from broker_client.config import SubscriptionConfig
 from broker_client.consuming.handlers import Handler, listener_from
+from broker_client.consuming.threads import HandlerThreads
 from broker_client.errors import BrokerClientError, InvalidHandlerError
 from broker_client.message import Delivery, Message, Properties
 from broker_client.publishing.publisher import Publisher
@@ -41,7 +43,11 @@ class HandlerHarness:
         self.publisher = RecordingPublisher()
         self.refused: list[BrokerClientError] = []
         self.settle = RecordedSettling()
-        self._listen = listener_from(handler, cast(Publisher, self.publisher))
+        self._listen = listener_from(
+            handler,
+            cast(Publisher, self.publisher),
+            HandlerThreads(SubscriptionConfig(name="s", queue="q")),
+        )
 
     @property
     def answers(self) -> list[bytes]:

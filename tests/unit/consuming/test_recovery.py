@@ -58,7 +58,7 @@ async def test_immediate_nack_takes_the_place_of_the_counters() -> None:
     assert history["recovery"] == {
         "fulfil": {"immediateNack": True, "xDeath": {"count": 0, "time": {"value": 0}}}
     }
-    assert history["error"] == {"message": "bad"}
+    assert history["error"] == {"message": "bad", "name": "ValueError"}
 
 
 async def test_immediate_nack_remembers_the_rejections_so_far() -> None:

@@ -9,9 +9,6 @@ import pytest
 from broker_client.ackornack import AckOrNack
 from broker_client.config import Nack, SubscriptionConfig
 from broker_client.connection.vhost import Vhost
-from broker_client.consuming.recovery import Recovery
-from broker_client.consuming.reports import Reports
-from broker_client.consuming.setup import ConsumingSetup
 from broker_client.errors import (
     BrokerClosedError,
     ChannelClosedError,
@@ -26,7 +23,6 @@ from broker_client.publishing.publisher import Publisher
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.subscription import Subscription
 from broker_client.transport.base import Capabilities
-from tests.support.consuming import SettlingHarness
 from tests.support.eventually import eventually
 from tests.support.links import FakeChannel, FakeLink
 from tests.support.warp import WarpLoop, settle
@@ -386,16 +382,21 @@ async def test_default_recovery_is_left_to_a_broker_that_can_defer() -> None:
 
 
 async def test_default_recovery_waits_no_longer_than_its_limit_however_often_it_failed() -> None:
-    harness = SettlingHarness()
-    config = SubscriptionConfig.model_validate(
-        {"name": "s", "queue": "q", "requeue_defer": {"min": 0.001, "max": 0.01, "factor": 10.0}}
+    harness = VhostHarness(
+        capabilities=Capabilities(deferred_requeue=True),
+        requeue_defer={"min": 0.001, "max": 0.01, "factor": 10.0},
     )
-    reports = Reports("s", harness.events)
-    recovery = Recovery(
-        ConsumingSetup.plain(config), cast(Publisher, harness.publisher), harness.unacked, reports
-    )
-    chains = [recovery.default_chain(harness.message) for _ in range(2_000)]
-    assert chains[-1] == (Nack(requeue=True, defer=0.01),)
+
+    def fail(*args: Any) -> None:
+        raise LookupError
+
+    harness.listen("error")
+    channel = await harness.consume(fail)
+    for _ in range(2_000):
+        channel.deliver(message_id="same")
+        await settle(4)
+    assert channel.settled[-1] == ("requeue_later", 2_000, 0.01)
+    await ends(harness)
 
 
 async def test_success_forgets_the_failures_before_it(harness: VhostHarness) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import contextvars
 import logging
 
 import pytest
@@ -110,27 +111,35 @@ async def test_cancel_without_tasks_is_harmless() -> None:
     assert len(tasks) == 0
 
 
-async def test_work_that_leaves_is_held_until_it_does() -> None:
+async def test_end_of_attended_work_is_told_and_it_is_held_until_then() -> None:
     tasks, go = TaskGroup("owner"), asyncio.Event()
+    ends: list[asyncio.Task[object]] = []
 
-    async def work() -> None:
-        try:
-            await go.wait()
-        finally:
-            tasks.leave()
+    def ended(task: asyncio.Task[object]) -> None:
+        tasks.leave(task)
+        ends.append(task)
 
-    task = tasks.attend(work(), "work")
+    async def work() -> str:
+        await go.wait()
+        return var.get()
+
+    var: contextvars.ContextVar[str] = contextvars.ContextVar("var")
+    context = contextvars.copy_context()
+    context.run(var.set, "its own")
+    task = tasks.attend(work(), "work", ended, context)
     assert (task in tasks, task.get_name()) == (True, "work")
     assert not await tasks.wait(0.0)
     go.set()
     assert await tasks.wait(1.0)
-    assert (task.done(), len(tasks)) == (True, 0)
+    assert (ends, task.result(), len(tasks)) == ([task], "its own", 0)
 
 
-async def test_work_that_is_cancelled_before_it_began_has_left_too() -> None:
+async def test_end_of_attended_work_that_never_began_is_told_too() -> None:
     tasks = TaskGroup("owner")
+    ends: list[asyncio.Task[object]] = []
     work = asyncio.sleep(60)
-    task = tasks.attend(work, "work")
+    task = tasks.attend(work, "work", ends.append, contextvars.copy_context())
     await tasks.cancel()
+    await asyncio.sleep(0)
     work.close()  # which has not begun: nobody awaited it
-    assert (task.cancelled(), len(tasks)) == (True, 0)
+    assert (task.cancelled(), ends, len(tasks)) == (True, [task], 0)

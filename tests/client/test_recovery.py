@@ -1,0 +1,160 @@
+"""What recovery adds to a copy, and what becomes of a copy, on both brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_client import Broker, Message
+from broker_client.subscription import Subscription
+from tests.client.conftest import StartBroker
+from tests.support.eventually import eventually
+
+
+def a_config(recovery: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    return {
+        "exchanges": ["dead"],
+        "queues": {
+            "work": {"options": {"dead_letter_exchange": "dead"}},
+            "aside": {"options": {"dead_letter_exchange": "dead"}},
+            "cemetery": {},
+        },
+        "bindings": ["dead[#] -> cemetery"],
+        "publications": {"work": {"queue": "work"}, "aside": {"queue": "aside"}},
+        "subscriptions": {
+            "work": {"queue": "work", "recovery": recovery},
+            "aside": {"queue": "aside"},
+            "cemetery": {"queue": "cemetery"},
+        },
+        **changes,
+    }
+
+
+async def keeping(broker: Broker, name: str) -> tuple[Subscription, list[Message]]:
+    """The subscription `name`, and the messages it gets and acks."""
+    subscription, kept = await broker.subscribe(name), []
+
+    def keep(content: Any, message: Message) -> None:
+        kept.append(message)
+
+    subscription.handle(keep)
+    return subscription, kept
+
+
+def failing(subscription: Subscription, error: Exception) -> list[int]:
+    """Have every message of `subscription` fail; the list is of the tries it was told of."""
+    tries: list[int] = []
+
+    async def fail(content: Any, message: Message) -> None:
+        tries.append(message.tries)
+        raise error
+
+    subscription.on("error", lambda error: None)
+    subscription.handle(fail)
+    return tries
+
+
+class CodedError(Exception):
+    def __init__(self, text: str, code: object) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("half a character: \udc80"),
+        CodedError("bad", "E" * 200_000),
+        CodedError("bad", 2**70),
+        TimeoutError(),
+    ],
+    ids=["surrogate", "long-code", "large-code", "no-text"],
+)
+async def test_message_is_retried_whatever_its_error_says(
+    start: StartBroker, error: Exception
+) -> None:
+    broker = await start(a_config([{"strategy": "republish", "attempts": 2}, {"strategy": "nack"}]))
+    subscription = await broker.subscribe("work")
+    tries = failing(subscription, error)
+    _, dead = await keeping(broker, "cemetery")
+    await (await broker.publish("work", "x"))
+    await eventually(lambda: dead, timeout=10)
+    assert tries == [1, 2, 3]
+    assert dead[0].headers["rascal"]["error"]["name"] == type(error).__name__
+    assert subscription.stats().republished == 2
+
+
+async def test_message_whose_headers_leave_no_room_for_the_error_is_retried_without_it(
+    start: StartBroker,
+) -> None:
+    broker = await start(a_config([{"strategy": "republish", "attempts": 1}, {"strategy": "nack"}]))
+    tries = failing(await broker.subscribe("work"), ValueError("e" * 2_000))
+    _, dead = await keeping(broker, "cemetery")
+    large = {f"h{number}": "v" * 10_000 for number in range(13)}
+    await (await broker.publish("work", "x", headers=large))
+    await eventually(lambda: dead, timeout=10)
+    assert tries == [1, 2]
+    assert dead[0].headers["h12"] == "v" * 10_000
+
+
+@pytest.mark.parametrize("way", ["republish", "forward", "shovel", "forward by hand"])
+async def test_copy_carries_the_user_id_of_another_in_a_header(
+    start: StartBroker, way: str
+) -> None:
+    """RabbitMQ refuses a user_id that is not the publisher's; the message comes from elsewhere."""
+    chains: dict[str, list[dict[str, Any]]] = {
+        "republish": [{"strategy": "republish", "attempts": 1}],
+        "forward": [{"strategy": "forward", "publication": "aside"}],
+    }
+    chain = chains.get(way, [{"strategy": "nack"}])
+    shovels = {"move": "work -> aside"} if way == "shovel" else {}
+    broker = await start(a_config(chain, shovels=shovels))
+    got: list[Message] = []
+
+    async def handle(content: Any, message: Message) -> None:
+        if message.properties.user_id is None:
+            got.append(message)
+            return
+        if way == "forward by hand":
+            await (await broker.forward("aside", message))
+            return
+        raise ValueError("bad")
+
+    for name in ("work", "aside") if way != "shovel" else ("aside",):
+        subscription = await broker.subscribe(name)
+        subscription.on("error", lambda error: None)
+        subscription.handle(handle)
+    await (await broker.publish("work", "x", user_id="guest"))
+    await eventually(lambda: got, timeout=10)
+    assert got[0].headers["x-original-user-id"] == "guest"
+
+
+# --------------------------------------------------------------------------- tries
+
+
+async def test_tries_count_over_republishing_forwarding_and_redelivery(start: StartBroker) -> None:
+    quick = {"min": "10ms", "max": "10ms"}
+    broker = await start(
+        a_config(
+            [
+                {"strategy": "republish", "attempts": 2},
+                {"strategy": "forward", "publication": "aside", "attempts": 1},
+            ],
+            subscriptions={
+                "work": {
+                    "queue": "work",
+                    "recovery": [
+                        {"strategy": "republish", "attempts": 2},
+                        {"strategy": "forward", "publication": "aside"},
+                    ],
+                },
+                "aside": {"queue": "aside", "requeue_defer": quick},
+            },
+        )
+    )
+    here = failing(await broker.subscribe("work"), ValueError("bad"))
+    there = failing(await broker.subscribe("aside"), ValueError("bad"))
+    await (await broker.publish("work", "x"))
+    await eventually(lambda: len(there) >= 3, timeout=10)
+    assert (here, there[:3]) == ([1, 2, 3], [4, 5, 6])
