@@ -10,6 +10,7 @@ import socket
 import stat
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from broker_client.errors import StoreError, StoreLockedError, StoreReadOnlyError
 from broker_client.runtime.file_lock import try_lock, unlock
@@ -19,7 +20,34 @@ log = logging.getLogger(__name__)
 
 SUFFIX = ".lock"
 _BETWEEN_LOOKS = 0.1  # seconds between two looks at the lock file
-_NOTE = re.compile(rb"log ([0-9a-f]{16}) (\d+)")
+_NOTE = re.compile(rb"clock ([0-9.]+) ([0-9.]+)(?: log ([0-9a-f]{16}) (\d+))?\n")
+
+
+class Note(NamedTuple):
+    """What is kept of the last commit outside of the file."""
+
+    wall: float
+    """What the system's clock said, in seconds since the epoch."""
+    now: float
+    """What the node's clock said, which is not moved as the system's clock is set."""
+    position: LogPosition | None
+    """The end of the commit in the log; None after an end in order."""
+
+    def __str__(self) -> str:
+        log = ""
+        if self.position is not None:
+            log = f" log {self.position.salt.hex()} {self.position.frame:012d}"
+        return f"clock {self.wall:020.6f} {self.now:020.6f}{log}\n"
+
+
+def _parsed(text: bytes) -> Note | None:
+    found = _NOTE.search(text)
+    if found is None:
+        return None
+    position = None
+    if found[3] is not None:
+        position = LogPosition(bytes.fromhex(found[3].decode()), int(found[4]))
+    return Note(float(found[1]), float(found[2]), position)
 
 
 class FileLock:
@@ -27,7 +55,7 @@ class FileLock:
 
     The kernel releases it when the process ends, however it ends. The lock file stays: to remove
     it while another waits for it would leave two holders. Its second line is the note of the last
-    commit, see `wal`.
+    commit: for `wal`, and for the times of deferred messages when the clock is set.
     """
 
     def __init__(self, path: str) -> None:
@@ -38,8 +66,8 @@ class FileLock:
         """The identity of the file and of its log, by their paths."""
         self._look_again = 0.0
         self._head = f"{os.getpid()} {socket.gethostname()}\n".encode()
-        self.noted: LogPosition | None = None
-        """What a holder before us has noted and, since it did not end in order, not taken back."""
+        self.noted: Note | None = None
+        """What the holder before us has noted last."""
 
     def acquire(self) -> None:
         """Take the lock.
@@ -51,12 +79,12 @@ class FileLock:
         """
         self._check_kind()
         fd = self._open()
-        note = _NOTE.search(os.pread(fd, 256, 0))
-        if note is not None:
-            self.noted = LogPosition(bytes.fromhex(note[1].decode()), int(note[2]))
+        self.noted = _parsed(os.pread(fd, 4096, 0))
         self._fd = fd
+        os.ftruncate(fd, 0)
         os.pwrite(fd, self._head, 0)
-        self.note(self.noted)
+        if self.noted is not None:
+            self.note(self.noted)
 
     def _open(self) -> int:
         try:
@@ -95,14 +123,23 @@ class FileLock:
                 "remove the others, or give the path of a copy",
             )
 
-    def note(self, position: LogPosition | None) -> None:
-        """Keep the position of the last commit outside of the log; None takes the note back."""
+    def note(self, note: Note) -> None:
+        """Keep `note`; it is not synced."""
         assert self._fd is not None, "acquire() comes first"
-        if position is None:
-            os.truncate(self._fd, len(self._head))
-        else:
-            line = f"log {position.salt.hex()} {position.frame:012d}\n"
-            os.pwrite(self._fd, line.encode(), len(self._head))
+        os.pwrite(self._fd, str(note).encode(), len(self._head))
+        if note.position is None:
+            os.ftruncate(self._fd, len(self._head) + len(str(note)))
+
+    @property
+    def position(self) -> LogPosition | None:
+        """Where the log must go at least, when the holder before us did not end in order."""
+        return None if self.noted is None else self.noted.position
+
+    def forget_position(self) -> None:
+        """The log is in the file: keep the rest of the note only."""
+        if self.noted is not None:
+            self.noted = self.noted._replace(position=None)
+            self.note(self.noted)
 
     def check(self) -> None:
         """Notice that the file, its log or its lock file are no longer those that were opened.

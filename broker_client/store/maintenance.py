@@ -58,7 +58,7 @@ def check(path: str) -> CheckReport:
         StoreError: there is no such file, or it is not a broker's.
     """
     with _alone(path) as lock, translated(path):
-        problem = log_problem(path, lock.noted)
+        problem = log_problem(path, lock.position)
         problems = [] if problem is None else [problem]
         with reading(path) as connection:
             version = tables.check_ours(connection, path)
@@ -99,9 +99,9 @@ def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
         kept_as, lost = None, 0
         if drop_damaged:
             kept_as, lost = _salvage(path)
-            lock.note(None)  # it was of the damaged file
+            lock.forget_position()  # it was of the damaged file
         file = StoreFile(path)
-        file.open(None if drop_damaged else lock.noted)
+        file.open(lock.position)
         try:
             with translated(path):
                 file.connection.execute(tables.DROP_ALL_ORPHANS)
@@ -110,7 +110,7 @@ def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
                 file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             file.close()
-        lock.note(None)
+        lock.forget_position()
         return CompactReport(path, before, file_bytes(path), messages, lost, kept_as)
 
 

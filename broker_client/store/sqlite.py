@@ -129,6 +129,15 @@ class StoreFile:
 
     # ---------------------------------------------------------------- recovery
 
+    def move_times(self, seconds: float) -> int:
+        """Move every due time and every expiry; returns how many messages have one.
+
+        Raises:
+            StoreError: they cannot be moved.
+        """
+        with translated(self.path):
+            return self.connection.execute(tables.MOVE_TIMES, (seconds,)).rowcount
+
     def recover(self, target: Recovered) -> None:
         """Fill `target` with everything in the file.
 

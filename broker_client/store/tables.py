@@ -328,6 +328,13 @@ SET_ATTEMPTS = (
     "FROM (SELECT ? AS given) WHERE record_id IN (SELECT value FROM json_each(?))"
 )
 
+_MOVED_TIMES = {"expires_at": "(expires_at + seconds)", "due_at": "(due_at + seconds)"}
+MOVE_TIMES = (
+    "UPDATE entries SET expires_at = expires_at + seconds, due_at = due_at + seconds, "  # noqa: S608 - our own words
+    f"sum = {_changed_sum(**_MOVED_TIMES)} FROM (SELECT ? AS seconds) "
+    "WHERE expires_at IS NOT NULL OR due_at IS NOT NULL"
+)
+
 APPEND_WITH_MESSAGE, APPEND, MOVE, SPILL = range(1, 5)
 """What a row put into `intake` does."""
 INTAKE_WIDTH = 14

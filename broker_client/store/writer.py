@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from broker_client.core.records import Record, Recovered, message_number
 from broker_client.errors import InvalidMessageError, StoreCorruptError, StoreError
 from broker_client.message import Outgoing
+from broker_client.runtime.clock import Clock, SystemClock
 from broker_client.store.base import Committed
 from broker_client.store.batch import Batch
-from broker_client.store.lock import FileLock
+from broker_client.store.lock import FileLock, Note
 from broker_client.store.sqlite import StoreFile
+
+log = logging.getLogger(__name__)
 
 _READ_BYTES = 4 * 1024 * 1024  # bodies read at a time
 _MUCH = 8 * 1024 * 1024  # bodies that may wait for the commit before theirs
 _MANY = 50  # messages of a batch whose writing should begin at once
+_CLOCK_IS_SET = 1.0  # seconds between two clocks that are not the work of rounding
 _START = 0.005  # seconds the event loop waits for that, at most
 
 
@@ -32,8 +38,16 @@ class SqliteStore:
 
     keeps = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self, path: str, clock: Clock | None = None, *, wall: Callable[[], float] = time.time
+    ) -> None:
+        """Args:
+        path: of the file.
+        clock: the node's, in which the times of records count.
+        wall: the system's clock, which may be set.
+        """
         self.path = path
+        self._clock, self._wall = clock or SystemClock(), wall
         self._file = StoreFile(path)
         self._lock = FileLock(path)
         self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
@@ -181,13 +195,13 @@ class SqliteStore:
                 try:
                     self._file.apply(batch)
                     self._lock.check()
-                    self._lock.note(self._file.position)
+                    self._note()
                 except StoreError as error:
                     failure = error
                 except Exception as error:  # noqa: BLE001 - silence would be worse: see _done
                     failure = StoreError(self.path, f"{type(error).__name__}: {error}")
                 self._tell(self._done, failure)
-            self._lock.note(None)
+            self._note(ended=True)
             self._file.close()
             self._lock.release()
         assert self._ended is not None, "made before the thread"
@@ -198,10 +212,37 @@ class SqliteStore:
         if not os.path.isdir(folder):
             raise StoreError(self.path, f"there is no folder {folder}; make it first")
         self._lock.acquire()
-        self._file.open(self._lock.noted)
+        self._file.open(self._lock.position)
         self._lock.check()
-        self._lock.note(self._file.position)
+        self._set_times()
+        self._note()
         self._file.recover(target)
+
+    def _set_times(self) -> None:
+        """Have times in the file mean what they meant, where the system's clock was set meanwhile.
+
+        What has passed since the last commit is what the system's clock says, and never less than
+        nothing; since the node's clock is not set, both were noted. So a delay of 20 s ends after
+        20 s, though a clock that was a day ahead is right again. A clock that is set ahead while no
+        broker runs cannot be told from time that passes.
+        """
+        noted = self._lock.noted
+        if noted is None:
+            return
+        passed = max(0.0, self._wall() - noted.wall)
+        ahead = self._clock.now() - (noted.now + passed)
+        if abs(ahead) >= _CLOCK_IS_SET:
+            count = self._file.move_times(ahead)
+            log.warning(
+                "%s: the clock was set by %+.0f s; the times of %d messages are moved with it",
+                self.path,
+                ahead,
+                count,
+            )
+
+    def _note(self, *, ended: bool = False) -> None:
+        position = None if ended else self._file.position
+        self._lock.note(Note(self._wall(), self._clock.now(), position))
 
     def _tell(self, call: object, *arguments: object) -> None:
         """Call in the event loop; a loop that is closed wants to know nothing any more."""

@@ -209,7 +209,7 @@ class EmbeddedNodes:
     def _new_node(self, name: str, *, durable: bool = False) -> Node:
         log_name = Path(name).stem if durable else name
         log = None if self._event_log is None else _open_event_log(log_name, self._event_log)
-        store = SqliteStore(name) if durable else None
+        store = SqliteStore(name, self._clock) if durable else None
         return Node(
             name,
             store=store,

@@ -11,7 +11,7 @@ import pytest
 
 from broker_client.core.engine import Engine
 from broker_client.errors import StoreCorruptError
-from broker_client.store.lock import FileLock
+from broker_client.store.lock import FileLock, Note
 from broker_client.store.maintenance import check, compact
 from broker_client.store.wal import LogPosition
 from broker_client.store.writer import SqliteStore
@@ -38,7 +38,7 @@ def left_behind(path: Path, noted: LogPosition | None) -> Path:
         shutil.copyfile(f"{path}{end}", f"{copy}{end}")
     lock = FileLock(str(copy))
     lock.acquire()
-    lock.note(noted)
+    lock.note(Note(0.0, 0.0, noted))
     lock.release()
     return copy
 
@@ -137,4 +137,4 @@ async def test_an_end_in_order_takes_the_note_back(tmp_path: Path) -> None:
     lock = FileLock(str(path))
     lock.acquire()
     lock.release()
-    assert lock.noted is None
+    assert lock.position is None

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
 
 from broker_client.core.engine import Engine
-from broker_client.core.records import COPY_BITS, QueueAdded, Settled, VHostAdded
+from broker_client.core.records import (
+    COPY_BITS,
+    QueueAdded,
+    Record,
+    Settled,
+    StoredEntry,
+    VHostAdded,
+)
 from broker_client.errors import StoreError, StoreLockedError
+from broker_client.runtime.clock import ManualClock
 from broker_client.store.batch import Batch
 from broker_client.store.lock import FileLock
+from broker_client.store.maintenance import check
 from broker_client.store.sqlite import StoreFile
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
@@ -227,3 +236,79 @@ async def test_a_large_batch_is_begun_before_the_event_loop_goes_on(
     ask(store, answers, "messages")
     assert store._work.empty()
     await eventually(lambda: len(answers.heard) == 2)
+
+
+# --------------------------------------------------------------------- a clock that is set
+
+DAY = 86_400.0
+
+
+class Clocks:
+    """The system's clock, and the node's that goes on from it."""
+
+    def __init__(self, wall: float) -> None:
+        self.wall = wall
+        self.clock = ManualClock(wall)
+
+    def pass_by(self, seconds: float) -> None:
+        self.wall += seconds
+        self.clock.advance(seconds)
+
+
+class Restored:
+    def __init__(self) -> None:
+        self.times: list[tuple[float | None, float | None]] = []
+
+    def restore_topology(self, records: Iterable[object]) -> None:
+        list(records)
+
+    def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:
+        self.times = [(entry[5], entry[6]) for entry in entries]
+
+
+async def run(path: Path, clocks: Clocks, *records: Record) -> Restored:
+    restored, answers = Restored(), Answers()
+    store = SqliteStore(str(path), clocks.clock, wall=lambda: clocks.wall)
+    await store.start(restored)
+    store.write(records)
+    ask(store, answers, "all")
+    await eventually(lambda: answers.heard)
+    await store.close()
+    return restored
+
+
+@pytest.mark.parametrize(
+    ("set_while_running", "set_while_stopped", "away", "left"),
+    [
+        (0.0, 0.0, 5.0, 15.0),  # nothing is set: time goes on
+        (0.0, -DAY, 5.0, 20.0),  # it was a day ahead: what has passed cannot be told, but
+        (-DAY, 0.0, 5.0, 15.0),  # set right while the broker ran
+        (+DAY, 0.0, 5.0, 15.0),
+        (0.0, 0.0, 60.0, -40.0),  # due while nobody had the file
+    ],
+)
+async def test_a_delay_is_no_longer_than_itself_after_a_restart_with_another_clock(
+    path: Path, set_while_running: float, set_while_stopped: float, away: float, left: float
+) -> None:
+    first = Clocks(1_000_000.0)
+    due = first.wall + 20.0
+    first.wall += set_while_running
+    topology = VHostAdded("/"), QueueAdded("/", "q", False, {})
+    await run(path, first, *topology, appended(1, due_at=due, expires_at=due + 7.0))
+    second = Clocks(first.wall + set_while_stopped + away)
+    for _ in range(2):  # what was moved once is not moved again
+        ((expires_at, due_at),) = (await run(path, second)).times
+        assert (due_at, expires_at) == (second.wall + left, second.wall + left + 7.0)
+    assert check(str(path)).problems == ()
+
+
+async def test_a_system_that_slept_goes_on_with_what_was_left_of_a_delay(path: Path) -> None:
+    clocks = Clocks(1_000_000.0)
+    due = clocks.wall + 20.0
+    clocks.pass_by(5.0)
+    clocks.wall += 3_600.0  # monotonic time stands still
+    topology = VHostAdded("/"), QueueAdded("/", "q", False, {})
+    await run(path, clocks, *topology, appended(1, due_at=due))
+    after = Clocks(clocks.wall)
+    ((_, due_at),) = (await run(path, after)).times
+    assert due_at == after.wall + 15.0
