@@ -1,4 +1,4 @@
-"""The Broker: what an application holds."""
+"""`Broker`, the facade that applications use."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ _DRAIN_TIMEOUT = 10.0  # seconds `shutdown` waits for publishes to be confirmed
 
 
 class Broker(Emitter):
-    """Publishes and subscribes by the names of a configuration, and keeps it all alive.
+    """Publishes and subscribes by the names in a configuration, and keeps its connections alive.
 
-    Make one with `Broker.create`. Events (as in rascal), most with the vhost's name last:
+    Create one with `Broker.create`. Events (as in rascal), most with the vhost's name last:
 
-    * ``connect(vhost, url)``, ``disconnect(vhost, url)``: the connection that publishes, or the
+    * ``connect(vhost, url)``, ``disconnect(vhost, url)``: the connection for publishing, or the
       only one. ``consumers_connected(vhost, url)``, ``consumers_disconnected(vhost, url)``: the
-      one of the consumers, where they have one of their own.
-    * ``close(error, vhost)``: a connection was closed in order by its broker; it is an ``error``
-      where nobody listens for it. ``error(error, vhost)``: everything else that went wrong.
-    * ``vhost_initialised(vhost)``: connected, and the topology is there. ``paused(vhost)``,
-      ``resumed(vhost)``: publishing. ``blocked(reason, vhost)``, ``unblocked(vhost)``: by the
-      broker; acks go on.
-    * ``busy(stats, vhost)``, ``ready(stats, vhost)``: a pool of channels, with its `PoolStats`.
+      connection of the consumers, if they have a separate one.
+    * ``close(error, vhost)``: the broker closed a connection in order; without a listener it is
+      an ``error``. ``error(error, vhost)``: every other failure.
+    * ``vhost_initialised(vhost)``: connected, with the topology declared. ``paused(vhost)``,
+      ``resumed(vhost)``: publishing. ``blocked(reason, vhost)``, ``unblocked(vhost)``: the broker
+      stopped reading from publishers, or reads again; acks are sent meanwhile.
+    * ``busy(stats, vhost)``, ``ready(stats, vhost)``: a channel pool, with its `PoolStats`.
     """
 
     EVENTS: ClassVar[frozenset[str]] = frozenset(
@@ -128,18 +128,18 @@ class Broker(Emitter):
 
         Args:
             config: path of a YAML file, a mapping of the same shape, or a `BrokerConfig`.
-            event_log: folder in which to write down what this client sees happen to messages, for
-                a broker that does not write it itself. The built-in one does: `node.event_log`.
-            counters: what makes the `custom` redelivery counters, by their names: each is called
-                with its `CounterConfig`.
+            event_log: folder for a delivery-event log of what this client sees. The built-in
+                broker writes its own log, see `node.event_log` of the configuration.
+            counters: factories of the `custom` redelivery counters by name, each called with its
+                `CounterConfig`.
 
         Use it as ``async with Broker.create(...) as broker`` or ``await Broker.create(...)``.
 
         Raises:
             ConfigError: the configuration is wrong; every problem is listed.
             TransportError: a vhost's broker did not answer.
-            TopologyError: a vhost cannot be made as declared.
-            OSError: `event_log` cannot be written to.
+            TopologyError: the topology cannot be declared.
+            OSError: `event_log` is not writable.
             UnsupportedError: a custom counter has no factory.
         """
         return _Creating(cls, config, event_log, counters)
@@ -206,19 +206,19 @@ class Broker(Emitter):
     ) -> Publication:
         """Publish `content` through the publication `name`.
 
-        Returns once the message is accepted into the publish queue: at once, unless the queue is
-        full. What becomes of it, the `Publication` tells: listen to its events, or await it.
+        Returns once the message is in the publish queue: at once, unless the queue is full. Await
+        the `Publication` for the outcome, or listen to its events.
 
         Args:
-            name: of the publication, or ``/queue`` or ``/exchange`` without declaring one.
+            name: a declared publication, or ``/queue`` or ``/exchange`` without a declaration.
             content: bytes, text, or anything JSON can express (models and dataclasses too).
-            routing_key: instead of the publication's; without effect where that names a queue.
+            routing_key: replaces the publication's; ignored if that publishes to a queue.
             overrides: see `PublishOverrides`.
 
         Raises:
             UnknownNameError: no such publication.
-            InvalidContentError: `content` cannot be written as JSON.
-            InvalidMessageError: a name is too long, or a header is of a type AMQP cannot carry.
+            InvalidContentError: `content` cannot be encoded as JSON.
+            InvalidMessageError: a name is too long, or AMQP cannot carry a header's type.
             PublishQueueFullError: the queue is full, and its policy is `reject`.
             PublishTimeoutError: the queue stayed full for the publication's whole `timeout`.
             BrokerClosedError: the broker was shut down.
@@ -241,14 +241,14 @@ class Broker(Emitter):
             name: of the publication.
             many: contents, as for `publish`.
             routing_key: one for all, or a function of the content.
-            window: publishes under way at a time.
-            overrides: for all of them.
+            window: maximum number of unconfirmed publishes.
+            overrides: apply to every publish.
 
         Raises:
             InvalidMessageError: `many` is a single content, such as a text or a mapping.
 
-        Returns once every one has ended; the report says how. A content that cannot be published
-        at all raises as `publish` does, after those before it have ended.
+        Returns once every publication has ended; the report counts the outcomes. A content that
+        `publish` refuses raises here too, after the publications before it have ended.
         """
         self._check_may_publish()
         return await self._publisher.publish_many(name, many, routing_key, window, overrides)
@@ -263,9 +263,9 @@ class Broker(Emitter):
         """`publish` from another thread, and wait there for the outcome.
 
         Raises:
-            WrongLoopError: called from the event loop's own thread, which it would stop, or while
-                the loop does not run.
-            PublishError: it did not end as `success`; and what `publish` raises.
+            WrongLoopError: called from the event loop's own thread, which it would block, or while
+                the loop is not running.
+            PublishError: the publication did not succeed; and what `publish` raises.
         """
         loop = self._loop
         if loop is None or loop.is_closed():
@@ -316,13 +316,13 @@ class Broker(Emitter):
     ) -> Publication:
         """Publish a received message, body and properties as they are, through another publication.
 
-        The routing key is `routing_key`, else the publication's own, else the message's; so are
-        the properties, each for itself (as in rascal). Only `persistent`, which every publication
-        has, is the message's own unless it is given here. An encrypted body stays as it is.
+        The routing key is `routing_key`, else the publication's, else the message's. The same
+        order applies to each property (as in rascal), except that `persistent` is the message's
+        unless it is given here. An encrypted body is not changed.
 
-        The copy has a CC of ``<queue>.<routing key>``: an exchange to which the queue is bound
-        with ``<queue>.#`` leads it back there. Its headers say under ``rascal`` where it
-        came from; `restore_routing_headers` has its handlers see that exchange and routing key.
+        The copy has a CC header of ``<queue>.<routing key>``, so an exchange to which the queue is
+        bound with ``<queue>.#`` routes it back there. The header ``rascal`` names its origin; with
+        `restore_routing_headers` handlers see the original exchange and routing key.
         """
         self._check_may_publish()
         return await self._publisher.forward(name, message, routing_key, overrides)
@@ -330,10 +330,10 @@ class Broker(Emitter):
     # ------------------------------------------------------------------ subscribing
 
     async def subscribe(self, name: str, handler: Listener | None = None) -> Subscription:
-        """The subscription `name`, which consumes from its first `message` listener on.
+        """Subscribe to `name`; consuming starts with the first `message` listener.
 
         Args:
-            name: of the subscription, or ``/queue`` without declaring one.
+            name: a declared subscription, or ``/queue`` without a declaration.
             handler: the first `message` listener: ``handler(message, content, ack_or_nack)``.
 
         Raises:
@@ -352,11 +352,11 @@ class Broker(Emitter):
         *,
         implied: bool = False,
     ) -> list[Subscription]:
-        """All declared subscriptions.
+        """Subscribe to all declared subscriptions.
 
         Args:
-            only: takes those alone for which it says True.
-            implied: also those that queues have without a declaration (rascal does so always).
+            only: filter; subscriptions for which it returns False are left out.
+            implied: include queues without a declared subscription (as rascal always does).
         """
         self._check_usable()
         configs = list(self.config.subscriptions.values())
@@ -412,7 +412,7 @@ class Broker(Emitter):
         self._subscriptions = [each for each in self._subscriptions if not each.is_ended]
 
     async def unsubscribe_all(self) -> None:
-        """Cancel every subscription, all at once, each in order."""
+        """Cancel all subscriptions concurrently; each drains as `Subscription.cancel` does."""
         caller = asyncio.current_task()
         if self._subscriptions:
             results = await asyncio.gather(
@@ -426,7 +426,7 @@ class Broker(Emitter):
     # ------------------------------------------------------------------ life
 
     async def connect(self, vhost: str = "/") -> Link:
-        """A link of your own to `vhost`, neither kept alive nor closed by the Broker.
+        """Open a separate link to `vhost`, which the Broker neither keeps alive nor closes.
 
         Raises:
             UnknownNameError: no such vhost.
@@ -441,13 +441,13 @@ class Broker(Emitter):
         return sum([await vhost.purge() for vhost in self._vhosts.values()])
 
     async def nuke(self) -> None:
-        """Cancel every subscription, delete every declared exchange and queue, shut down.
+        """Cancel every subscription, delete every declared exchange and queue, and shut down.
 
-        A vhost that is asserted is deleted too. What is still queued to be published is dropped.
-        Works on the `broker` of an error of `create` as well, but for the built-in broker.
+        A vhost with ``assert: true`` is deleted too. Queued publishes are dropped. It also works
+        on the `broker` of an error of `create`, except on the built-in broker.
 
         Raises:
-            TransportError: a broker did not answer; the others were nuked all the same.
+            TransportError: a broker did not answer; the other vhosts are deleted nevertheless.
         """
         if not self._half_made:
             self._check_usable()
@@ -481,14 +481,14 @@ class Broker(Emitter):
             await vhost.bounce(timeout)
 
     async def shutdown(self, *, timeout: float = _DRAIN_TIMEOUT) -> None:
-        """End in order: subscriptions drain, publishes are confirmed, connections close.
+        """Shut down in order: drain subscriptions, confirm publishes, close connections.
 
         Args:
-            timeout: seconds to wait for publishes under way. Those that remain end as
+            timeout: seconds to wait for unconfirmed publishes. Those that remain end as
                 `PublishAbortedError` (never sent) or `PublishUnconfirmedError` (outcome unknown).
 
-        Each subscription is given its own `close_timeout`; its handlers may publish until then. A
-        handler may call this: it is not waited for. Harmless twice.
+        Each subscription has its own `close_timeout`, within which its handlers may still publish.
+        A handler may call this and is not waited for. May be called more than once.
 
         Raises:
             WrongLoopError: the broker belongs to another event loop.
@@ -512,14 +512,14 @@ class Broker(Emitter):
                     )
         except asyncio.CancelledError:
             for vhost in self._vhosts.values():
-                vhost.drop()  # whoever cancels this does not wait for the network
+                vhost.drop()  # a cancelled shutdown does not wait for the network
             raise
         finally:
             self._closed = True
             await self._close()
 
     async def _close(self) -> None:
-        """Let go of everything, also when whoever waits for that is cancelled."""
+        """Release everything, even if the caller is cancelled meanwhile."""
         if self._closer is None:
             caller = asyncio.current_task()
             self._closer = asyncio.create_task(self._let_go(caller), name="broker: close")
@@ -535,7 +535,7 @@ class Broker(Emitter):
 
     async def _close_all(self, caller: asyncio.Task[Any] | None) -> None:
         for subscription in (*self._ending, *self._subscriptions):
-            await subscription.end(caller)  # where `shutdown` was cancelled before it came to that
+            await subscription.end(caller)  # not done yet if `shutdown` was cancelled
         await self._close_publishers()
         for vhost in self._vhosts.values():
             try:
@@ -543,7 +543,7 @@ class Broker(Emitter):
             except BrokerClientError as error:
                 log.warning("%r: while closing: %s", vhost, error)
         await self._senders.cancel()
-        # Async listeners of the last events; one of them may be who waits for us.
+        # Async listeners of the last events; one of them may be the caller.
         await self._tasks.wait(timeout=_DRAIN_TIMEOUT, spare=caller)
         await self._tasks.cancel(spare=caller, timeout=CANCEL_TIMEOUT)
         await self._consuming.close()
@@ -560,7 +560,7 @@ class Broker(Emitter):
         return [each for vhost in self._vhosts.values() for each in vhost.connections()]
 
     def health(self) -> Health:
-        """How it is, for probes: never waits, and may be asked at any time."""
+        """State of the Broker and its connections, for probes. Never waits."""
         vhosts = {vhost.name: vhost.health() for vhost in self._vhosts.values()}
         usable = not self._closing
         return Health(
@@ -570,7 +570,7 @@ class Broker(Emitter):
         )
 
     def stats(self) -> BrokerStats:
-        """A snapshot of everything."""
+        """Return a snapshot of all counters and states."""
         return BrokerStats(
             {
                 name: publisher.vhost.stats(publisher.queue.stats())
@@ -612,11 +612,11 @@ class Broker(Emitter):
 
 
 def _warn_unclosed(text: str, pid: int) -> None:
-    """A Broker was collected, or the program ends, without its `shutdown`.
+    """Warn of a Broker that was collected, or outlived by the program, without `shutdown`.
 
-    No more than a warning: its loop may be closed, and the interpreter at its end.
+    It cannot be closed here: its loop may be closed, and the interpreter may be shutting down.
     """
-    if os.getpid() == pid:  # a fork has a copy that is not its to close
+    if os.getpid() == pid:  # a forked child must not report its parent's Broker
         warnings.warn(text, ResourceWarning, stacklevel=1, source=text)
 
 
@@ -646,8 +646,8 @@ class _Creating:
 
     def __getattr__(self, name: str) -> Never:
         raise AttributeError(
-            f"this is no Broker yet, and has no {name!r}: write `async with Broker.create(...) as "
-            "broker`, or `broker = await Broker.create(...)`"
+            f"this Broker is not created yet and has no {name!r}: write `async with "
+            "Broker.create(...) as broker`, or `broker = await Broker.create(...)`"
         )
 
     async def _create(self) -> Broker:

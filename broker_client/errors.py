@@ -66,18 +66,18 @@ from typing import Any, ClassVar
 
 
 class BrokerClientError(Exception):
-    """Base class of everything this package raises on purpose."""
+    """Base class of every error that this package raises on purpose."""
 
     retryable: ClassVar[bool] = False
-    """True where the same call may succeed later, with nothing changed."""
+    """True if the same call may succeed later without a change."""
 
     broker: Any = None
-    """Of an error of `Broker.create`: the half-made Broker, closed, whose `nuke()` deletes what it
-    had declared (as in rascal). It does not travel to other processes."""
+    """On an error of `Broker.create`: the closed Broker, whose `nuke()` deletes what was already
+    declared (as in rascal). It is not pickled."""
 
     def __init__(self, *fields: Any) -> None:
         super().__init__(*fields)
-        self.args = fields  # OSError, which some are too, keeps two of them: it would not pickle
+        self.args = fields  # OSError, a base of some, keeps only two: those would not pickle
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {key: value for key, value in self.__dict__.items() if key != "broker"}
@@ -89,7 +89,7 @@ class BrokerClientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a configuration: where it stands and what was allowed."""
+    """One mistake in a configuration: where it is, and what is allowed there."""
 
     path: str
     """Dotted path of the value, e.g. ``vhosts./.queues.orders``."""
@@ -120,7 +120,7 @@ class ConfigError(BrokerClientError, ValueError):
 
 
 class UsageError(BrokerClientError):
-    """The call cannot be answered as made; nothing was sent."""
+    """The call is wrong or comes at the wrong time; nothing was sent."""
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:
@@ -171,7 +171,7 @@ class InvalidMessageError(UsageError, ValueError):
 
 
 class InvalidNameError(UsageError, ValueError):
-    """An exchange, queue, routing key or consumer tag cannot be named so."""
+    """The name of an exchange, queue, routing key or consumer tag is not allowed."""
 
     def __init__(self, kind: str, name: str, reason: str) -> None:
         super().__init__(kind, name, reason)
@@ -183,7 +183,7 @@ class InvalidNameError(UsageError, ValueError):
 
 
 class InvalidHandlerError(UsageError, TypeError):
-    """A function cannot be a handler as it stands."""
+    """An object cannot be used as a message handler."""
 
     def __init__(self, handler: str, reason: str) -> None:
         super().__init__(handler, reason)
@@ -216,7 +216,7 @@ class BrokerClosedError(UsageError):
 
 
 class UnsupportedError(UsageError):
-    """This broker cannot do what was asked."""
+    """This broker does not support the operation."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(what, why)
@@ -320,7 +320,7 @@ class ManagementError(TransportError):
 
 
 class TopologyError(BrokerClientError):
-    """An exchange, queue or binding is not as declared, or cannot be made so."""
+    """An exchange, queue or binding differs from its declaration, or cannot be declared."""
 
     retryable = True
 
@@ -333,7 +333,7 @@ class TopologyError(BrokerClientError):
 
 
 class TopologyMismatchError(TopologyError):
-    """An exchange or queue is there already, and is not as declared here."""
+    """An exchange or queue exists with other settings than the declared ones."""
 
     def __init__(
         self, vhost: str, entity: str, reason: str, argument: str, wanted: str, current: str
@@ -345,8 +345,8 @@ class TopologyMismatchError(TopologyError):
     def __str__(self) -> str:
         return (
             f"vhost {self.vhost!r}: {self.entity} has {self.argument} {self.current} on the "
-            f"broker, and {self.wanted} in the configuration: change the one or delete the other "
-            f"({self.reason})"
+            f"broker but {self.wanted} in the configuration: change the configuration, or delete "
+            f"it on the broker ({self.reason})"
         )
 
 
@@ -397,7 +397,7 @@ class PublishError(BrokerClientError):
 
 
 class MessageReturnedError(PublishError):
-    """The broker could not route a mandatory message and handed it back (AMQP 0-9-1 §3.1.3.1)."""
+    """The broker could not route a mandatory message and returned it (AMQP 0-9-1 §3.1.3.1)."""
 
     def __init__(
         self,
@@ -420,7 +420,7 @@ class MessageReturnedError(PublishError):
 
 
 class PublishNackedError(PublishError):
-    """The broker answered basic.nack: it did not take the message."""
+    """The broker answered with basic.nack: it did not accept the message."""
 
     retryable = True
 
@@ -436,7 +436,7 @@ class PublishNackedError(PublishError):
 
 
 class PublishRefusedError(PublishError):
-    """The broker closed the channel over this message: its exchange is missing, or worse."""
+    """The broker closed the channel because of this message, e.g. its exchange is missing."""
 
     def __init__(self, publication: str, message_id: str, reply_code: int, reply_text: str) -> None:
         super().__init__(publication, message_id, reply_code, reply_text)
@@ -447,13 +447,13 @@ class PublishRefusedError(PublishError):
 
 
 class MessageTooLargeError(PublishRefusedError):
-    """The body is larger than the broker takes. The limit is known, so nothing was sent; or it was
-    learned from this very message, over which the broker closed the channel."""
+    """The body is larger than the broker accepts. Nothing was sent, unless the limit was not known
+    before: then the broker closed the channel because of this message."""
 
     def __init__(
         self, publication: str, message_id: str, size_bytes: int, limit_bytes: int, source: str
     ) -> None:
-        text = f"{size_bytes} bytes, and {limit_bytes} are the most: {source}"
+        text = f"{size_bytes} bytes, at most {limit_bytes} are allowed: {source}"
         super().__init__(publication, message_id, 406, text)  # as RabbitMQ answers
         self.args = (publication, message_id, size_bytes, limit_bytes, source)
         self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
@@ -461,7 +461,7 @@ class MessageTooLargeError(PublishRefusedError):
         """Who sets the limit."""
 
     def __str__(self) -> str:
-        return f"{self._what()} is larger than the broker takes: {self.reply_text}"
+        return f"{self._what()} is larger than the broker accepts: {self.reply_text}"
 
 
 class PublishTimeoutError(PublishError, TimeoutError):
@@ -517,14 +517,14 @@ class PublishQueueFullError(PublishError):
         self.queued, self.limit = queued, limit
 
     def __str__(self) -> str:
-        return f"{self._what()} was refused: {self.queued} messages wait already ({self.limit})"
+        return f"{self._what()} was refused: {self.queued} messages are waiting ({self.limit})"
 
 
 # --------------------------------------------------------------------------- requests
 
 
 class RequestError(BrokerClientError):
-    """A request got no answer. It may have been carried out all the same."""
+    """A request got no answer. It may have been carried out nevertheless."""
 
 
 class RequestTimeoutError(RequestError, TimeoutError):
@@ -541,7 +541,7 @@ class RequestTimeoutError(RequestError, TimeoutError):
 
 
 class RequestLostError(RequestError):
-    """The reply queue went, with its connection or by itself, before the answer came."""
+    """The reply queue was lost, alone or with its connection, before the answer came."""
 
     retryable = True
 
@@ -550,14 +550,14 @@ class RequestLostError(RequestError):
         self.queue, self.reason = queue, reason
 
     def __str__(self) -> str:
-        return f"the answer is lost with reply queue {self.queue!r}: {self.reason}"
+        return f"the answer was lost with reply queue {self.queue!r}: {self.reason}"
 
 
 # --------------------------------------------------------------------------- deliveries
 
 
 class DeliveryError(BrokerClientError):
-    """A delivery could not be handled or settled as asked."""
+    """A delivery could not be handled or settled as requested."""
 
 
 class AlreadySettledError(DeliveryError):
@@ -575,7 +575,7 @@ class AlreadySettledError(DeliveryError):
 
 
 class StaleDeliveryError(DeliveryError):
-    """The delivery is no longer this consumer's to settle."""
+    """The delivery no longer belongs to this consumer, which cannot settle it."""
 
     def __init__(self, delivery_tag: int, consumer_tag: str) -> None:
         super().__init__(delivery_tag, consumer_tag)
@@ -616,12 +616,12 @@ class ConsumerCancelledError(DeliveryError):
 
 
 class ConsumerLostError(ConsumerCancelledError):
-    """The broker has no consumer any more where we had one, and did not say so."""
+    """The broker no longer has our consumer, and did not cancel it."""
 
     def __str__(self) -> str:
         return (
-            f"subscription {self.subscription!r}: the broker knows of no consumer on queue "
-            f"{self.queue!r} any more, and did not say that ours had ended"
+            f"subscription {self.subscription!r}: the broker no longer has a consumer on queue "
+            f"{self.queue!r}, and sent no cancellation"
         )
 
 
@@ -640,7 +640,7 @@ class HandlerError(DeliveryError):
 
 
 class RecoveryFailedError(DeliveryError):
-    """A recovery strategy could not be carried out; the next one was tried."""
+    """A recovery strategy failed; the next one was tried."""
 
     def __init__(self, strategy: str, message_id: str | None, reason: str) -> None:
         super().__init__(strategy, message_id, reason)
@@ -651,7 +651,7 @@ class RecoveryFailedError(DeliveryError):
 
 
 class RedeliveriesExceededError(DeliveryError):
-    """A message came again more often than its subscription allows."""
+    """A message was redelivered more often than its subscription allows."""
 
     def __init__(self, message_id: str | None, redeliveries: int, limit: int) -> None:
         super().__init__(message_id, redeliveries, limit)
@@ -660,7 +660,7 @@ class RedeliveriesExceededError(DeliveryError):
     def __str__(self) -> str:
         return (
             f"message {self.message_id} was redelivered {self.redeliveries} times; "
-            f"{self.limit} are allowed"
+            f"at most {self.limit} are allowed"
         )
 
 
@@ -685,7 +685,7 @@ class ProtocolError(BrokerClientError):
 
 
 class MalformedFrameError(ProtocolError):
-    """The peer sent bytes that are no AMQP 0-9-1 frame."""
+    """The peer sent bytes that are not a valid AMQP 0-9-1 frame."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -696,7 +696,7 @@ class MalformedFrameError(ProtocolError):
 
 
 class ReplyError(ProtocolError):
-    """An AMQP reply code, as the broker core answers a command that it refuses.
+    """A refusal by the broker core, with its AMQP reply code.
 
     `scope` is ``channel`` (the channel closes) or ``connection`` (the connection does).
     """
@@ -710,7 +710,7 @@ class ReplyError(ProtocolError):
 
 
 class StoreError(BrokerClientError):
-    """The store failed: what was asked of it is not safe."""
+    """The store of the built-in broker failed."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -721,7 +721,7 @@ class StoreError(BrokerClientError):
 
 
 class StoreLockedError(StoreError):
-    """Another process, or another event loop of this one, has the file."""
+    """Another process, or another event loop of this process, has the file open."""
 
     retryable = True
 
@@ -730,19 +730,19 @@ class StoreLockedError(StoreError):
         self.holder = holder
 
     def __str__(self) -> str:
-        return f"store {self.path}: in use by {self.holder}; one process at a time may have it"
+        return f"store {self.path}: in use by {self.holder}; only one process may open it"
 
 
 class StoreFullError(StoreError):
-    """The disk, or a limit on the size of the file, is full."""
+    """The disk is full, or the file has reached its size limit."""
 
 
 class StoreReadOnlyError(StoreError):
-    """The file, or its folder, may not be written."""
+    """The file or its folder is not writable."""
 
 
 class StoreCorruptError(StoreError):
-    """The file is damaged, or is no store at all."""
+    """The file is damaged, or is not a store."""
 
     def __str__(self) -> str:
         return f"store {self.path}: {self.reason}; see `broker-client store check {self.path}`"

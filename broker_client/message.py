@@ -1,4 +1,4 @@
-"""What travels: a message's properties, one to be sent, one handed back, one delivered."""
+"""Messages: their properties, and messages as they are published, returned and delivered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Properties(NamedTuple):
     correlation_id: str | None = None
     reply_to: str | None = None
     expiration: str | None = None
-    """Milliseconds, as decimal digits: the wire's own form."""
+    """Milliseconds as decimal digits, as on the wire."""
     message_id: str | None = None
     timestamp: datetime | None = None
     type: str | None = None
@@ -78,7 +78,7 @@ class Returned(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One handing-out of a message to a consumer, as a transport reports it."""
+    """One delivery of a message to a consumer, as a transport reports it."""
 
     consumer_tag: str
     delivery_tag: int
@@ -90,16 +90,15 @@ class Delivery(NamedTuple):
     attempts: int | None = None
     """Deliveries so far, this one included; None where the broker does not count."""
     fault: str = ""
-    """Why its properties cannot be read, as another client wrote them. Its body is whole."""
+    """Why the properties that another client wrote cannot be decoded. The body is complete."""
 
 
 class Message:
     """A delivered message as handlers see it.
 
-    `exchange` and `routing_key` are those it was first published with, also after it was
-    republished or forwarded (rascal's ``restoreRoutingHeaders``). `queue` is the queue's name on
-    the broker, with its namespace. `headers` is this handler's own copy: changing it changes
-    nothing else.
+    `exchange` and `routing_key` are the original ones, even after the message was republished or
+    forwarded (rascal's ``restoreRoutingHeaders``). `queue` is the queue's name on the broker,
+    including its namespace. `headers` is a copy that the handler may change.
     """
 
     __slots__ = (
@@ -126,18 +125,18 @@ class Message:
     ) -> None:
         """
         Args:
-            delivery: the message as it came.
-            queue: name on the broker of the queue it came from.
-            vhost: of that queue.
-            touch: extends the time of the delivery with a given tag.
-            notes: what `headers` shall say under ``rascal``, besides the redeliveries.
+            delivery: the message as received.
+            queue: the queue's name on the broker.
+            vhost: the queue's vhost.
+            touch: extends the time-out of the delivery with the given tag.
+            notes: entries that `headers` shows under ``rascal``, besides the redeliveries.
         """
         self.delivery = delivery
         self._notes = notes
         self.redeliveries: int | None = None
-        """How often it came again, as the subscription's counter has it; None uncounted."""
+        """Redeliveries according to the subscription's counter; None without a counter."""
         self.returns = 0
-        """Times its subscription has returned it to the queue, as far as it remembers."""
+        """How often its subscription has returned it to the queue, as far as it remembers."""
         self.queue = queue
         self.vhost = vhost
         self.exchange = delivery.exchange
@@ -154,7 +153,7 @@ class Message:
         return f"<Message {self.message_id} from {self.queue!r}, attempt {self.attempts or '?'}>"
 
     def with_properties(self, properties: Properties) -> Message:
-        """The same message with other properties; itself when they are no others."""
+        """Return a copy with other properties, or the message itself if they are equal."""
         if properties == self.delivery.properties:
             return self
         return Message(
@@ -167,19 +166,19 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The body as it came."""
+        """The body as received."""
         return self.delivery.body
 
     @property
     def properties(self) -> Properties:
-        """The properties as they came."""
+        """The properties as received."""
         return self.delivery.properties
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers, to read and to scribble on.
+        """The headers: a copy, which may be changed.
 
-        Under ``rascal`` a subscription adds what rascal adds: `originalQueue`,
+        Under ``rascal`` a subscription adds the entries that rascal adds: `originalQueue`,
         `originalVhost` and `redeliveries`.
         """
         if self._headers is None:
@@ -194,7 +193,7 @@ class Message:
 
     @property
     def message_id(self) -> str | None:
-        """The publisher's id."""
+        """The id that the publisher gave it."""
         return self.delivery.properties.message_id
 
     @property
@@ -204,12 +203,12 @@ class Message:
 
     @property
     def redelivered(self) -> bool:
-        """True when it was handed out before."""
+        """True if it was delivered before."""
         return self.delivery.redelivered
 
     @property
     def attempts(self) -> int | None:
-        """Deliveries of this copy so far, this one included; None where the broker cannot say."""
+        """Deliveries of this copy so far, including this one; None if the broker does not tell."""
         if self.delivery.attempts is not None:
             return self.delivery.attempts
         count = (self.delivery.properties.headers or {}).get("x-delivery-count")
@@ -234,12 +233,12 @@ class Message:
 
     @property
     def republished(self) -> int:
-        """Times the `republish` strategy has sent it round to this queue."""
+        """How often the `republish` strategy has sent it back to this queue."""
         return self._recovery("republished")
 
     @property
     def forwarded(self) -> int:
-        """Times the `forward` strategy has sent it on from this queue."""
+        """How often the `forward` strategy has forwarded it from this queue."""
         return self._recovery("forwarded")
 
     def _recovery(self, counter: str) -> int:
@@ -249,10 +248,10 @@ class Message:
         return node if isinstance(node, int) else 0
 
     def touch(self) -> float:
-        """Ask for more time to handle it; returns the seconds left. Works in a thread as well.
+        """Extend the message time-out; returns the seconds left. May be called in a thread.
 
         Raises:
-            UnsupportedError: this broker has no message time-out that could be extended.
-            StaleDeliveryError: it has timed out, or was settled.
+            UnsupportedError: the broker has no message time-out that can be extended.
+            StaleDeliveryError: the delivery has timed out or was settled.
         """
         return self._touch(self.delivery.delivery_tag)

@@ -521,8 +521,8 @@ async def test_body_above_the_limit_is_refused_by_the_broker_alone_and_then_by_u
         error = caught.value
         assert (error.size_bytes, error.limit_bytes) == (100_001, 100_000)
         assert str(error) == (
-            "publication '/q': message m50 is larger than the broker takes: 100001 bytes, and "
-            "100000 are the most: the broker's own max_message_size"
+            "publication '/q': message m50 is larger than the broker accepts: 100001 bytes, "
+            "at most 100000 are allowed: the broker's own max_message_size"
         )
         outcomes = [await publication for publication in publications.values()]
         queue = broker.stats().vhosts["/"].publish_queue

@@ -42,7 +42,7 @@ async def test_consumer_that_is_gone_without_a_word_is_made_anew(
     assert harness.events() == ["cancelled"]
     [error] = harness.heard[0][1]
     assert isinstance(error, ConsumerLostError)
-    assert "knows of no consumer on queue 'fulfil'" in str(error)
+    assert "no longer has a consumer on queue 'fulfil'" in str(error)
     assert harness.channel is not channel
     assert harness.subscription.is_subscribed
     harness.channel.deliver(b"after")

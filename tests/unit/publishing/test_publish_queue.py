@@ -487,7 +487,7 @@ async def test_abort_of_one_that_was_sent_on_a_lost_link_is_refused(desk: Desk) 
 async def test_full_queue_that_rejects_says_so(desk: Desk) -> None:
     desk = Desk(max_queued=2, policy="reject")
     await desk.publish(2)
-    with pytest.raises(PublishQueueFullError, match="2 messages wait already"):
+    with pytest.raises(PublishQueueFullError, match="2 messages are waiting"):
         await desk.publish(1)
     desk.channel.confirm(1)
     await desk.publish(1)

@@ -51,6 +51,6 @@ def test_error_travels_with_its_fields() -> None:
     error = pickle.loads(pickle.dumps(MessageTooLargeError("orders", "m1", 9, 8, "the broker")))
     assert (error.reply_code, error.size_bytes, error.limit_bytes) == (406, 9, 8)
     assert str(error) == (
-        "publication 'orders': message m1 is larger than the broker takes: 9 bytes, and 8 are the "
-        "most: the broker"
+        "publication 'orders': message m1 is larger than the broker accepts: 9 bytes, at most 8 "
+        "are allowed: the broker"
     )
