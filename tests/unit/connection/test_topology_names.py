@@ -92,7 +92,7 @@ async def test_mismatch_names_queue_argument_wanted_and_current() -> None:
     error = caught.value
     assert (error.entity, error.argument) == ("queue 'blue:work'", "x-max-length")
     assert (error.wanted, error.current) == ("'2'", "'1'")
-    assert "x-max-length '1' on the broker, and '2' in the configuration" in str(error)
+    assert "x-max-length '1' on the broker but '2' in the configuration" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
