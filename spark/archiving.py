@@ -108,7 +108,7 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
 
-    from broker_client.spark.events import ARCHIVE_SCHEMA
+    from broker_client.spark.event_log import ARCHIVE_SCHEMA
 
     if "://" not in path and not Path(path).is_dir():
         raise FileNotFoundError(f"there is no archive at {path}")

@@ -27,7 +27,7 @@ from spark.tables import show, show_counts, write
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from broker_client.spark import PublishReport
+    from broker_client.spark import FrameReport
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "examples" / "data" / "flights-2013-01.csv.gz"
@@ -115,9 +115,7 @@ class Handled:
         return True
 
 
-def publish(
-    late: DataFrame, config: BrokerConfig, log: Path | None
-) -> tuple[PublishReport, Handled]:
+def publish(late: DataFrame, config: BrokerConfig, log: Path | None) -> tuple[FrameReport, Handled]:
     """Publish from the driver and see the messages handled, in the same process.
 
     Args:
@@ -143,7 +141,7 @@ def demo_config(url: str, log: Path) -> BrokerConfig:
 
 
 def problems(
-    report: PublishReport,
+    report: FrameReport,
     handled: Handled,
     late: Mapping[str, Any],
     summary: Mapping[str, int],
@@ -173,7 +171,7 @@ def problems(
 
 def run(spark: SparkSession, options: argparse.Namespace, console: Console) -> int:
     """The whole pipeline; returns 1 when it does not add up."""
-    from broker_client.spark.events import read_events, whole
+    from broker_client.spark.event_log import read_events, whole
     from spark import drawing, jobs, plots
 
     out = Path(options.out)

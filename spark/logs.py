@@ -15,7 +15,13 @@ def load(spark: SparkSession, path: str, console: Console) -> DataFrame:
     """The whole events under `path`, each once; what is no event is counted and told."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
 
-    from broker_client.spark.events import CORRUPT, corrupt_lines, deduplicated, read_events, whole
+    from broker_client.spark.event_log import (
+        CORRUPT,
+        corrupt_lines,
+        deduplicated,
+        read_events,
+        whole,
+    )
 
     events = read_events(spark, path)
     if _is_compacted(path):
@@ -29,7 +35,7 @@ def load(spark: SparkSession, path: str, console: Console) -> DataFrame:
 
 def compact_to(spark: SparkSession, events: str | Path, out: str | Path) -> None:
     """Add to the Parquet folder `out` what the log `events` has and it has not."""
-    from broker_client.spark.events import read_events
+    from broker_client.spark.event_log import read_events
     from spark import jobs
 
     own = spark.newSession()  # with settings of its own

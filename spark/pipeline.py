@@ -96,7 +96,7 @@ def _run(spark: SparkSession, options: argparse.Namespace, console: Console) -> 
     if options.job == "archive":
         return archiving.run(spark, options, console)
     if options.job == "compact":
-        from broker_client.spark.events import corrupt_lines, read_events, whole
+        from broker_client.spark.event_log import corrupt_lines, read_events, whole
 
         compact_to(spark, options.events, out)
         compacted = whole(read_events(spark, out, format="parquet"))

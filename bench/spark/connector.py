@@ -283,8 +283,8 @@ class Bench:
     def _spooling(self) -> float:
         """Seconds to make two segments of 5,000 rows and sync them."""
         from broker_client.message import Properties
-        from broker_client.spark.rows import arrived, to_batch
-        from broker_client.spark.spool import Spool
+        from broker_client.spark.reading.rows import arrived, to_batch
+        from broker_client.spark.reading.spool import Spool
 
         properties = Properties(message_id="m", delivery_mode=2)
         one = Delivery("c", 1, False, "", self.queue, BODY.encode(), properties)

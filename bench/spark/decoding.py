@@ -16,9 +16,9 @@ from pyspark.sql.types import Row, StructType
 
 from broker_client.message import Outgoing, Properties
 from broker_client.spark.endpoints import Target
-from broker_client.spark.ids import ContentIds
 from broker_client.spark.options import SinkOptions
-from broker_client.spark.sink_rows import MessageMaker
+from broker_client.spark.writing.message_ids import ContentIds
+from broker_client.spark.writing.messages import MessageMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

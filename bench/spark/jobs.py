@@ -17,7 +17,7 @@ from bench.spark.ratios import Ratio, in_turns, middle
 from broker_client import AckOrNack, Broker, Message
 from broker_client.events.delivery_event import DeliveryEvent
 from broker_client.events.log import EventLog
-from broker_client.spark.events import read_events, whole
+from broker_client.spark.event_log import read_events, whole
 from spark import jobs
 from spark.examples import simulated_log
 from spark.logs import compact_to

@@ -1,7 +1,7 @@
 """What can happen to a message, as one line of the delivery-event log.
 
 The built-in broker notes these inside its pure core, the client from what it sees of a remote
-broker; `eventlog` writes them and `broker_client.spark.events` reads them. docs/event-log.md
+broker; `eventlog` writes them and `broker_client.spark.event_log` reads them. docs/event-log.md
 says what each event means and which fields it carries.
 
 A line is made where the event happens: one f-string, of which most is the same for many events or

@@ -2,6 +2,10 @@
 
 Needs the extra ``broker-client[spark]``; importing this module does not need it, nor does it
 import pyspark. See docs/spark.md.
+
+`datasource` is where Spark begins: it makes the readers in `reading/` and the writers in
+`writing/`, whose docstrings list what runs in order. `options` and `endpoints` say from and to
+where.
 """
 
 from __future__ import annotations
@@ -21,22 +25,22 @@ from broker_client.spark.errors import (
     SpoolLockedError,
     SpoolSegmentMissingError,
 )
-from broker_client.spark.report import PublishReport
+from broker_client.spark.writing.frame_report import FrameReport
 
 if TYPE_CHECKING:
     import os
 
     from pyspark.sql import SparkSession
 
-    from broker_client.spark.driver import DriverPublisher
+    from broker_client.spark.writing.driver_publisher import DriverPublisher
 
 __all__ = [
     "DriverMisuseError",
     "DriverPublisher",
     "FramePublishError",
+    "FrameReport",
     "MissingExtraError",
     "OptionError",
-    "PublishReport",
     "SinkError",
     "SourceError",
     "SparkConnectorError",
@@ -73,7 +77,7 @@ def release(spool: str | os.PathLike[str]) -> int:
         SpoolLockedError: a query uses the spool.
     """
     _need("pyarrow")
-    from broker_client.spark.spool import Spool
+    from broker_client.spark.reading.spool import Spool
 
     opened = Spool(spool, max_bytes=2**62, owner="release")
     opened.open()
@@ -107,7 +111,7 @@ def _need(*packages: str) -> None:
 def __getattr__(name: str) -> Any:
     """`DriverPublisher`, imported when it is used."""
     if name == "DriverPublisher":
-        from broker_client.spark.driver import DriverPublisher
+        from broker_client.spark.writing.driver_publisher import DriverPublisher
 
         return DriverPublisher
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

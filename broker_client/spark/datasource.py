@@ -14,10 +14,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from broker_client.spark.options import SinkOptions, SourceOptions, parse
-from broker_client.spark.rows import DDL, STREAM_DDL
-from broker_client.spark.sink import BrokerBatchWriter, BrokerStreamWriter
-from broker_client.spark.source import QueueReader, QueueStreamReader
-from broker_client.spark.stream_queue import StreamQueueReader, StreamQueueStreamReader
+from broker_client.spark.reading.queue_source import QueueReader, QueueStreamReader
+from broker_client.spark.reading.rows import DDL, STREAM_DDL
+from broker_client.spark.reading.stream_source import StreamQueueReader, StreamQueueStreamReader
+from broker_client.spark.writing.sink import BrokerBatchWriter, BrokerStreamWriter
 
 
 class BrokerDataSource(DataSource):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker_client.errors import BrokerClientError, UsageError, nearest
-from broker_client.spark.report import PublishReport
+from broker_client.spark.writing.frame_report import FrameReport
 
 
 class SparkConnectorError(BrokerClientError):
@@ -65,7 +65,7 @@ class DriverMisuseError(SparkConnectorError, UsageError, RuntimeError):
 class FramePublishError(SparkConnectorError):
     """Not every row of a DataFrame was published and confirmed. `report` has the counts."""
 
-    def __init__(self, report: PublishReport) -> None:
+    def __init__(self, report: FrameReport) -> None:
         super().__init__(report)
         self.report = report
 

@@ -50,7 +50,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancel what still runs and end the thread. Harmless twice."""
+        """Cancel what still runs and end the thread. May be called more than once."""
         if not self.is_running:
             return
         self.loop.call_soon_threadsafe(self.loop.stop)

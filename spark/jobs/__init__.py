@@ -1,7 +1,7 @@
 """Jobs: pure functions from DataFrame to DataFrame, of Spark's own functions only.
 
 So the same code serves batch and stream, and executors need nothing but Spark. A job expects whole
-events, each once: `whole` and `deduplicated` of `broker_client.spark.events` see to that.
+events, each once: `whole` and `deduplicated` of `broker_client.spark.event_log` see to that.
 """
 
 from spark.jobs.archive import archive

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
 
 from broker_client.message import RASCAL
-from broker_client.spark.events import ARCHIVE_SCHEMA
+from broker_client.spark.event_log import ARCHIVE_SCHEMA
 
 _DEATHS = (
     "array<struct<queue string, reason string, exchange string, `routing-keys` array<string>, "

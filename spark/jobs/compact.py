@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
 
-from broker_client.spark.events import deduplicated, whole
+from broker_client.spark.event_log import deduplicated, whole
 
 
 def compact(events: DataFrame, *, watermark: str = "1 hour") -> DataFrame:

@@ -20,10 +20,10 @@ from pyspark.sql.types import StructType
 from broker_client.spark.datasource import BrokerDataSource
 from broker_client.spark.endpoints import connectors, queue_of
 from broker_client.spark.options import SinkOptions, SourceOptions, parse
-from broker_client.spark.receiver import QueueReceiver
-from broker_client.spark.sink import BrokerBatchWriter, BrokerStreamWriter, TaskReport
-from broker_client.spark.source import QueueStreamReader
-from broker_client.spark.spool import Spool
+from broker_client.spark.reading.queue_receiver import QueueReceiver
+from broker_client.spark.reading.queue_source import QueueStreamReader
+from broker_client.spark.reading.spool import Spool
+from broker_client.spark.writing.sink import BrokerBatchWriter, BrokerStreamWriter, TaskReport
 from broker_client.transport.base import Channel
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
-from broker_client.spark.confirmed import Job, PublishingLink, Terms
 from broker_client.spark.loop_thread import LoopThread
+from broker_client.spark.writing.publish_job import PublishingLink, PublishJob, PublishLimits
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.rabbitmq import RabbitMQ
 
-_TERMS = Terms(window=1000, confirm_timeout=10.0, retries=0, connect_timeout=10.0)
+_LIMITS = PublishLimits(window=1000, confirm_timeout=10.0, retries=0, connect_timeout=10.0)
 
 
 def until(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
@@ -67,7 +67,7 @@ class Queues:
         ]
 
         async def publish() -> None:
-            job = Job(self._publishing, _TERMS)
+            job = PublishJob(self._publishing, _LIMITS)
             await job.send(messages)
             await job.finish()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker_client.spark.rows import DDL
+from broker_client.spark.reading.rows import DDL
 from tests.spark.queues import Queues
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from broker_client import Broker
 from broker_client.errors import BrokerClosedError, UnknownNameError
-from broker_client.spark import DriverPublisher, PublishReport
+from broker_client.spark import DriverPublisher, FrameReport
 from broker_client.spark.errors import DriverMisuseError, FramePublishError, OptionError
 from tests.spark.queues import Queues, numbered, until
 from tests.spark.streams import WAIT, Stream
@@ -119,7 +119,7 @@ def test_named_write_gives_the_same_ids_again(
 
 
 def test_progress_is_told(spark: SparkSession, publisher: DriverPublisher) -> None:
-    told: list[PublishReport] = []
+    told: list[FrameReport] = []
     frame = spark.range(10).selectExpr("'x' body")
     report = publisher.publish_frame(frame, "to_queue", progress=told.append)
     assert told[-1] == report

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker_client import Broker
 from broker_client.spark import DriverPublisher
-from broker_client.spark.events import read_events
+from broker_client.spark.event_log import read_events
 from spark.jobs.audit import audit
 from tests.spark.queues import Queues, numbered
 from tests.spark.streams import WAIT, Stream

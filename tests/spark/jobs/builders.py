@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from broker_client.spark.events import read_events, whole
+from broker_client.spark.event_log import read_events, whole
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 """Second 0 of the golden data."""

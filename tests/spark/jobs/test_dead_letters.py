@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from broker_client.message import Delivery, Properties
-from broker_client.spark.events import ARCHIVE_SCHEMA
-from broker_client.spark.rows import Row, to_batch
+from broker_client.spark.event_log import ARCHIVE_SCHEMA
+from broker_client.spark.reading.rows import Row, to_batch
 from spark import jobs
 from tests.spark.jobs.builders import T0, Line, Lines, frame, micros, rows
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from broker_client.spark.events import (
+from broker_client.spark.event_log import (
     ARROW_SCHEMA,
     EVENT_SCHEMA,
     corrupt_lines,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from broker_client.spark import PublishReport
-from broker_client.spark.events import read_events
+from broker_client.spark import FrameReport
+from broker_client.spark.event_log import read_events
 from spark import drawing, flights, pipeline, plots
 from tests.spark.jobs.builders import Lines, write_log
 from tests.spark.pipeline.command import parquet, run
@@ -184,7 +184,7 @@ def flights_add_up(
     return printed
 
 
-GOOD = PublishReport(published=2, confirmed=2)
+GOOD = FrameReport(published=2, confirmed=2)
 SUMMARY = {
     "published": 2,
     "confirmed": 2,
@@ -198,7 +198,7 @@ LATE = {"late-1": {"origin": "EWR"}, "late-2": {"origin": "LGA"}}
 
 
 def wrong(
-    report: PublishReport = GOOD,
+    report: FrameReport = GOOD,
     summary: dict[str, int] | None = None,
     airports: dict[str, int] | None = None,
     change: Callable[[flights.Handled], None] = lambda handled: None,

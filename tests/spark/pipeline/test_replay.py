@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from broker_client import AckOrNack, Broker, Message
 from broker_client.spark import DriverPublisher
-from broker_client.spark.events import read_events, whole
+from broker_client.spark.event_log import read_events, whole
 from spark import jobs
 from spark.archiving import cause, read_archive
 from spark.replaying import living_headers

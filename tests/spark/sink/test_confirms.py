@@ -7,9 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from broker_client.message import PERSISTENT, Outgoing, Properties
-from broker_client.spark.confirmed import Counts, Job, PublishingLink, Terms
 from broker_client.spark.errors import SinkError
 from broker_client.spark.loop_thread import LoopThread
+from broker_client.spark.writing.publish_job import (
+    PublishCounts,
+    PublishingLink,
+    PublishJob,
+    PublishLimits,
+)
 from tests.spark.queues import Queues, numbered, until
 from tests.support.proxy import Proxy
 
@@ -49,11 +54,11 @@ def publish(
     confirm_timeout: float = 10.0,
     drop_returned: bool = False,
     dead_queue: str | None = None,
-) -> Counts:
-    terms = Terms(WINDOW, confirm_timeout, retries, 10.0, drop_returned, dead_queue)
+) -> PublishCounts:
+    terms = PublishLimits(WINDOW, confirm_timeout, retries, 10.0, drop_returned, dead_queue)
 
-    async def run() -> Counts:
-        job = Job(link, terms)
+    async def run() -> PublishCounts:
+        job = PublishJob(link, terms)
         try:
             await job.send(batch)
             await job.finish()
@@ -102,9 +107,9 @@ def test_06_nacked_messages_arrive_once_there_is_room(queues: Queues, thread: Lo
     assert counts.retried >= counts.nacked > 0
 
 
-async def _publishing(queues: Queues, batch: list[Outgoing]) -> Counts:
+async def _publishing(queues: Queues, batch: list[Outgoing]) -> PublishCounts:
     link = PublishingLink([queues.connector()])
-    job = Job(link, Terms(WINDOW, 10.0, 50, 10.0))
+    job = PublishJob(link, PublishLimits(WINDOW, 10.0, 50, 10.0))
     await job.send(batch)
     await job.finish()
     await link.close()
@@ -145,8 +150,8 @@ def test_06_silent_broker_is_left_after_the_confirm_timeout_and_ids_stay(
     ids = numbered(40)
     link = PublishingLink([queues.connector(proxy.port)])
 
-    async def run() -> Counts:
-        job = Job(link, Terms(WINDOW, 1.0, 8, 10.0))
+    async def run() -> PublishCounts:
+        job = PublishJob(link, PublishLimits(WINDOW, 1.0, 8, 10.0))
         await job.send(messages(["first"]))
         await job.finish()
         proxy.stall()
@@ -182,8 +187,8 @@ def test_06_connection_cut_within_a_window_resends_what_is_unconfirmed_with_its_
     ids = numbered(2000)
     link = PublishingLink([queues.connector(proxy.port)])
 
-    async def run() -> Counts:
-        job = Job(link, Terms(WINDOW, 10.0, 3, 10.0))
+    async def run() -> PublishCounts:
+        job = PublishJob(link, PublishLimits(WINDOW, 10.0, 3, 10.0))
         for start in range(0, len(ids), 500):
             await job.send(messages(ids[start : start + 500]))
             proxy.cut()

@@ -117,7 +117,7 @@ def test_12_repeated_save_differs_unless_it_is_named(spark: SparkSession, queues
 
 def test_12_position_ids_warn_and_are_refused_with_speculation(spark: SparkSession) -> None:
     from broker_client.spark.options import SinkOptions
-    from broker_client.spark.sink import BrokerBatchWriter, PositionalIdsWarning
+    from broker_client.spark.writing.sink import BrokerBatchWriter, PositionalIdsWarning
 
     schema = spark.range(1).selectExpr("'x' body").schema
     options = SinkOptions(url="amqp://host", ids="position")

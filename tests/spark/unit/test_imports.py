@@ -30,7 +30,17 @@ def test_import_loads_neither_pyspark_nor_pyarrow(module: str) -> None:
     assert python(code) == "[]"
 
 
-@pytest.mark.parametrize("module", ["spool", "ids", "receiver", "confirmed", "sink_rows", "driver"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "reading.spool",
+        "reading.queue_receiver",
+        "writing.message_ids",
+        "writing.messages",
+        "writing.publish_job",
+        "writing.driver_publisher",
+    ],
+)
 def test_module_works_without_pyspark(module: str) -> None:
     code = f"import sys; sys.modules['pyspark'] = None; import broker_client.spark.{module}"
     assert python(code) == ""

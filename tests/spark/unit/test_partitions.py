@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker_client.spark.source import SegmentsPartition, _partitions
-from broker_client.spark.spool import Segment
+from broker_client.spark.reading.queue_source import SegmentsPartition, _partitions
+from broker_client.spark.reading.spool import Segment
 
 
 def tasks(*rows: int) -> list[list[int]]:

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 
 from broker_client.message import Delivery, Properties
-from broker_client.spark.rows import DDL, SCHEMA, Row, to_batch
+from broker_client.spark.reading.rows import DDL, SCHEMA, Row, to_batch
 
 
 def a_delivery(properties: Properties | None = None, *, redelivered: bool = False) -> Delivery:

@@ -17,7 +17,7 @@ from broker_client.spark.errors import (
     SpoolLockedError,
     SpoolSegmentMissingError,
 )
-from broker_client.spark.spool import Spool, read_segment
+from broker_client.spark.reading.spool import Spool, read_segment
 
 MIB = 2**20
 
@@ -117,7 +117,7 @@ def test_second_process_is_refused_and_told_who_holds_the_spool(tmp_path: Path) 
     spool = Spool(tmp_path, max_bytes=MIB, owner="stream from orders")
     spool.open()
     code = (
-        "import sys; from broker_client.spark.spool import Spool\n"
+        "import sys; from broker_client.spark.reading.spool import Spool\n"
         "from broker_client.spark.errors import SpoolLockedError\n"
         "try: Spool(sys.argv[1], max_bytes=1).open()\n"
         "except SpoolLockedError as error: print(error)"
@@ -136,9 +136,9 @@ def test_second_process_is_refused_and_told_who_holds_the_spool(tmp_path: Path) 
 
 def test_offset_of_another_spool_is_refused(tmp_path: Path) -> None:
     here, there = filled(tmp_path / "here", 1), filled(tmp_path / "there", 1)
-    here.check_epoch(here.offset(1))
+    here.check_epoch(here.epoch)
     with pytest.raises(SpoolEpochError, match="deleted or swapped"):
-        here.check_epoch(there.offset(1))
+        here.check_epoch(there.epoch)
 
 
 @pytest.mark.parametrize(

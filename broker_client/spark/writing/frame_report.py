@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class PublishReport:
+class FrameReport:
     """What became of the rows of a DataFrame."""
 
     published: int = 0

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_client.spark.ids import ContentIds, PositionIds, streaming_scope
+from broker_client.spark.writing.message_ids import ContentIds, PositionIds, streaming_scope
 
 Message = tuple[str, str, dict[str, str] | None, bytes]
 messages = st.lists(

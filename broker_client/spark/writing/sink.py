@@ -25,13 +25,24 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broker_client.spark.confirmed import Counts, Job, PublishingLink, Terms, close_quietly
 from broker_client.spark.endpoints import connectors, target_of
 from broker_client.spark.errors import OptionError
-from broker_client.spark.ids import ContentIds, Ids, PositionIds, streaming_scope
 from broker_client.spark.loop_thread import LoopThread
 from broker_client.spark.options import SinkOptions
-from broker_client.spark.sink_rows import MessageMaker, check_columns
+from broker_client.spark.writing.message_ids import (
+    ContentIds,
+    MessageIds,
+    PositionIds,
+    streaming_scope,
+)
+from broker_client.spark.writing.messages import MessageMaker, check_columns
+from broker_client.spark.writing.publish_job import (
+    PublishCounts,
+    PublishingLink,
+    PublishJob,
+    PublishLimits,
+    close_quietly,
+)
 
 log = logging.getLogger("broker_client.spark.sink")
 
@@ -52,7 +63,7 @@ class TaskReport(WriterCommitMessage):
 
     scope: str
     partition: int
-    counts: Counts
+    counts: PublishCounts
 
 
 class _Writer:
@@ -74,8 +85,8 @@ class _Writer:
         maker = MessageMaker(options, target_of(options), self._ids(scope, partition))
         thread, link = _cached(options)
 
-        async def begin() -> Job:
-            return Job(link, terms(options))
+        async def begin() -> PublishJob:
+            return PublishJob(link, limits_of(options))
 
         job = thread.call(begin())
         for batch in batches:
@@ -84,7 +95,7 @@ class _Writer:
         thread.call(job.finish())
         return TaskReport(scope, partition, job.counts)
 
-    def _ids(self, scope: str, partition: int) -> Ids:
+    def _ids(self, scope: str, partition: int) -> MessageIds:
         if self._options.ids == "position":
             return PositionIds(scope, partition)
         return ContentIds(scope, partition, self._options.publication or "")
@@ -95,7 +106,7 @@ class _Writer:
         if path is None or not done:
             return
         line: dict[str, object] = {"scope": done[0].scope, "batch": batch}
-        for name in asdict(Counts()):
+        for name in asdict(PublishCounts()):
             values = [getattr(each.counts, name) for each in done]
             line[name] = max(values) if name == "max_in_flight" else sum(values)
         _append_once(path, line)
@@ -172,9 +183,9 @@ class BrokerStreamWriter(_Writer, DataSourceStreamArrowWriter):
         log.error("batch %d was aborted; %d tasks had published", batchId, _published(messages))
 
 
-def terms(options: SinkOptions) -> Terms:
+def limits_of(options: SinkOptions) -> PublishLimits:
     """How tasks publish with `options`."""
-    return Terms(
+    return PublishLimits(
         window=options.window,
         confirm_timeout=options.confirm_timeout,
         retries=options.retries,

@@ -25,8 +25,8 @@ from pyspark.sql.streaming.datasource import (
 from broker_client.spark.endpoints import connectors, queue_of
 from broker_client.spark.errors import SpoolSegmentMissingError
 from broker_client.spark.options import SourceOptions
-from broker_client.spark.receiver import QueueReceiver
-from broker_client.spark.spool import Offset, Segment, Spool, read_segment
+from broker_client.spark.reading.queue_receiver import QueueReceiver
+from broker_client.spark.reading.spool import Segment, Spool, read_segment
 
 log = logging.getLogger("broker_client.spark.source")
 
@@ -128,7 +128,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SourceError: the queue cannot be consumed.
         """
         spool = self._opened()
-        spool.check_epoch(_offset(start))
+        spool.check_epoch(start["epoch"])
         seq = int(start["seq"])
         spool.continue_after(seq)
         receiver = self._consuming()
@@ -192,8 +192,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SpoolSegmentMissingError: a segment is gone.
         """
         spool = self._opened()
-        spool.check_epoch(_offset(start))
-        spool.check_epoch(_offset(end))
+        spool.check_epoch(start["epoch"])
+        spool.check_epoch(end["epoch"])
         missing_ok = not self._options.fail_on_data_loss
         segments = spool.between(int(start["seq"]), int(end["seq"]), missing_ok=missing_ok)
         return _partitions(segments, missing_ok)
@@ -206,7 +206,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """The batch up to `end` is done: its segments go. Its messages were acked long ago."""
         spool = self._opened()
-        spool.check_epoch(_offset(end))
+        spool.check_epoch(end["epoch"])
         spool.release(int(end["seq"]))
         if self._receiver is not None:
             self._receiver.room_made()
@@ -275,7 +275,3 @@ class QueueReader(DataSourceReader):
         """The rows of one task; runs on an executor."""
         assert isinstance(partition, SegmentsPartition)
         return partition.read()
-
-
-def _offset(value: dict[str, Any]) -> Offset:
-    return {"epoch": str(value["epoch"]), "seq": int(value["seq"])}

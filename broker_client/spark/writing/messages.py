@@ -12,8 +12,8 @@ import pyarrow as pa
 from broker_client.message import PERSISTENT, TRANSIENT, Outgoing, Properties
 from broker_client.spark.endpoints import Target
 from broker_client.spark.errors import OptionError
-from broker_client.spark.ids import Ids
 from broker_client.spark.options import SinkOptions
+from broker_client.spark.writing.message_ids import MessageIds
 
 _TEXT_PROPERTIES = (
     "content_type",
@@ -85,7 +85,7 @@ class MessageMaker:
         ids: names messages that bring no id.
     """
 
-    def __init__(self, options: SinkOptions, target: Target, ids: Ids) -> None:
+    def __init__(self, options: SinkOptions, target: Target, ids: MessageIds) -> None:
         self._options = options
         self._target = target
         self._ids = ids

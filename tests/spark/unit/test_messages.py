@@ -11,9 +11,9 @@ from broker_client.config.publishing import PublicationConfig, PublicationOption
 from broker_client.message import PERSISTENT, TRANSIENT
 from broker_client.spark.endpoints import Target
 from broker_client.spark.errors import OptionError
-from broker_client.spark.ids import ContentIds
 from broker_client.spark.options import SinkOptions
-from broker_client.spark.sink_rows import MessageMaker, check_columns
+from broker_client.spark.writing.message_ids import ContentIds
+from broker_client.spark.writing.messages import MessageMaker, check_columns
 
 TARGET = Target("ex", "key", None)
 

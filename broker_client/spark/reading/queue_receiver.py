@@ -23,8 +23,8 @@ from broker_client.spark.endpoints import connect_any
 from broker_client.spark.errors import SourceError, SpoolError
 from broker_client.spark.loop_thread import LoopThread
 from broker_client.spark.options import SourceOptions
-from broker_client.spark.rows import Row, arrived, to_batch
-from broker_client.spark.spool import Segment, Spool, read_segment
+from broker_client.spark.reading.rows import Row, arrived, to_batch
+from broker_client.spark.reading.spool import Segment, Spool, read_segment
 from broker_client.transport.base import Channel, Connector, ConsumerCallbacks, Link
 
 log = logging.getLogger("broker_client.spark.source")

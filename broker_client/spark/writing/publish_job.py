@@ -28,7 +28,7 @@ _IDS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PublishLimits:
     """How a job publishes.
 
     Args of time are in seconds. `dead_queue` takes what no queue took; None with `drop_returned`
@@ -44,7 +44,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Counts:
+class PublishCounts:
     """What became of the messages of a job."""
 
     published: int = 0
@@ -55,7 +55,7 @@ class Counts:
     max_in_flight: int = 0
 
 
-class _Entry:
+class _Unconfirmed:
     """A message on its way, and how often it was sent."""
 
     __slots__ = ("attempts", "message", "returned")
@@ -110,21 +110,21 @@ class PublishingLink:
         self._link = self._channel = None
 
 
-class Job:
+class PublishJob:
     """The publishes of one task. Call `send` any number of times, then `finish`."""
 
-    def __init__(self, link: PublishingLink, terms: Terms) -> None:
+    def __init__(self, link: PublishingLink, limits: PublishLimits) -> None:
         self._link = link
-        self._terms = terms
+        self._limits = limits
         self._channel: Channel | None = None
-        self._ledger: ConfirmLedger[_Entry] = ConfirmLedger()
-        self._by_id: dict[str, _Entry] = {}
-        self._again: list[_Entry] = []
+        self._ledger: ConfirmLedger[_Unconfirmed] = ConfirmLedger()
+        self._by_id: dict[str, _Unconfirmed] = {}
+        self._again: list[_Unconfirmed] = []
         self._wake = asyncio.Event()
         self._lost: TransportError | None = None
         self._fatal: SinkError | None = None
         self._pause = _FIRST_PAUSE
-        self.counts = Counts()
+        self.counts = PublishCounts()
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
         """Publish `messages`; returns when all of them are sent, not yet confirmed.
@@ -136,8 +136,8 @@ class Job:
         self.counts.published += len(messages)
         while position < len(messages):
             await self._wait_while_full()
-            room = min(self._terms.window - self._in_flight, _BATCH)
-            entries = [_Entry(message) for message in messages[position : position + room]]
+            room = min(self._limits.window - self._in_flight, _BATCH)
+            entries = [_Unconfirmed(message) for message in messages[position : position + room]]
             position += len(entries)
             await self._transmit(entries)
 
@@ -159,12 +159,12 @@ class Job:
 
     async def _wait_while_full(self) -> None:
         # Half a window at a time: one confirm must not cost one write.
-        if self._in_flight >= self._terms.window:
-            while self._in_flight > self._terms.window // 2:
+        if self._in_flight >= self._limits.window:
+            while self._in_flight > self._limits.window // 2:
                 await self._progress()
         self._check()
 
-    async def _transmit(self, entries: list[_Entry]) -> None:
+    async def _transmit(self, entries: list[_Unconfirmed]) -> None:
         """Put `entries` on the wire and into the ledger."""
         try:
             channel = await self._usable_channel()
@@ -181,7 +181,7 @@ class Job:
             self._lose(error)
 
     async def _usable_channel(self) -> Channel:
-        channel = await self._link.channel(self._terms.connect_timeout)
+        channel = await self._link.channel(self._limits.connect_timeout)
         if channel is not self._channel:
             if self._ledger:
                 self._retry_all()
@@ -201,14 +201,14 @@ class Job:
         quiet = False
         if self._lost is None and not self._wake.is_set():
             try:
-                async with asyncio.timeout(self._terms.confirm_timeout):
+                async with asyncio.timeout(self._limits.confirm_timeout):
                     await self._wake.wait()
             except TimeoutError:
                 quiet = True
         self._wake.clear()
         self._check()
         if quiet and self._ledger:
-            self._lost = TransportError(f"no confirm for {self._terms.confirm_timeout:g} s")
+            self._lost = TransportError(f"no confirm for {self._limits.confirm_timeout:g} s")
         if self._lost is not None:
             reason, self._lost = self._lost, None
             if isinstance(reason, ChannelClosedError) and reason.reply_code:
@@ -220,9 +220,9 @@ class Job:
 
     async def _send_again(self) -> None:
         entries, self._again = self._again, []
-        spent = [entry for entry in entries if entry.attempts > self._terms.retries]
+        spent = [entry for entry in entries if entry.attempts > self._limits.retries]
         if spent:
-            times = self._terms.retries + 1
+            times = self._limits.retries + 1
             raise self._failed(f"not confirmed in {times} attempts", spent)
         await asyncio.sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -256,13 +256,13 @@ class Job:
         if entry is not None:
             entry.returned = message
 
-    def _unroutable(self, entry: _Entry, returned: Returned) -> None:
+    def _unroutable(self, entry: _Unconfirmed, returned: Returned) -> None:
         self.counts.returned += 1
-        dead_queue = self._terms.dead_queue
+        dead_queue = self._limits.dead_queue
         to_dead_queue = dead_queue is not None and entry.message.routing_key == dead_queue
         if dead_queue is not None and not to_dead_queue:
-            self._again.append(_Entry(_dead(entry.message, returned, dead_queue)))
-        elif not self._terms.drop_returned or to_dead_queue:
+            self._again.append(_Unconfirmed(_dead(entry.message, returned, dead_queue)))
+        elif not self._limits.drop_returned or to_dead_queue:
             reason = (
                 f"returned by exchange {returned.exchange!r}: {returned.reply_code} "
                 f"{returned.reply_text}; no queue is bound for {returned.routing_key!r}"
@@ -279,7 +279,7 @@ class Job:
         if self._fatal is not None:
             raise self._fatal
 
-    def _failed(self, reason: str, entries: list[_Entry]) -> SinkError:
+    def _failed(self, reason: str, entries: list[_Unconfirmed]) -> SinkError:
         self._link.drop()  # the next task must not meet our confirms
         ids = [entry.message_id for entry in entries]
         return SinkError(reason, ids[:_IDS_SHOWN], len(ids))

@@ -34,9 +34,9 @@ from broker_client.errors import (
 from broker_client.publication import Publication
 from broker_client.publishing.template import PublishOverrides
 from broker_client.spark.errors import DriverMisuseError, FramePublishError, OptionError
-from broker_client.spark.ids import ContentIds, streaming_scope
 from broker_client.spark.loop_thread import LoopThread
-from broker_client.spark.report import PublishReport
+from broker_client.spark.writing.frame_report import FrameReport
+from broker_client.spark.writing.message_ids import ContentIds, streaming_scope
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -116,7 +116,10 @@ class DriverPublisher:
         )
 
     def close(self) -> None:
-        """Wait for publishes under way, close the Broker and end the loop. Harmless twice."""
+        """Wait for publishes under way, close the Broker and end the loop.
+
+        May be called more than once.
+        """
         if self._closed:
             return
         self._closed = True
@@ -147,11 +150,11 @@ class DriverPublisher:
         message_id: str | Column | None = None,
         headers: str | Column | None = None,
         window: int = 1024,
-        progress: bool | Callable[[PublishReport], None] = True,
+        progress: bool | Callable[[FrameReport], None] = True,
         write_id: str | None = None,
         arrow_max_bytes: int = _ARROW_MAX_BYTES,
         check: bool = True,
-    ) -> PublishReport:
+    ) -> FrameReport:
         """Publish every row of `df` and wait for the confirms.
 
         Args:
@@ -217,8 +220,8 @@ class DriverPublisher:
         return publish
 
     def _feed(
-        self, run: _Run, rows: Iterator[_Message], show: Callable[[PublishReport], None] | None
-    ) -> PublishReport:
+        self, run: _Run, rows: Iterator[_Message], show: Callable[[FrameReport], None] | None
+    ) -> FrameReport:
         """Hand `rows` over in chunks, one ahead of what the loop is busy with."""
         ahead: concurrent.futures.Future[None] | None = None
         shown_at = time.monotonic()
@@ -267,9 +270,9 @@ class _Run:
         self._first_error: str | None = None
         self._started = time.monotonic()
 
-    def report(self) -> PublishReport:
+    def report(self) -> FrameReport:
         """The counts so far."""
-        return PublishReport(
+        return FrameReport(
             **self._counts,
             seconds=time.monotonic() - self._started,
             first_error=self._first_error,
@@ -449,14 +452,14 @@ def _refuse_connect(df: DataFrame) -> None:
 
 
 def _shown(
-    progress: bool | Callable[[PublishReport], None],
-) -> Callable[[PublishReport], None] | None:
+    progress: bool | Callable[[FrameReport], None],
+) -> Callable[[FrameReport], None] | None:
     if callable(progress):
         return progress
     return _draw if progress and sys.stderr.isatty() else None
 
 
-def _draw(report: PublishReport) -> None:
+def _draw(report: FrameReport) -> None:
     rate = report.confirmed / report.seconds if report.seconds else 0.0
     wrong = {
         name: count

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import (
 
 from broker_client.spark.endpoints import connectors, queue_of
 from broker_client.spark.options import SourceOptions
-from broker_client.spark.rows import to_stream_batch
-from broker_client.spark.stream_offsets import StreamEnd, read_range
+from broker_client.spark.reading.rows import to_stream_batch
+from broker_client.spark.reading.stream_offsets import StreamEnd, read_range
 
 
 class OffsetPartition(InputPartition):

@@ -16,7 +16,6 @@ Invariant: the numbers above the floor have no gap. No pyspark is imported here.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -109,7 +108,7 @@ class Spool:
             raise SpoolError(str(self.folder), str(error)) from error
 
     def close(self) -> None:
-        """Give the lock back; the segments stay. Harmless twice."""
+        """Give the lock back; the segments stay. May be called more than once."""
         if self._lock is not None:
             unlock(self._lock)  # a forked child may have a copy of the descriptor
             os.close(self._lock)
@@ -207,20 +206,11 @@ class Spool:
             self._full = False
 
     @property
-    def is_full(self) -> bool:
-        return self._full
-
-    @property
     def size_bytes(self) -> int:
         """All segments together."""
         return sum(segment.size_bytes for segment in list(self._segments.values()))
 
     # ------------------------------------------------------------------ acks
-
-    @property
-    def acked_seq(self) -> int:
-        """The messages of every segment up to this one are known to be acked."""
-        return self._acked
 
     def mark_acked(self, seq: int) -> None:
         """The broker has the acks of all segments up to `seq`.
@@ -259,10 +249,10 @@ class Spool:
         """The offset at the end of segment `seq`."""
         return {"epoch": self.epoch, "seq": seq}
 
-    def check_epoch(self, offset: Offset) -> None:
-        """Raise SpoolEpochError unless `offset` is one of this spool."""
-        if offset["epoch"] != self.epoch:
-            raise SpoolEpochError(str(self.folder), offset["epoch"], self.epoch)
+    def check_epoch(self, epoch: str) -> None:
+        """Raise SpoolEpochError unless `epoch` is this spool's."""
+        if epoch != self.epoch:
+            raise SpoolEpochError(str(self.folder), epoch, self.epoch)
 
     def after(self, seq: int) -> list[Segment]:
         """The segments above `seq`, in order."""
@@ -334,9 +324,3 @@ def read_segment(path: str | os.PathLike[str]) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(os.fspath(path)) as file, pa.ipc.open_file(file) as reader:
         for index in range(reader.num_record_batches):
             yield reader.get_batch(index)
-
-
-def offset_from_json(text: str) -> Offset:
-    """An offset as Spark keeps it in a checkpoint."""
-    value = json.loads(text)
-    return {"epoch": str(value["epoch"]), "seq": int(value["seq"])}

@@ -17,7 +17,7 @@ from broker_client.message import Delivery
 from broker_client.spark.endpoints import connect_any
 from broker_client.spark.errors import SourceError
 from broker_client.spark.loop_thread import LoopThread
-from broker_client.spark.rows import Row, arrived, stream_offset
+from broker_client.spark.reading.rows import Row, arrived, stream_offset
 from broker_client.transport.base import Channel, Connector, ConsumerCallbacks, Link
 
 _PREFETCH = 1_000

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 _DIGEST_BYTES = 16
 
 
-class Ids(Protocol):
+class MessageIds(Protocol):
     """Names the messages of one partition, in the order they are given."""
 
     def next(

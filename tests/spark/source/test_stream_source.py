@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker_client.spark.rows import STREAM_DDL
+from broker_client.spark.reading.rows import STREAM_DDL
 from tests.spark.queues import Queues, numbered, sorted_ids
 from tests.spark.streams import Stream
 
