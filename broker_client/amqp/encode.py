@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from datetime import UTC
 from functools import lru_cache
+from typing import Any
 
 from broker_client.amqp.properties import CODECS, property_list
-from broker_client.amqp.tables import encode_short
+from broker_client.amqp.tables import FrozenTable, decode_time, encode_short, encode_time
 from broker_client.errors import InvalidMessageError
 from broker_client.message import Outgoing, Properties
 
@@ -41,10 +43,7 @@ def publish_frames(channel: int, message: Outgoing, frame_max: int) -> bytes:
     head = _method_frame(channel, message.exchange, message.routing_key, message.mandatory)
     header = _header_frame(channel, size, message.properties)
     if frame_max and len(header) > frame_max:
-        # AMQP 0-9-1 §4.2.3: only a body may be split; RabbitMQ closes the connection over this.
-        raise InvalidMessageError(
-            "headers", f"make a frame of {len(header)} bytes; this broker takes {frame_max}"
-        )
+        raise _too_large(len(header), frame_max)
     if not size:
         return head + header
     limit = frame_max - _FRAME_OVERHEAD if frame_max else size
@@ -82,6 +81,41 @@ def check_publish(message: Outgoing, properties: Iterable[str] = Properties._fie
         codec = CODECS.get(name)
         if codec is not None and (value := getattr(message.properties, name)) is not None:
             codec.encode(value, name)
+
+
+def as_received(message: Outgoing, frame_max: int) -> Outgoing:
+    """`message` as a client gets it off the wire: headers and time in AMQP's types.
+
+    What stays in one process is delivered like this, so that it is the same on all brokers.
+
+    Raises:
+        InvalidMessageError: as `publish_frames`, for headers and timestamp.
+    """
+    properties = message.properties
+    headers, time = properties.headers, properties.timestamp
+    if headers is None and time is None:
+        return message
+    changes: dict[str, Any] = {}
+    if headers is not None:
+        if type(headers) is not FrozenTable:
+            changes["headers"] = headers = FrozenTable.of(headers)
+        if len(headers.encoded) > frame_max - _LARGEST_OF_OTHERS:
+            size = len(_header_frame(0, 0, properties._replace(headers=headers)))
+            if size > frame_max:
+                raise _too_large(size, frame_max)
+    if time is not None and (time.microsecond or time.tzinfo is not UTC):
+        changes["timestamp"] = decode_time(encode_time(time, "timestamp"), 0)[0]
+    return message._replace(properties=properties._replace(**changes)) if changes else message
+
+
+_LARGEST_OF_OTHERS = 4_096  # bytes of a header frame without headers; thirteen short strings
+
+
+def _too_large(size: int, frame_max: int) -> InvalidMessageError:
+    # AMQP 0-9-1 §4.2.3: only a body may be split; RabbitMQ closes the connection over this.
+    return InvalidMessageError(
+        "headers", f"make a frame of {size} bytes; this broker takes {frame_max}"
+    )
 
 
 @lru_cache(maxsize=8192)

@@ -5,25 +5,27 @@ from __future__ import annotations
 from broker_client.core.effects import CloseChannel
 from broker_client.core.queue import ChannelState, Consumer, Entry, Queue
 from broker_client.core.settings import EngineSettings
-from broker_client.message import Properties
+from broker_client.message import Headers, Properties
 
-_HIDDEN = frozenset(("BCC",))
+HIDDEN = frozenset(("BCC",))
 _HIDDEN_AND_COUNTED = frozenset(("BCC", "x-delivery-count"))
 
 
 def shown_properties(entry: Entry, properties: Properties) -> Properties:
     """The properties as a consumer sees them: without BCC, and with the count of returns where
     the queue counts them (absent at the first delivery)."""
-    headers = properties.headers or {}
     counts = entry.queue.settings.counts_deliveries
-    hidden = _HIDDEN_AND_COUNTED if counts else _HIDDEN
-    counted = counts and entry.attempts > 1
-    if not counted and hidden.isdisjoint(headers):
-        return properties
-    shown = {name: value for name, value in headers.items() if name not in hidden}
-    if counted:
-        shown["x-delivery-count"] = entry.attempts - 1
-    return properties._replace(headers=shown)
+    shown = without(properties.headers, _HIDDEN_AND_COUNTED if counts else HIDDEN)
+    if counts and entry.attempts > 1:
+        shown = {**(shown or {}), "x-delivery-count": entry.attempts - 1}
+    return properties if shown is properties.headers else properties._replace(headers=shown)
+
+
+def without(headers: Headers | None, hidden: frozenset[str]) -> Headers | None:
+    """`headers` as a plain table without those that are `hidden`."""
+    if headers is None or (type(headers) is dict and hidden.isdisjoint(headers)):
+        return headers
+    return {name: value for name, value in headers.items() if name not in hidden}
 
 
 def message_timeout(settings: EngineSettings, queue: Queue, consumer: Consumer | None) -> float:

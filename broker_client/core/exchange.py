@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from broker_client.core.replies import precondition_failed
@@ -60,22 +62,46 @@ class HeadersMatch:
         with_x = mode.endswith("-with-x")
         self._every = mode.startswith("all")
         self._wanted = [
-            (key, value)
+            (key, None if value is None else _term(value))
             for key, value in arguments.items()
             if key != "x-match" and (with_x or not key.startswith("x-"))
         ]
 
     def matches(self, headers: Mapping[str, Any]) -> bool:
         """True when `headers` fit; a void value asks only for presence."""
-        hits = (_fits(headers, key, value) for key, value in self._wanted)
+        hits = (
+            key in headers and (wanted is None or _term(headers[key]) == wanted)
+            for key, wanted in self._wanted
+        )
         return all(hits) if self._every else any(hits)
 
 
-def _fits(headers: Mapping[str, Any], key: str, wanted: Any) -> bool:
-    if key not in headers:
-        return False
-    # RabbitMQ: a value of another type is another value, so True is not 1.
-    return wanted is None or (type(headers[key]) is type(wanted) and headers[key] == wanted)
+def _term(value: Any) -> object:
+    """What RabbitMQ compares: the Erlang term of a field value.
+
+    Text and bytes are both binaries; a time is a number, and numbers compare across their types.
+    A decimal is its scale and digits, and equals no number. What is inside an array or a table
+    has its type beside it, so that there 1 is not 1.0; and both are lists.
+    """
+    match value:
+        case bool() | None:
+            return "atom", value
+        case int() | float():
+            return "number", value
+        case datetime():
+            return "number", int(value.timestamp())
+        case str():
+            return "binary", value.encode("utf-8", "surrogatepass")
+        case bytes():
+            return "binary", value
+        case Decimal():
+            return "decimal", value.as_tuple()
+        case Mapping():
+            items = value.items()
+            return "list", tuple((key, type(item), _term(item)) for key, item in items)
+        case list() | tuple():
+            return "list", tuple((type(item), _term(item)) for item in value)
+    return "other", value
 
 
 class Exchange:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from broker_client.message import PERSISTENT
 from broker_client.transport.base import Channel, Link
 from tests.contract.observers import Consumer, Watch, a_message, numbered, reply_code_of
@@ -193,11 +191,8 @@ async def test_delayed_publish_comes_at_its_time_once_and_as_new(watch: Watch, q
     assert consumer.deliveries[1].properties.headers == {"x-delay": -150}
 
 
-@pytest.mark.parametrize("delay", [2**32, "soon"])
-async def test_delay_out_of_range_closes_the_channel(
-    watch: Watch, queue: str, delay: object
-) -> None:
-    await watch.channel.publish([a_message(headers={"x-delay": delay})])
+async def test_delay_out_of_range_closes_the_channel(watch: Watch, queue: str) -> None:
+    await watch.channel.publish([a_message(headers={"x-delay": 2**32})])
     async with asyncio.timeout(10.0):
         assert await watch.closed_with() == 406
 

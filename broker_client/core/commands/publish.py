@@ -7,6 +7,7 @@ from typing import Any
 
 from broker_client.core.commands.consume import ConsumeCommands
 from broker_client.core.commands.topology import NOTHING
+from broker_client.core.delivering import HIDDEN, without
 from broker_client.core.direct_reply import REPLY_TO, DirectReplies
 from broker_client.core.effects import Return
 from broker_client.core.queue import ChannelState, Queue
@@ -113,19 +114,24 @@ class PublishCommands:
         keys = [message.routing_key]
         for name in ("CC", "BCC"):
             more = headers.get(name, [])
-            if not isinstance(more, list) or not all(isinstance(key, str) for key in more):
-                raise precondition_failed(f"header '{name}' is not an array of strings")
-            keys.extend(more)
-        delay = self._delay(headers["x-delay"]) if "x-delay" in headers else 0.0
+            if not isinstance(more, list):
+                raise precondition_failed(f"header '{name}' is not an array")
+            keys.extend(key for key in more if isinstance(key, str))  # RabbitMQ skips the others
+        delay = self._delay(headers.get("x-delay"))
         if delay:
-            headers["x-delay"] = -headers["x-delay"]
+            headers["x-delay"] = -int(headers["x-delay"])
             message = message._replace(properties=message.properties._replace(headers=headers))
         return message, keys, delay
 
     def _delay(self, milliseconds: Any) -> float:
-        """Seconds; none where the header was negated by an earlier delay."""
+        """Seconds; none where the header was negated by an earlier delay, or is no number.
+
+        RabbitMQ's plugin reads a number in text as such, and ignores what is none.
+        """
+        if isinstance(milliseconds, str) and milliseconds.isascii() and milliseconds.isdecimal():
+            milliseconds = int(milliseconds[:20])
         if isinstance(milliseconds, bool) or not isinstance(milliseconds, int):
-            raise precondition_failed(f"x-delay {milliseconds!r} is not an integer")
+            return 0.0
         most = int(self._state.settings.max_publish_delay * 1000)
         if milliseconds > most:
             raise precondition_failed(f"x-delay {milliseconds} is above the most allowed, {most}")
@@ -136,10 +142,7 @@ class PublishCommands:
             self._observer.unroutable(state, message, now)
         if message.mandatory:
             exchange, routing_key, body, properties, _ = message
-            headers = properties.headers
-            if headers and "BCC" in headers:
-                shown = {name: value for name, value in headers.items() if name != "BCC"}
-                properties = properties._replace(headers=shown)
+            properties = properties._replace(headers=without(properties.headers, HIDDEN))
             returned = Returned(312, "NO_ROUTE", exchange, routing_key, body, properties)
             self._state.effects.append(Return(state.id, returned))
 

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
-from broker_client.amqp.properties import encode_properties
-from broker_client.amqp.tables import encode_arguments
+from broker_client.amqp.encode import as_received
+from broker_client.amqp.tables import decode_arguments, encode_arguments
 from broker_client.core.commands.consume import ConsumeOptions
 from broker_client.core.commands.topology import ExchangeOptions, QueueOptions
 from broker_client.core.exchange import Destination
@@ -19,7 +19,7 @@ from broker_client.errors import (
     StaleDeliveryError,
     TransportError,
 )
-from broker_client.message import PERSISTENT, Delivery, Outgoing, Returned
+from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.node.node import Node
 from broker_client.transport.base import Arguments, ConsumerCallbacks, QueueState
 from broker_client.transport.limits import SizeLimit
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _YIELD_EVERY = 200  # publishes: a loop that only publishes must still let consumers have a turn
-_NO_ARGUMENTS: Arguments = {}
+_FRAME_MAX = 131_072  # bytes, as RabbitMQ has it by default: headers must fit into one frame
 
 
 class EmbeddedChannel:
@@ -84,13 +84,9 @@ class EmbeddedChannel:
         """
         self._check()
         node = self._node
-        if node.keeps:
-            for outgoing in batch:
-                properties = outgoing.properties
-                if properties.headers and properties.delivery_mode == PERSISTENT:
-                    encode_properties(properties)  # what it refuses cannot be kept
+        messages = [as_received(message, _FRAME_MAX) for message in batch]
         try:
-            node.publish(self._id, batch)
+            node.publish(self._id, messages)
         except ReplyError as refusal:
             self._refused(refusal)
         if self._publish_seq:
@@ -107,7 +103,7 @@ class EmbeddedChannel:
     async def declare_exchange(
         self, name: str, type: str = "topic", **options: Unpack[ExchangeOptions]
     ) -> None:
-        self._check_arguments(options.get("arguments"))
+        options["arguments"] = _as_received(options.get("arguments"))
         await self._change(self._node.declare_exchange, name, type, **options)
 
     async def check_exchange(self, name: str) -> None:
@@ -117,7 +113,7 @@ class EmbeddedChannel:
         await self._change(self._node.delete_exchange, name, if_unused=if_unused)
 
     async def declare_queue(self, name: str, **options: Unpack[QueueOptions]) -> QueueState:
-        self._check_arguments(options.get("arguments"))
+        options["arguments"] = _as_received(options.get("arguments"))
         return QueueState(*await self._change(self._node.declare_queue, name, **options))
 
     async def check_queue(self, name: str) -> QueueState:
@@ -156,13 +152,12 @@ class EmbeddedChannel:
     async def _bind(
         self, destination: Destination, source: str, key: str, arguments: Arguments | None
     ) -> None:
-        self._check_arguments(arguments)
-        await self._change(self._node.bind, destination, source, key, arguments or _NO_ARGUMENTS)
+        await self._change(self._node.bind, destination, source, key, _as_received(arguments))
 
     async def _unbind(
         self, destination: Destination, source: str, key: str, arguments: Arguments | None
     ) -> None:
-        await self._change(self._node.unbind, destination, source, key, arguments or _NO_ARGUMENTS)
+        await self._change(self._node.unbind, destination, source, key, _as_received(arguments))
 
     async def _change(
         self, command: Callable[Concatenate[int, P], T], *args: P.args, **options: P.kwargs
@@ -269,10 +264,6 @@ class EmbeddedChannel:
         if self._reason is not None:
             raise ChannelClosedError(self._reason.reply_code, self._reason.reply_text)
 
-    def _check_arguments(self, arguments: Arguments | None) -> None:
-        if self._node.keeps and arguments:
-            encode_arguments(arguments)  # what it refuses cannot be kept
-
     def _check_store(self) -> None:
         if self._node.failure is not None:
             raise ChannelClosedError(541, f"INTERNAL_ERROR - {self._node.failure}")
@@ -321,3 +312,7 @@ class EmbeddedChannel:
             return
         if self.on_close is not None:
             self.on_close(self._reason)
+
+
+def _as_received(arguments: Arguments | None) -> Arguments:
+    return decode_arguments(encode_arguments(arguments)) if arguments else {}

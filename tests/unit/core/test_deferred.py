@@ -66,16 +66,30 @@ def test_delays_of_any_length_do_not_wait_for_each_other(harness: EngineHarness)
     assert harness.drain() == [b"long"]
 
 
-@pytest.mark.parametrize("value", [2_160_000_001, 2**32, 2**70, "200", 1.5, True, None, [200]])
-def test_a_delay_out_of_range_is_refused_and_never_taken_for_none(
+@pytest.mark.parametrize("value", [2_160_000_001, 2**32, 2**70, "2160000001"])
+def test_delay_out_of_range_is_refused_and_never_taken_for_none(
     harness: EngineHarness, value: Any
 ) -> None:
-    """D10: an error for a publish, where a requeue is cut."""
+    """An error for a publish, where a requeue is cut."""
     harness.queue()
     with pytest.raises(ReplyError, match="x-delay") as refused:
         harness.publish(delayed(value))
     assert refused.value.reply_code == 406
     assert harness.stats().message_count == 0
+
+
+@pytest.mark.parametrize("value", ["soon", "1.5", "²", 1.5, True, None, [200], b"200"])
+def test_delay_that_is_no_number_delays_nothing(harness: EngineHarness, value: Any) -> None:
+    """As with RabbitMQ's plugin, and as without it."""
+    harness.queue()
+    harness.publish(delayed(value))
+    assert (harness.stats().ready, harness.stats().deferred) == (1, 0)
+
+
+def test_delay_in_text_is_the_number_it_says(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.publish(delayed("200"))
+    assert (harness.stats().ready, harness.stats().deferred) == (0, 1)
 
 
 @pytest.mark.parametrize("value", [0, -200])
