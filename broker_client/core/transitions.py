@@ -233,7 +233,7 @@ class Transitions:
             if entry.record_id:
                 self._journal.delivered(entry)
         properties = message.properties
-        if entry.attempts > 1 or properties.headers:
+        if entry.attempts > 1 or properties.headers is not None:
             properties = shown_properties(entry, properties)
         fields = (
             consumer.tag if consumer is not None else "",
