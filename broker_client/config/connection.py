@@ -224,6 +224,11 @@ class ConnectionConfig(Settings):
         return Credentials(user, password)
 
     @property
+    def has_own_credentials(self) -> bool:
+        """True when user or password are found at each connect, by a file or a function."""
+        return any(getattr(self, key) is not None for key in _SOURCES)
+
+    @property
     def masked_url(self) -> str:
         """The URL with its password hidden, fit to print."""
         return build_url(parse_url(self.url.get_secret_value()), masked=True)

@@ -10,12 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from broker_client.config import RetryConfig, VhostConfig
-from broker_client.connection.retry import Backoff, is_retryable, reconnect_policy
+from broker_client.connection.addresses import Address, Addresses
 from broker_client.errors import (
     BrokerClosedError,
     ConnectFailedError,
@@ -24,7 +21,7 @@ from broker_client.errors import (
     TransportError,
 )
 from broker_client.runtime.tasks import TaskGroup
-from broker_client.transport.base import Connector, Link
+from broker_client.transport.base import Link
 
 log = logging.getLogger("broker_client.connection")
 
@@ -59,51 +56,14 @@ class Outage:
         return self._loop.time() - self._since
 
 
-class _Schedule:
-    """When the addresses that share one `retry` are tried next."""
-
-    def __init__(self, retry: RetryConfig) -> None:
-        self.retry = retry
-        self.backoff = Backoff(retry)
-        self.due = float("-inf")  # loop time
-        self.restless = False  # a link of theirs was lost, and none has stayed up since
-
-    def put_off(self, now: float) -> None:
-        """Not before the next wait is over."""
-        self.due = now + self.backoff.next()
-
-    def stayed_up(self) -> None:
-        """A link lived long enough: begin again from the first wait."""
-        self.restless = False
-        self.backoff.reset()
-
-
-@dataclass(slots=True)
-class _Address:
-    """One of the places to connect to."""
-
-    index: int
-    connector: Connector
-    connect_timeout: float
-    schedule: _Schedule
-    given_up: bool = False  # failed, and not to be tried again
-
-
 class Connection:
     """A link to one of several brokers, replaced when it fails.
 
-    Every address has its own waits: one whose turn has not come is left out of a round. Those
-    that share the same `retry` are tried in the same rounds, one after the other.
-
     Args:
         name: for logs and `repr`.
-        connectors: addresses, tried in turn.
-        retry: waits between rounds, one for all addresses or one for each. An address with
-            ``retry: false`` is tried at the start only.
-        connect_timeout: seconds for one attempt, TCP, TLS and handshake together; for all or for
-            each.
+        addresses: where to connect to.
+        owner: told of links and losses.
         prepare_timeout: seconds its owner has to make a new link ready.
-        fixed: True begins every round with the first address; False with the one that worked last.
         leader: a connection that this one follows: it waits for its link, and tries the address
             of that first.
     """
@@ -111,55 +71,30 @@ class Connection:
     def __init__(
         self,
         name: str,
-        connectors: Sequence[Connector],
+        addresses: Addresses,
         owner: ConnectionOwner,
         *,
-        retry: RetryConfig | Sequence[RetryConfig],
-        connect_timeout: float | Sequence[float],
         prepare_timeout: float = 30.0,
-        fixed: bool = False,
         leader: Connection | None = None,
     ) -> None:
         self._name = name
+        self._addresses = addresses
         self._owner = owner
         self._prepare_timeout = prepare_timeout
-        self._fixed = fixed
         self._leader = leader
-        self._addresses = _addresses(connectors, retry, connect_timeout)
         self._tasks = TaskGroup(f"connection {name}")
-        self._current = 0  # index of the address that worked last
         self._link: Link | None = None
         self._up: asyncio.Event | None = None
         self._down: asyncio.Event | None = None
         self._lost: asyncio.Future[TransportError] | None = None
         self._dropped: deque[Link] = deque(maxlen=_DROPPED_REMEMBERED)
         self._closed = False
+        self._aborted = False  # the present link was dropped by `abort`
         self._failed: Exception | None = None  # why it was given up for good
         self.epoch = 0
         """Links that have been up so far."""
         self.outage: Outage | None = None
         """While the connection is down after it was up."""
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        config: VhostConfig,
-        connectors: Sequence[Connector],
-        owner: ConnectionOwner,
-        *,
-        leader: Connection | None = None,
-    ) -> Connection:
-        """A connection with the settings that `config` has for each of `connectors`."""
-        return cls(
-            name,
-            connectors,
-            owner,
-            retry=[each.retry for each in config.connections],
-            connect_timeout=[each.connect_timeout for each in config.connections],
-            fixed=config.connection_strategy == "fixed",
-            leader=leader,
-        )
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "up" if self._link else "down"
@@ -173,7 +108,7 @@ class Connection:
     @property
     def url(self) -> str:
         """Where it leads, or last led, masked."""
-        return self._link.url if self._link else self._addresses[self._current].connector.url
+        return self._link.url if self._link else self._addresses.current.connector.url
 
     @property
     def is_begun(self) -> bool:
@@ -183,7 +118,7 @@ class Connection:
     @property
     def current(self) -> int:
         """Index of the address that worked last."""
-        return self._current
+        return self._addresses.current.index
 
     @property
     def state(self) -> str:
@@ -203,26 +138,12 @@ class Connection:
             BrokerClosedError: it was closed meanwhile.
         """
         self._up, self._down = asyncio.Event(), asyncio.Event()
-        link = await self._first_link(retry, timeout)
+        link = await self._connect(once=not retry, timeout=timeout)
         if self._closed:
             link.abort()
             raise BrokerClosedError(f"connection {self._name!r}")
         self._rise(link)
         self._tasks.spawn(self._keep(), "keep")
-
-    async def _first_link(self, retry: bool, timeout: float | None) -> Link:
-        failures: list[Exception] = []
-        deadline = asyncio.timeout(timeout)
-        try:
-            async with deadline:
-                return await (self._retried(failures) if retry else self._round(self._addresses))
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise
-            if failures:
-                raise failures[-1] from error
-            reason = f"no answer within {timeout:g} s"
-            raise ConnectFailedError(self.url, reason) from error
 
     def start(self) -> None:
         """Connect in the background, however long it takes. Harmless when begun already."""
@@ -266,6 +187,7 @@ class Connection:
         """Drop the present link as one that failed, to get a new one."""
         link = self._link
         if link is not None:
+            self._aborted = True
             link.abort()
             self._report_loss(link, ConnectionLostError(link.url, reason))
 
@@ -285,35 +207,28 @@ class Connection:
             raise
 
     async def _keep_on(self) -> None:
-        while True:
+        while not self._closed:
             if self._link is None:
-                new_link = await self._reconnect()
-                if new_link is None:
+                try:
+                    link = await self._connect()
+                except Exception as error:  # noqa: BLE001 - the edge of the loop
+                    self._give_up(error)
                     return
-                self._rise(new_link)
-            assert self._lost is not None
-            assert self._link is not None
-            link, since = self._link, asyncio.get_running_loop().time()
-            error = await self._lost
-            self._fall(link, error)
-            self._plan(asyncio.get_running_loop().time(), since)
-            if not self._candidates():
-                self._give_up(error)
-                return
+                if self._closed:  # while it was made ready
+                    self._drop(link)
+                    return
+                self._rise(link)
+            await self._until_lost()
 
-    def _plan(self, now: float, since: float) -> None:
-        """Who is tried when, now that the link which came up at `since` is lost.
-
-        All at once, but for those whose link had come up and died before: not at once this time.
-        """
-        lost = self._addresses[self._current].schedule
-        if now - since >= lost.retry.stable_after:
-            lost.stayed_up()
-        for schedule in {id(each.schedule): each.schedule for each in self._addresses}.values():
-            schedule.due = now
-            if schedule.restless:
-                schedule.put_off(now)
-        lost.restless = True
+    async def _until_lost(self) -> None:
+        assert self._lost is not None
+        assert self._link is not None
+        link, since = self._link, asyncio.get_running_loop().time()
+        loss = await self._lost
+        self._fall(link, loss)
+        self._addresses.link_lost(since, elsewhere=not self._aborted)
+        if not self._addresses.left:
+            self._give_up(loss)
 
     def _give_up(self, error: Exception) -> None:
         """Not retryable, or retrying is off: say so once and stay down."""
@@ -321,88 +236,29 @@ class Connection:
         self._failed, self._closed = error, True
         self._wake()
 
-    async def _reconnect(self) -> Link | None:
-        """A new link, however long it takes; None when it was given up."""
-        try:
-            return await self._retried([])
-        except Exception as error:  # noqa: BLE001 - the edge of the loop
-            self._give_up(error)
-        return None
+    async def _connect(self, *, once: bool = False, timeout: float | None = None) -> Link:
+        return await self._addresses.connect(
+            self._connect_one,
+            once=once,
+            timeout=timeout,
+            first=None if self._leader is None else self._leaders_address,
+            on_failure=self._attempt_failed,
+        )
 
-    async def _retried(self, failures: list[Exception]) -> Link:
-        """Rounds over the addresses that are due, until one is ready; `failures` grows meanwhile.
+    async def _leaders_address(self) -> int:
+        """Where the leader is, as soon as it is up."""
+        assert self._leader is not None
+        await self._leader.wait_up()
+        return self._leader.current
 
-        Raises:
-            Exception: the last failure, when no address is left that may be tried again.
-        """
-        policy = reconnect_policy(RetryConfig(), lambda _: self._until_due(), sleep=asyncio.sleep)
-        await asyncio.sleep(self._until_due())
-        async for attempt in policy:
-            with attempt:
-                if self._leader is not None:
-                    await self._leader.wait_up()
-                try:
-                    return await self._round(self._due())
-                except Exception as error:
-                    failures.append(error)
-                    if self._candidates():
-                        if is_retryable(error):
-                            raise
-                        raise ConnectFailedError(self.url, str(error)) from error
-        raise failures[-1]
+    def _attempt_failed(self, error: Exception) -> None:
+        log.info("%s: %s", self._name, error)
+        if self.outage is not None:
+            self.outage.error = error
+        self._owner.attempt_failed(error)
 
-    def _candidates(self) -> list[_Address]:
-        """The addresses that may still be tried, in their order."""
-        return [
-            each
-            for each in self._addresses
-            if not each.given_up and (each.schedule.retry.enabled or not self.epoch)
-        ]
-
-    def _due(self) -> list[_Address]:
-        """Those whose turn has come; the next one's when we are a moment early."""
-        candidates = self._candidates()
-        now = asyncio.get_running_loop().time()
-        limit = max(now, min(each.schedule.due for each in candidates))
-        return [each for each in candidates if each.schedule.due <= limit]
-
-    def _until_due(self) -> float:
-        now = asyncio.get_running_loop().time()
-        dues = [each.schedule.due for each in self._candidates()]
-        return max(0.0, min(dues, default=now) - now)
-
-    async def _round(self, addresses: Sequence[_Address]) -> Link:
-        """Each of `addresses` once, beginning with the favourite; the first that is ready."""
-        failure: Exception | None = None
-        first = self._favourite()
-        for address in sorted(addresses, key=lambda each: each.index < first):
-            try:
-                link = await self._connect_one(address)
-            except Exception as error:  # noqa: BLE001 - the next address may do
-                log.info("%s: %s", self._name, error)
-                if self.outage is not None:
-                    self.outage.error = error
-                self._owner.attempt_failed(error)
-                retries = is_retryable(error) and address.schedule.retry.enabled
-                address.given_up = not retries
-                failure = error if retries or failure is None else failure
-            else:
-                self._current = address.index
-                return link
-        now = asyncio.get_running_loop().time()
-        for schedule in {id(each.schedule): each.schedule for each in addresses}.values():
-            schedule.put_off(now)
-        assert failure is not None, "there is an address"
-        raise failure
-
-    def _favourite(self) -> int:
-        """Index of the address to begin with."""
-        if self._leader is not None:
-            return self._leader.current
-        return 0 if self._fixed else self._current
-
-    async def _connect_one(self, address: _Address) -> Link:
-        link = await address.connector.connect(timeout=address.connect_timeout)
+    async def _connect_one(self, address: Address) -> Link:
+        link = await address.connect()
         lost: list[TransportError] = []
         link.on_close = lost.append
         deadline = asyncio.timeout(self._prepare_timeout)
@@ -428,6 +284,7 @@ class Connection:
     def _rise(self, link: Link) -> None:
         self._lost = asyncio.get_running_loop().create_future()
         self._link = link
+        self._aborted = False
         self.outage = None
         self.epoch += 1
         link.on_close = lambda error: self._report_loss(link, error)
@@ -462,27 +319,3 @@ class Connection:
     def _drop(self, link: Link) -> None:
         link.abort()
         self._dropped.append(link)
-
-
-def _addresses(
-    connectors: Sequence[Connector],
-    retry: RetryConfig | Sequence[RetryConfig],
-    connect_timeout: float | Sequence[float],
-) -> list[_Address]:
-    retries = [retry] * len(connectors) if isinstance(retry, RetryConfig) else list(retry)
-    timeouts = (
-        list(connect_timeout)
-        if isinstance(connect_timeout, Sequence)
-        else [connect_timeout] * len(connectors)
-    )
-    schedules: list[_Schedule] = []
-    found = []
-    for index, (connector, each, timeout) in enumerate(
-        zip(connectors, retries, timeouts, strict=True)
-    ):
-        schedule = next((known for known in schedules if known.retry == each), None)
-        if schedule is None:
-            schedule = _Schedule(each)
-            schedules.append(schedule)
-        found.append(_Address(index, connector, timeout, schedule))
-    return found

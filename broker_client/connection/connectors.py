@@ -10,9 +10,9 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from broker_client.config import ConnectionConfig, VhostConfig
+from broker_client.config import ConnectionConfig, ManagementConfig, VhostConfig
 from broker_client.connection.management import assert_vhost, check_vhost, delete_vhost
-from broker_client.errors import TransportError
+from broker_client.errors import ConnectFailedError, TransportError
 from broker_client.transport.base import Connector, Link
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from broker_client.transport.rabbitmq.tls import tls_context
@@ -122,7 +122,17 @@ class Network:
             frame_max=config.frame_max,
             max_message_size=config.max_message_size,
             ssl_context=self._context,
+            credentials=config.current_credentials if config.has_own_credentials else None,
         )
+
+    async def _management(self) -> ManagementConfig:
+        config = self._config
+        if not config.has_own_credentials:
+            return config.management
+        try:
+            return config.management.with_credentials(await config.current_credentials())
+        except Exception as error:  # whatever the application's function raises
+            raise ConnectFailedError(config.masked_url, f"no credentials: {error}") from error
 
     async def assert_vhost(self) -> None:
         """Create the vhost unless it is there.
@@ -130,7 +140,7 @@ class Network:
         Raises:
             ManagementError: the management API did not answer, or refused.
         """
-        await assert_vhost(self._config.management, self._vhost, self._context)
+        await assert_vhost(await self._management(), self._vhost, self._context)
 
     async def check_vhost(self) -> None:
         """Fail unless the vhost is there.
@@ -138,7 +148,7 @@ class Network:
         Raises:
             ManagementError: it is missing, or the management API did not answer.
         """
-        await check_vhost(self._config.management, self._vhost, self._context)
+        await check_vhost(await self._management(), self._vhost, self._context)
 
     async def delete_vhost(self) -> None:
         """Delete the vhost and all in it.
@@ -146,7 +156,7 @@ class Network:
         Raises:
             ManagementError: the management API did not answer, or refused.
         """
-        await delete_vhost(self._config.management, self._vhost, self._context)
+        await delete_vhost(await self._management(), self._vhost, self._context)
 
 
 class VhostConnector:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker_client.config import VhostConfig
+from broker_client.connection.addresses import Addresses
 from broker_client.connection.connection import Connection
 from broker_client.connection.declarations import Declarations, Emit
 from broker_client.errors import TransportError
@@ -39,8 +40,8 @@ class ConsumersConnection:
         self._leader = leader
         self._declarations = declarations
         self._emit = emit
-        self.connection = Connection.of(
-            f"{config.name} consuming", config, connectors, self, leader=leader
+        self.connection = Connection(
+            f"{config.name} consuming", Addresses.of(config, connectors), self, leader=leader
         )
 
     def __repr__(self) -> str:

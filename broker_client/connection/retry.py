@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
 
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    stop_after_attempt,
-    stop_never,
-    wait_exponential_jitter,
-)
-from tenacity.wait import wait_base
-
-from broker_client.config import BackoffConfig, RetryConfig
+from broker_client.config import BackoffConfig
 from broker_client.errors import BrokerClientError
 
 
@@ -32,63 +21,31 @@ def growing(config: BackoffConfig, failures: int) -> float:
         return config.max
 
 
-class Backoff(wait_base):
-    """The waits of one loop, growing from failure to failure until `reset`.
-
-    It outlives the outages of its loop, so that a link which comes up and dies again at once
-    goes on waiting longer; whoever owns it resets it after the link has stayed up.
+class Backoff:
+    """Waits that grow from failure to failure until `reset`.
 
     `exponential` waits ``min * factor ** n`` and up to `min` more at random, `max` at most;
-    `linear` waits at random between `min` and `max` (rascal's two strategies).
+    `linear` waits at random between `min` and `max` (rascal's two strategies). The random part
+    spreads the clients of a broker that comes back.
     """
 
     def __init__(self, config: BackoffConfig) -> None:
         self._config = config
-        self._failures = 0
-        self._wait = wait_exponential_jitter(
-            multiplier=config.min, max=config.max, exp_base=config.factor, jitter=config.min
-        )
+        self.failures = 0
+        """Failures since the last reset."""
 
     def __repr__(self) -> str:
-        return f"<Backoff: {self._failures} failures>"
-
-    @property
-    def failures(self) -> int:
-        """Failures since the last reset."""
-        return self._failures
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        return self.next()
+        return f"<Backoff: {self.failures} failures>"
 
     def next(self) -> float:
         """Seconds to wait after one more failure."""
-        self._failures += 1
-        if self._config.strategy == "linear":
-            return random.uniform(self._config.min, self._config.max)  # noqa: S311 - no secret
-        state = RetryCallState(AsyncRetrying(), None, (), {})
-        state.attempt_number = self._failures
-        return self._wait(state)
+        config, failures = self._config, self.failures
+        self.failures += 1
+        if config.strategy == "linear":
+            return random.uniform(config.min, config.max)  # noqa: S311 - no secret
+        jitter = random.uniform(0.0, config.min)  # noqa: S311 - no secret
+        return min(config.max, growing(config, failures) + jitter)
 
     def reset(self) -> None:
-        """Begin again from `min`."""
-        self._failures = 0
-
-
-def reconnect_policy(
-    config: RetryConfig,
-    backoff: Backoff | Callable[[RetryCallState], float],
-    *,
-    sleep: Callable[[float], Awaitable[None]],
-) -> AsyncRetrying:
-    """A fresh policy for one outage.
-
-    Fresh, because tenacity keeps the state of a run in it: shared between tasks it swallows
-    failures.
-    """
-    return AsyncRetrying(
-        retry=retry_if_exception(is_retryable),
-        wait=backoff,
-        stop=stop_never if config.enabled else stop_after_attempt(1),
-        sleep=sleep,
-        reraise=True,
-    )
+        """Start again from `min`."""
+        self.failures = 0

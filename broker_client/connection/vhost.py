@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from broker_client.config import VhostConfig
+from broker_client.connection.addresses import Addresses
 from broker_client.connection.connection import Connection
 from broker_client.connection.connectors import Connectors
 from broker_client.connection.consumers import ConsumersConnection, report_loss
@@ -48,7 +49,7 @@ class Vhost:
         self.on_resume: Callable[[], None] | None = None
         """Called when publishing may go on: the link is up and the topology is there."""
         self._declarations = Declarations(config, self._links_to_declare_on, emit, tasks)
-        self.connection = Connection.of(config.name, config, connectors.main, self)
+        self.connection = Connection(config.name, Addresses.of(config, connectors.main), self)
         self._consumers: ConsumersConnection | None = None
         if connectors.consuming:
             self._consumers = ConsumersConnection(
@@ -203,16 +204,11 @@ class Vhost:
         Raises:
             TransportError: no address answered; each is given its `connect_timeout`.
         """
-        failure: Exception | None = None
-        settings = list(zip(self._connectors.main, self.config.connections, strict=True))
-        current = self.connection.current
-        for connector, config in (*settings[current:], *settings[:current]):
-            try:
-                return await connector.connect(timeout=config.connect_timeout)
-            except TransportError as error:
-                failure = error
-        assert failure is not None
-        raise failure
+        addresses = Addresses.of(self.config, self._connectors.main)
+        return await addresses.connect(once=True, first=self._address_in_use)
+
+    async def _address_in_use(self) -> int:
+        return self.connection.current
 
     async def prepare_delay(self, step: DelayStep) -> None:
         """Have the delay queue of `step` declared: now, or with the next link."""

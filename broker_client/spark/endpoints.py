@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
-import ssl
 from typing import NamedTuple
 
-from broker_client.config import BrokerConfig, ConnectionConfig, PublicationConfig, TlsConfig
+from broker_client.config import BrokerConfig, ConnectionConfig, PublicationConfig, RetryConfig
 from broker_client.config.loader import load_config
 from broker_client.config.url import parse_url
-from broker_client.errors import ConnectFailedError, TransportError, UnknownNameError
+from broker_client.connection.addresses import Addresses
+from broker_client.connection.connectors import Network
+from broker_client.errors import UnknownNameError
 from broker_client.spark.errors import OptionError
 from broker_client.spark.options import CommonOptions, SinkOptions, SourceOptions
 from broker_client.transport.base import Connector, Link
-from broker_client.transport.rabbitmq.connector import NetworkConnector
 
-_HEARTBEAT = 10.0  # seconds
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between rounds of attempts
+_RETRY = RetryConfig(min=0.1, max=5.0)  # between rounds over the addresses
 _EMBEDDED = (
     "is a broker inside one process, and Spark's readers and writers are other processes: give the "
     "amqp:// address of a RabbitMQ, or use DriverPublisher"
@@ -61,7 +59,9 @@ def _from_urls(options: CommonOptions) -> list[Connector]:
         if parts.scheme == "embedded":
             raise OptionError(option, _EMBEDDED)
         vhost = options.vhost or parts.vhost or "/"
-        made.append(NetworkConnector(url.strip(), vhost=vhost, heartbeat=_HEARTBEAT, name=_name()))
+        connection = ConnectionConfig.model_validate({"url": url.strip()})
+        connection = connection.model_copy(update={"vhost": vhost})
+        made.append(Network(connection, vhost, option).connector(_name()))
     return made
 
 
@@ -72,35 +72,13 @@ def _from_file(options: CommonOptions) -> list[Connector]:
     for connection in config.vhosts[vhost].connections:
         if connection.is_embedded:
             raise OptionError("configFile", f"says embedded://, which {_EMBEDDED}")
-        made.append(_connector(connection, vhost))
+        made.append(Network(connection, vhost, f"vhosts.{vhost}.connection").connector(_name()))
     return made
 
 
 def _name() -> str:
     """Of connections, as RabbitMQ's management shows them: the process tells whose they are."""
     return f"broker_client spark, process {os.getpid()}"
-
-
-def _connector(connection: ConnectionConfig, vhost: str) -> Connector:
-    return NetworkConnector(
-        connection.url.get_secret_value(),
-        vhost=connection.vhost_name(vhost),
-        heartbeat=connection.heartbeat,
-        name=_name(),
-        ssl_context=_ssl_context(connection.tls),
-    )
-
-
-def _ssl_context(tls: TlsConfig | None) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    context = ssl.create_default_context(cafile=tls.cafile)
-    if tls.certfile is not None:
-        context.load_cert_chain(tls.certfile, tls.keyfile)
-    context.check_hostname = tls.verify and tls.verify_hostname
-    if not tls.verify:
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _load(options: CommonOptions) -> BrokerConfig:
@@ -171,17 +149,5 @@ async def connect_any(brokers: list[Connector], *, timeout: float) -> Link:
     Raises:
         TransportError: none did; this is what the last one said.
     """
-    deadline = asyncio.get_running_loop().time() + timeout
-    pause = _FIRST_PAUSE
-    last: TransportError = ConnectFailedError("", "no address given")
-    while True:
-        for connector in brokers:
-            left = deadline - asyncio.get_running_loop().time()
-            try:
-                return await connector.connect(timeout=max(0.1, left))
-            except TransportError as error:
-                last = error
-        if asyncio.get_running_loop().time() + pause > deadline:
-            raise last
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+    addresses = Addresses(brokers, retry=_RETRY, connect_timeout=timeout)
+    return await addresses.connect(timeout=timeout)

@@ -50,7 +50,7 @@ ARROWS = {
         "ground",
     ),
     "broker": ("consuming", "publishing", "connection", "transport", "config", "ground"),
-    "spark": ("broker", "publishing", "transport", "codec", "config", "ground"),
+    "spark": ("broker", "publishing", "connection", "transport", "codec", "config", "ground"),
     "cli": ("store", "config", "ground"),
     "__init__": ("broker", "consuming", "publishing", "config", "ground"),
     "__main__": ("cli",),
@@ -73,7 +73,6 @@ OWNERS = {
     "aiormq": ("transport.rabbitmq",),
     "yarl": ("transport.rabbitmq",),
     "pamqp": ("transport.rabbitmq",),
-    "tenacity": ("connection.retry",),
     "yaml": ("config.loader", "config.tree"),
     "pydantic": ("config", "codec.content", "consuming.handlers"),  # an application's models
     "pydantic_core": ("config", "codec.content"),

@@ -29,6 +29,7 @@ class Place:
 
     server: RabbitMQ
     port: int
+    management_port: int
     authority: Authority
     client: Files
     folder: Path
@@ -60,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("certificates")
     authority = Authority(folder, "Our Authority")
     server_files = authority.sign("broker", "localhost")
-    port = free_port()
+    port, management_port = free_port(), free_port()
     settings = [
         f"listeners.ssl.1 = 127.0.0.1:{port}",
         f"ssl_options.cacertfile = {authority.file}",
@@ -68,9 +69,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         f"ssl_options.keyfile = {server_files.key}",
         "ssl_options.verify = verify_peer",
         "ssl_options.fail_if_no_peer_cert = true",
+        "management.ssl.ip = 127.0.0.1",
+        f"management.ssl.port = {management_port}",
+        f"management.ssl.cacertfile = {authority.file}",
+        f"management.ssl.certfile = {server_files.certificate}",
+        f"management.ssl.keyfile = {server_files.key}",
     ]
     with RabbitMQ(settings=settings) as server:
-        yield Place(server, port, authority, authority.sign("client"), folder)
+        client = authority.sign("client")
+        yield Place(server, port, management_port, authority, client, folder)
 
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(180)]
@@ -87,6 +94,19 @@ async def test_own_authority_and_client_certificate_make_a_link(place: Place) ->
             ),
             timeout=15.0,
         )
+
+
+async def test_vhost_is_asserted_and_deleted_over_https_with_the_connections_trust(
+    place: Place,
+) -> None:
+    vhosts = place.config()["vhosts"]
+    vhosts["asserted over https"] = vhost = vhosts.pop("/")
+    vhost["assert"] = True
+    vhost["connection"]["management"] = f"https://localhost:{place.management_port}"
+    broker = await Broker.create({"vhosts": vhosts})
+    assert "asserted over https" in place.server.ctl("list_vhosts")
+    await broker.nuke()
+    assert "asserted over https" not in place.server.ctl("list_vhosts")
 
 
 async def test_wrong_authority_is_an_error_that_names_the_issuer(place: Place) -> None:

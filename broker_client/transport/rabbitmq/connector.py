@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ import aiormq.exceptions
 import pamqp.encode
 from yarl import URL
 
-from broker_client.config.access import TlsConfig
+from broker_client.config.access import Credentials, TlsConfig
 from broker_client.errors import (
     AuthenticationRefusedError,
     ChannelClosedError,
@@ -92,6 +92,7 @@ class NetworkConnector:
             broker's kind and version.
         operation_timeout: seconds the broker has to answer a declaration, bind or the like.
         ssl_context: for ``amqps``; None makes one from the system's certificates.
+        credentials: called at each connect for user and password, in place of those of `url`.
 
     Raises:
         UnsupportedError: a vhost, or a client property, that cannot be sent.
@@ -110,6 +111,7 @@ class NetworkConnector:
         max_message_size: int | None = None,
         operation_timeout: float = 10.0,
         ssl_context: ssl.SSLContext | None = None,
+        credentials: Callable[[], Awaitable[Credentials]] | None = None,
     ) -> None:
         # aiormq reads the vhost from the path and undoes %2F alone, and its other settings from
         # the query: build exactly what it reads.
@@ -121,6 +123,7 @@ class NetworkConnector:
         if not vhost or self._target.path[1:].replace("%2F", "/") != vhost:
             raise UnsupportedError(f"the vhost {vhost!r}", "aio-pika cannot ask for one so named")
         self._masked = masked(url, vhost)
+        self._credentials = credentials
         self._heartbeat = float(int(heartbeat))
         self._properties = _properties(name, client_properties or {})
         self._limits = Limits(channel_max, frame_max)
@@ -147,7 +150,7 @@ class NetworkConnector:
                 try:
                     await link.streams.open(*self._place, self._ssl_context)
                     connection = _Connection(
-                        self._target,
+                        await self._target_now(),
                         client_properties=self._properties,
                         transport_factory=link.streams,
                     )
@@ -173,6 +176,16 @@ class NetworkConnector:
         finally:
             if not link.is_open:
                 link.abort()
+
+    async def _target_now(self) -> URL:
+        """The address with user and password as they are now."""
+        if self._credentials is None:
+            return self._target
+        try:
+            user, password = await self._credentials()
+        except Exception as error:  # whatever the application's function raises
+            raise ConnectFailedError(self._masked, f"no credentials: {error}") from error
+        return self._target.with_user(user).with_password(password.get_secret_value())
 
     @property
     def _place(self) -> tuple[str, int]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker_client.spark.endpoints import connectors
+from broker_client.errors import ChannelClosedError, ConfigError
+from broker_client.spark.endpoints import connect_any, connectors
 from broker_client.spark.errors import OptionError
 from broker_client.spark.options import SinkOptions, SourceOptions, names, parse
+from tests.support.rabbitmq import RabbitMQ
 
 URL = "amqp://me:hidden-word@host:5672/v"
 SOURCE = {"url": URL, "queue": "q", "spool": "folder"}
@@ -103,6 +108,44 @@ def test_embedded_broker_is_refused_with_what_to_do_instead() -> None:
         connectors(options)
 
 
+def test_encrypted_key_is_an_error_and_no_question_on_the_terminal(tmp_path: Path) -> None:
+    certificates = pytest.importorskip("tests.support.certificates")
+    files = certificates.Authority(tmp_path, "ours").sign("client", password="secret")
+    tls = {"certfile": str(files.certificate), "keyfile": str(files.key)}
+    file = a_config(tmp_path, {"url": "amqps://host", "tls": tls})
+    with pytest.raises(ConfigError, match=r"connection\.tls\.keyfile: .*is encrypted"):
+        connectors(parse(SinkOptions, {"configFile": file, "exchange": "e"}))
+
+
+@pytest.mark.rabbitmq
+async def test_limits_and_properties_of_the_configuration_hold_on_the_link(
+    tmp_path: Path, rabbitmq: RabbitMQ
+) -> None:
+    vhost = rabbitmq.make_vhost()
+    properties = {"product": "orders"}
+    limits = {"channel_max": 2, "frame_max": 8192, "max_message_size": 1000}
+    connection = {"url": rabbitmq.url(vhost), "client_properties": properties, **limits}
+    file = a_config(tmp_path, connection)
+    link = await connect_any(
+        connectors(parse(SinkOptions, {"configFile": file, "exchange": "e"})), timeout=10.0
+    )
+    assert (await link.open_channel()).size_limit.size_bytes == 1000
+    await link.open_channel()
+    with pytest.raises(ChannelClosedError, match="all 2 channels"):
+        await link.open_channel()
+    listed = rabbitmq.ctl("list_connections", "vhost", "frame_max", "client_properties")
+    [ours] = [line for line in listed.splitlines() if line.startswith(vhost)]
+    assert "8192" in ours
+    assert '{"product","orders"}' in ours
+    await link.close()
+
+
+def a_config(folder: Path, connection: dict[str, Any]) -> str:
+    file = folder / "app.json"
+    file.write_text(json.dumps({"vhosts": {"/": {"connection": connection, "queues": ["q"]}}}))
+    return str(file)
+
+
 def test_environment_variable_is_read_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     options = parse(SinkOptions, {"urlEnv": "SOME_BROKER_URL"})
     monkeypatch.delenv("SOME_BROKER_URL", raising=False)
@@ -110,8 +153,8 @@ def test_environment_variable_is_read_where_it_is_used(monkeypatch: pytest.Monke
         connectors(options)
     monkeypatch.setenv("SOME_BROKER_URL", "amqp://one/v,amqp://two/v")
     assert sorted(each.url for each in connectors(options)) == [
-        "amqp://one/v",
-        "amqp://two/v",
+        "amqp://guest:***@one:5672/v",
+        "amqp://guest:***@two:5672/v",
     ]
 
 

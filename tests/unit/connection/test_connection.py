@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from broker_client.config import RetryConfig
+from broker_client.connection.addresses import Addresses
 from broker_client.connection.connection import Connection
 from broker_client.errors import (
     BrokerClosedError,
@@ -62,10 +63,10 @@ class Desk:
         settings = {"min": 1.0, "max": 8.0, "factor": 2.0, "stable_after": 30.0, **retry}
         self.connection = Connection(
             "/",
-            self.connectors,
+            Addresses(
+                self.connectors, retry=RetryConfig.model_validate(settings), connect_timeout=5.0
+            ),
             self.owner,
-            retry=RetryConfig.model_validate(settings),
-            connect_timeout=5.0,
             prepare_timeout=5.0,
         )
 
@@ -229,7 +230,7 @@ async def test_failed_preparation_counts_as_a_failed_address(desk: Desk) -> None
     assert desk.owner.heard.count("failed: vhost '/': queue 'q': 405 locked") == 2
 
 
-async def test_next_address_is_tried_and_the_one_that_worked_last_comes_first() -> None:
+async def test_lost_address_is_tried_after_all_others() -> None:
     desk = Desk("fake://a/", "fake://b/", "fake://c/")
     a, b, c = desk.connectors
     await desk.connection.open()
@@ -244,7 +245,7 @@ async def test_next_address_is_tried_and_the_one_that_worked_last_comes_first() 
     c.always = ConnectFailedError("fake://c/", "gone")
     c.link.lose()
     assert (await desk.connection.wait_up()).url == "fake://a/"
-    assert [len(each.attempts) for each in (a, b, c)] == [3, 2, 2]
+    assert [len(each.attempts) for each in (a, b, c)] == [2, 1, 1]
     await desk.connection.close()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker_client.config import RetryConfig
+from broker_client.connection.addresses import Addresses
 from broker_client.connection.connection import Connection
 from broker_client.errors import BrokerClosedError, ConnectFailedError, TopologyError
 from tests.support.links import FakeConnector
@@ -26,11 +27,16 @@ def a_retry(**changes: Any) -> RetryConfig:
 
 
 class Desk:
-    def __init__(self, *retries: RetryConfig, **options: Any) -> None:
+    def __init__(
+        self, *retries: RetryConfig, fixed: bool = False, leader: Connection | None = None
+    ) -> None:
         self.connectors = [FakeConnector(f"fake://{'abcdef'[at]}/") for at in range(len(retries))]
         self.owner = Owner()
         self.connection = Connection(
-            "/", self.connectors, self.owner, retry=retries, connect_timeout=5.0, **options
+            "/",
+            Addresses(self.connectors, retry=retries, connect_timeout=5.0, fixed=fixed),
+            self.owner,
+            leader=leader,
         )
 
     def order(self) -> list[str]:
@@ -58,14 +64,53 @@ async def test_fixed_order_is_tried_from_the_first_again_after_every_outage() ->
     await desk.connection.close()
 
 
-async def test_random_order_stays_with_the_address_that_worked_last() -> None:
-    desk = Desk(a_retry(), a_retry())
-    a, b = desk.connectors
+async def test_random_order_starts_with_the_address_that_worked_last() -> None:
+    desk = Desk(a_retry(), a_retry(), a_retry())
+    a, b, _ = desk.connectors
     a.failures = [refused(a)]
     await desk.connection.open()
-    b.link.lose()
+    desk.connection.abort("given up by us")
     assert (await desk.connection.wait_up()).url == b.url
     assert desk.connection.current == 1
+    await desk.connection.close()
+
+
+async def test_lost_link_is_replaced_at_another_address_at_once() -> None:
+    desk = Desk(a_retry(), a_retry())
+    a, b = desk.connectors
+    await desk.connection.open()
+    a.link.lose()
+    assert (await desk.connection.wait_up()).url == b.url
+    assert len(a.attempts) == 1
+    await desk.connection.close()
+
+
+async def test_waits_of_one_address_do_not_hold_up_another_that_serves() -> None:
+    desk = Desk(a_retry(), a_retry())
+    await desk.connection.open()
+    outages = []
+    for _ in range(6):  # the node in use dies every 25 s and is back 10 s later
+        await asyncio.sleep(15.0)
+        used = desk.connectors[desk.connection.current]
+        used.always = refused(used)
+        used.link.lose()
+        lost = now()
+        await desk.connection.wait_up()
+        outages.append(now() - lost)
+        await asyncio.sleep(10.0)
+        used.always = None
+    assert outages == [0.0] * 6
+    await desk.connection.close()
+
+
+async def test_addresses_whose_links_all_die_early_are_not_tried_without_pause() -> None:
+    desk = Desk(a_retry(), a_retry())
+    await desk.connection.open()
+    began = now()
+    for _ in range(10):
+        desk.connectors[desk.connection.current].link.lose()
+        await desk.connection.wait_up()
+    assert now() - began > 15.0
     await desk.connection.close()
 
 
@@ -106,9 +151,8 @@ async def test_each_address_gets_its_own_connect_timeout() -> None:
     connectors = [Timed("fake://a/"), Timed("fake://b/")]
     connectors[0].always = refused(connectors[0])
     retry = a_retry()
-    connection = Connection(
-        "/", connectors, Owner(), retry=[retry, retry], connect_timeout=[2.0, 7.0]
-    )
+    addresses = Addresses(connectors, retry=[retry, retry], connect_timeout=[2.0, 7.0])
+    connection = Connection("/", addresses, Owner())
     await connection.open()
     assert seen == [2.0, 7.0]
     await connection.close()

@@ -1,8 +1,7 @@
 import pytest
-from tenacity import RetryCallState
 
-from broker_client.config import BackoffConfig, RetryConfig
-from broker_client.connection.retry import Backoff, growing, is_retryable, reconnect_policy
+from broker_client.config import BackoffConfig
+from broker_client.connection.retry import Backoff, growing, is_retryable
 from broker_client.errors import BrokerClosedError, ConnectFailedError, UnsupportedError
 
 CONFIG = BackoffConfig(min=1.0, max=10.0, factor=2.0)
@@ -58,43 +57,3 @@ def test_only_our_own_errors_that_say_so_are_tried_again(
     error: BaseException, worth_it: bool
 ) -> None:
     assert is_retryable(error) is worth_it
-
-
-async def test_policy_tries_until_it_works_with_the_waits_of_its_backoff() -> None:
-    waits: list[float] = []
-    tries = 0
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    async for attempt in reconnect_policy(RetryConfig(min=1.0), Backoff(CONFIG), sleep=sleep):
-        with attempt:
-            tries += 1
-            if tries < 4:
-                raise ConnectFailedError("amqp://h", "refused")
-    assert tries == 4
-    assert len(waits) == 3
-    assert waits == sorted(waits)
-
-
-async def test_policy_gives_up_at_once_on_what_is_not_worth_it() -> None:
-    tries = 0
-
-    async def fail() -> None:
-        nonlocal tries
-        tries += 1
-        raise KeyError("a bug")
-
-    with pytest.raises(KeyError):
-        await reconnect_policy(RetryConfig(), Backoff(CONFIG), sleep=_no_sleep)(fail)
-    assert tries == 1
-
-
-async def _no_sleep(seconds: float) -> None:
-    raise AssertionError("there was nothing to wait for")
-
-
-def test_backoff_is_a_wait_of_tenacity() -> None:
-    backoff = Backoff(CONFIG)
-    assert 1.0 <= backoff(RetryCallState(None, None, (), {})) <= 2.0  # type: ignore[arg-type] # unused
-    assert repr(backoff) == "<Backoff: 1 failures>"

@@ -1,0 +1,209 @@
+"""The addresses of a vhost, tried until one gives a link: the one loop that connects.
+
+Every address has waits of its own. They grow with each round in which no address gave a link, and
+with each link of that address that died early; they start again from the first after a link that
+was stable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from broker_client.config import RetryConfig, VhostConfig
+from broker_client.connection.retry import Backoff, is_retryable
+from broker_client.errors import ConnectFailedError
+from broker_client.transport.base import Connector, Link
+
+
+class Address:
+    """One of the places to connect to."""
+
+    def __init__(
+        self, index: int, connector: Connector, retry: RetryConfig, connect_timeout: float
+    ) -> None:
+        self.index = index
+        self.connector = connector
+        self.retry = retry
+        self.connect_timeout = connect_timeout
+        self.backoff = Backoff(retry)
+        self.due = float("-inf")  # loop time
+        self.rests_until = float("-inf")  # loop time; its links died early
+        self.was_lost = False  # a link of it was lost, and none has been stable since
+        self.given_up = False  # failed, and not to be tried again
+
+    def __repr__(self) -> str:
+        return f"<Address {self.connector.url}: {self.backoff!r}>"
+
+    async def connect(self) -> Link:
+        """A link to it.
+
+        Raises:
+            TransportError: there is none.
+        """
+        return await self.connector.connect(timeout=self.connect_timeout)
+
+
+class Addresses:
+    """Connects to the first of several addresses that answers.
+
+    Args:
+        connectors: of the addresses, in the order of the configuration.
+        retry: waits, for all addresses or one for each. An address with ``retry: false`` is tried
+            until the first link is up, and never again.
+        connect_timeout: seconds for one attempt; for all addresses or for each.
+        fixed: True starts every round with the first address; False with the one that worked last.
+    """
+
+    def __init__(
+        self,
+        connectors: Sequence[Connector],
+        *,
+        retry: RetryConfig | Sequence[RetryConfig],
+        connect_timeout: float | Sequence[float],
+        fixed: bool = False,
+    ) -> None:
+        count = len(connectors)
+        retries = [retry] * count if isinstance(retry, RetryConfig) else retry
+        timeouts = connect_timeout
+        if not isinstance(timeouts, Sequence):
+            timeouts = [timeouts] * count
+        self._all = [
+            Address(index, *settings)
+            for index, settings in enumerate(zip(connectors, retries, timeouts, strict=True))
+        ]
+        self._fixed = fixed
+        self._lost: Address | None = None  # the address whose link was lost; it is tried last
+        self._connected = False
+        self.current = self._all[0]
+        """The address that worked last."""
+
+    @classmethod
+    def of(cls, config: VhostConfig, connectors: Sequence[Connector]) -> Addresses:
+        """With the settings that `config` has for each of `connectors`."""
+        return cls(
+            connectors,
+            retry=[each.retry for each in config.connections],
+            connect_timeout=[each.connect_timeout for each in config.connections],
+            fixed=config.connection_strategy == "fixed",
+        )
+
+    def __repr__(self) -> str:
+        return f"<Addresses: {len(self._all)}, now {self.current.connector.url}>"
+
+    @property
+    def left(self) -> list[Address]:
+        """The addresses that may still be tried, in their order."""
+        return [
+            each
+            for each in self._all
+            if not each.given_up and (each.retry.enabled or not self._connected)
+        ]
+
+    async def connect(
+        self,
+        attempt: Callable[[Address], Awaitable[Link]] = Address.connect,
+        *,
+        once: bool = False,
+        timeout: float | None = None,
+        first: Callable[[], Awaitable[int]] | None = None,
+        on_failure: Callable[[Exception], None] | None = None,
+    ) -> Link:
+        """A link to the first address that gives one.
+
+        Args:
+            attempt: connects to an address and makes the link ready.
+            once: True tries each address once, now; False goes on in rounds until one answers.
+            timeout: seconds for all of it; None is for ever.
+            first: called before each round: the index of the address to start it with.
+            on_failure: told of each attempt that failed.
+
+        Raises:
+            Exception: the last failure, when `once` is set, when time is up, or when no address is
+                left that may be tried again.
+        """
+        last: Exception | None = None  # one is kept, however long this takes
+        deadline = asyncio.timeout(timeout)
+        try:
+            async with deadline:
+                while True:
+                    if not once:
+                        await asyncio.sleep(self._until_due())
+                    start = None if first is None else await first()
+                    addresses = self._all if once else self._due()
+                    failure: Exception | None = None
+                    for address in self._in_order(addresses, start):
+                        try:
+                            link = await attempt(address)
+                        except Exception as error:  # noqa: BLE001 - the next address may answer
+                            last = failure = self._failed(address, error, failure)
+                            if on_failure is not None:
+                                on_failure(error)
+                        else:
+                            self.current, self._lost, self._connected = address, None, True
+                            return link
+                    self._put_off(addresses)
+                    if once or not self.left:
+                        assert failure is not None, "there is an address"
+                        raise failure
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            if last is not None:
+                raise last from error
+            reason = f"no answer within {timeout:g} s"
+            raise ConnectFailedError(self.current.connector.url, reason) from error
+
+    def link_lost(self, since: float, *, elsewhere: bool = True) -> None:
+        """The link to `current` is lost: say who is tried next, and when.
+
+        The other addresses are tried at once, but for those whose last link died early; the one
+        that was lost is tried after them, and waits if its links keep dying early.
+
+        Args:
+            since: loop time at which the link came up.
+            elsewhere: False tries the same address first: its link was given up by us.
+        """
+        now = asyncio.get_running_loop().time()
+        lost = self.current
+        self._lost = lost if elsewhere else None
+        if now - since >= lost.retry.stable_after:
+            lost.rests_until = now
+            for each in self._all:
+                each.backoff.reset()
+        elif lost.was_lost:
+            lost.rests_until = now + lost.backoff.next()
+        lost.was_lost = True
+        for each in self._all:
+            each.due = each.rests_until
+
+    def _in_order(self, addresses: Sequence[Address], first: int | None) -> list[Address]:
+        if first is None:
+            first = 0 if self._fixed else self.current.index
+        count = len(self._all)
+        return sorted(
+            addresses,
+            key=lambda each: (each is self._lost, (each.index - first) % count),
+        )
+
+    def _failed(self, address: Address, error: Exception, before: Exception | None) -> Exception:
+        """Which failure of a round to report: the last that is worth another try."""
+        worth = is_retryable(error) and address.retry.enabled
+        address.given_up = not worth
+        return error if worth or before is None else before
+
+    def _put_off(self, addresses: Sequence[Address]) -> None:
+        now = asyncio.get_running_loop().time()
+        for each in addresses:
+            each.due = now + each.backoff.next()
+
+    def _due(self) -> list[Address]:
+        """Those whose turn has come; the next one's when we are a moment early."""
+        candidates = self.left
+        now = asyncio.get_running_loop().time()
+        limit = max(now, min(each.due for each in candidates))
+        return [each for each in candidates if each.due <= limit]
+
+    def _until_due(self) -> float:
+        dues = [each.due for each in self.left]
+        return max(0.0, min(dues) - asyncio.get_running_loop().time())
