@@ -21,7 +21,7 @@ from broker_client.consuming.consumer import CANCEL_TIMEOUT
 from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.handlers import Handler
 from broker_client.consuming.redeliveries import CounterFactory
-from broker_client.consuming.setup import ConsumingStores
+from broker_client.consuming.setup import ConsumingStores, check_capabilities
 from broker_client.consuming.shovels import Shovel
 from broker_client.errors import (
     BrokerClientError,
@@ -140,7 +140,8 @@ class Broker(Emitter):
             TransportError: a vhost's broker did not answer.
             TopologyError: the topology cannot be declared.
             OSError: `event_log` is not writable.
-            UnsupportedError: a custom counter has no factory.
+            UnsupportedError: a custom counter has no factory; the broker cannot do what a
+                subscription asks for.
         """
         return _Creating(cls, config, event_log, counters)
 
@@ -168,6 +169,7 @@ class Broker(Emitter):
                 if outbox is not None:
                     await publisher.open_outbox(self._nodes.connector(outbox_url(outbox), "/"))
                 await publisher.vhost.open()
+                self._check_subscriptions(publisher.vhost)
             for shovel in self.config.shovels.values():
                 self._shovels.append(Shovel(shovel, self._publisher, self))
                 self._shovels[-1].start(await self.subscribe(shovel.subscription))
@@ -177,6 +179,13 @@ class Broker(Emitter):
             if isinstance(error, BrokerClientError):
                 self._half_made, error.broker = True, self
             raise
+
+    def _check_subscriptions(self, vhost: Vhost) -> None:
+        """Refuse at the start what the broker would take for something else."""
+        link = vhost.connection.link
+        for subscription in self.config.subscriptions.values():
+            if subscription.vhost == vhost.name and link is not None:
+                check_capabilities(subscription, link.capabilities)
 
     def _make_vhost(self, config: VhostConfig) -> Vhost:
         brokers = self.config.connections_of(config.name)

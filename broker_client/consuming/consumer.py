@@ -20,7 +20,7 @@ from broker_client.consuming.dispatcher import Dispatcher
 from broker_client.consuming.iterator import DeliveryIterator
 from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.reports import Reports
-from broker_client.consuming.setup import ConsumingSetup
+from broker_client.consuming.setup import ConsumingSetup, check_capabilities
 from broker_client.consuming.stream_position import OFFSET
 from broker_client.consuming.watchdog import Watchdog
 from broker_client.errors import (
@@ -161,6 +161,7 @@ class Consumer:
 
     async def _consume(self, link: Link) -> None:
         """Subscribe on a new channel and stay until it, or the consumer, is gone."""
+        check_capabilities(self._config, link.capabilities)
         channel = await link.open_channel()
         gone: asyncio.Future[BrokerClientError | None]
         gone = self._gone = asyncio.get_running_loop().create_future()

@@ -22,6 +22,7 @@ from broker_client.config import (
 from broker_client.consuming.deduplication import HandledIds, handled_ids_from
 from broker_client.consuming.redeliveries import CounterFactory, RedeliveryCounter, counter_from
 from broker_client.errors import UnsupportedError
+from broker_client.transport.base import Capabilities, no_shared_prefetch
 
 log = logging.getLogger("broker_client.consuming")
 
@@ -55,6 +56,16 @@ class ConsumingSetup:
     def plain(cls, config: SubscriptionConfig) -> Self:
         """Of a subscription that stands alone."""
         return cls(config, config.queue)
+
+
+def check_capabilities(config: SubscriptionConfig, capabilities: Capabilities) -> None:
+    """See that this broker can do what the subscription `config` asks for.
+
+    Raises:
+        UnsupportedError: it cannot; the error says what to write instead.
+    """
+    if config.channel_prefetch is not None and not capabilities.shared_prefetch:
+        raise no_shared_prefetch(f"channel_prefetch of subscription {config.name!r}")
 
 
 class ConsumingStores:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from broker_client.errors import TransportError
+from broker_client.errors import TransportError, UnsupportedError
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.transport.limits import SizeLimit
 
@@ -33,6 +33,19 @@ class Capabilities:
 
     lasting_consumers: bool = False
     """No consumer ends without a notice: nothing can get lost on the way."""
+
+    shared_prefetch: bool = True
+    """`Channel.qos` with `shared` holds for all consumers of the channel together."""
+    delayed_retry: bool = False
+    """Quorum queues with `x-delayed-retry-type` hold back by themselves what is given back."""
+
+
+def no_shared_prefetch(what: str) -> UnsupportedError:
+    """The error of `what`, where `Capabilities.shared_prefetch` is False."""
+    return UnsupportedError(
+        what,
+        "RabbitMQ takes it for the prefetch of each consumer from 4.3 on; write prefetch instead",
+    )
 
 
 class QueueState(NamedTuple):
@@ -146,7 +159,10 @@ class Channel(Protocol):
         """Unsettled deliveries allowed to each consumer started after this; 0 is no limit.
 
         With `shared`, to all consumers of the channel together, and at once (RabbitMQ's meaning
-        of basic.qos with global; 4.3 refuses it unless told otherwise).
+        of basic.qos with global).
+
+        Raises:
+            UnsupportedError: `shared`, where `Capabilities.shared_prefetch` is False.
         """
         ...
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from broker_client.transport.versions import rabbitmq_version
+
 
 class SizeLimit(NamedTuple):
     """The largest body that a broker takes."""
@@ -34,13 +36,10 @@ def usual_size_limit(server: Mapping[str, Any]) -> SizeLimit:
     RabbitMQ: `max_message_size` is 128 MiB from 3.8 on and 16 MiB from 4.0 on; clients are not
     told of it.
     """
-    product, version = server.get("product"), str(server.get("version"))
-    parts = version.split(".")
-    if product != "RabbitMQ" or len(parts) < 2 or not (parts[0] + parts[1]).isdecimal():
+    number = rabbitmq_version(server)
+    if number is None or number < (3, 8):
         return NO_SIZE_LIMIT
-    number = int(parts[0]), int(parts[1])
-    if number < (3, 8):
-        return NO_SIZE_LIMIT
+    version = server["version"]
     source = (
         f"the default of RabbitMQ {version}; "
         "where it has another, say so in max_message_size of the connection"

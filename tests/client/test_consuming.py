@@ -225,7 +225,9 @@ async def test_unreadable_body_is_dead_lettered_once_and_its_neighbour_handled(
 
 async def test_message_kept_for_most_of_its_time_is_told_of(start: StartBroker) -> None:
     config = a_config()
-    config["queues"]["work"]["options"]["arguments"] = {"x-consumer-timeout": 4_000}
+    # RabbitMQ 4.3: quorum queues alone have it.
+    arguments = {"x-consumer-timeout": 4_000, "x-queue-type": "quorum"}
+    config["queues"]["work"]["options"]["arguments"] = arguments
     broker = await start(config)
     held: list[AckOrNack] = []
     subscription = await broker.subscribe("work")

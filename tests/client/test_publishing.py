@@ -16,6 +16,7 @@ import pytest
 
 from broker_client import AckOrNack, Broker, Forward, Message, Nack
 from broker_client.errors import (
+    ConnectFailedError,
     MessageReturnedError,
     MessageTooLargeError,
     PublishNackedError,
@@ -462,7 +463,7 @@ async def test_answer_that_comes_too_late_goes_to_no_other_request(start: StartB
 
 @pytest.mark.rabbitmq
 async def test_bodies_of_every_size_pass_small_frames(rabbitmq: RabbitMQ) -> None:
-    frame = 4_096
+    frame = 8_192  # the smallest that RabbitMQ takes from 4.1 on
     sizes = [0, 1, frame - 9, frame - 8, frame - 7, frame, 4 * 2**20]
     bodies = {f"m{number}": bytes([number]) * sizes[number % 7] for number in range(50)}
     vhost = rabbitmq.make_vhost()
@@ -493,13 +494,23 @@ async def test_bodies_of_every_size_pass_small_frames(rabbitmq: RabbitMQ) -> Non
 @pytest.fixture
 def small_bodies(rabbitmq: RabbitMQ) -> Iterator[str]:
     """A vhost of the server, which meanwhile takes 100,000 bytes at most."""
-    limit = "application:{}_env(rabbit, max_message_size{})."
-    usual = rabbitmq.ctl("eval", limit.format("get", "")).strip("{}ok, \n")
-    rabbitmq.ctl("eval", limit.format("set", ", 100000"))
+    usual = rabbitmq.set_max_message_size(100_000)
     vhost = rabbitmq.make_vhost()
     yield rabbitmq.url(vhost)
     rabbitmq.delete_vhost(vhost)
-    rabbitmq.ctl("eval", limit.format("set", f", {usual}"))
+    rabbitmq.set_max_message_size(usual)
+
+
+@pytest.mark.rabbitmq
+async def test_frame_max_below_what_rabbitmq_takes_is_named_as_the_reason(
+    rabbitmq: RabbitMQ,
+) -> None:
+    config = {"vhosts": {"/": {"connection": {"url": rabbitmq.url(), "frame_max": 4_096}}}}
+    if rabbitmq.version < (4, 1):
+        await (await Broker.create(config)).shutdown()
+        return
+    with pytest.raises(ConnectFailedError, match=r"frame_max is 4096, .* takes none below 8192"):
+        await Broker.create(config)
 
 
 async def test_body_above_the_limit_is_refused_by_the_broker_alone_and_then_by_us(

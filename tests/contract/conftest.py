@@ -27,6 +27,9 @@ RABBITMQ_DIFFERS: dict[str, str] = {
 
 CONNECT_TIMEOUT = 10.0
 
+EMBEDDED_FOLLOWS = (3, 10)
+"""The RabbitMQ whose ways the built-in broker has, where versions differ."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -43,6 +46,8 @@ class Place:
     connector: Connector
     cut: Callable[[], Awaitable[Any]]
     """End all its connections from the broker's side."""
+    version: tuple[int, ...] = EMBEDDED_FOLLOWS
+    """Of the RabbitMQ that this is, or that the built-in broker follows."""
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -66,7 +71,12 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     server: RabbitMQ = request.getfixturevalue("rabbitmq")
     vhost = server.make_vhost()
     connector = NetworkConnector(server.url(), vhost=vhost, heartbeat=10)
-    yield Place("rabbitmq", connector, lambda: asyncio.to_thread(server.close_connections))
+    yield Place(
+        "rabbitmq",
+        connector,
+        lambda: asyncio.to_thread(server.close_connections),
+        server.version,
+    )
     server.delete_vhost(vhost)
 
 

@@ -25,7 +25,7 @@ async def test_channel_without_confirms_numbers_and_confirms_nothing(
     await plain.channel.publish(numbered(1, 3))
     assert plain.channel.next_publish_seq == 0
     await plain.channel.close()  # what was written before is handled before
-    assert await watch.depth("q") == 3
+    await watch.has("q", 3)
     assert plain.events == []
 
 

@@ -31,6 +31,8 @@ class Where:
 
     url: str
     vhost: str
+    version: tuple[int, ...] = ()
+    """Of the RabbitMQ that answers there."""
 
     @property
     def is_embedded(self) -> bool:
@@ -58,7 +60,7 @@ async def where(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         return
     server: RabbitMQ = request.getfixturevalue("rabbitmq")
     vhost = server.make_vhost()
-    yield Where(f"amqp://guest:guest@127.0.0.1:{server.port}", vhost)
+    yield Where(f"amqp://guest:guest@127.0.0.1:{server.port}", vhost, server.version)
     server.delete_vhost(vhost)
 
 
@@ -178,7 +180,23 @@ async def test_async_for_reads_until_cancelled(where: Where) -> None:
 
 
 async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
-    async with Broker.create(where.config({"prefetch": 10, "channel_prefetch": 2})) as broker:
+    config = where.config({"prefetch": 10, "channel_prefetch": 2})
+    if where.version >= (4, 3):  # there it would be a prefetch of each consumer, without a word
+        with pytest.raises(UnsupportedError) as caught:
+            await Broker.create(config)
+        assert str(caught.value) == (
+            "channel_prefetch of subscription 'work' is not supported here: RabbitMQ takes it for "
+            "the prefetch of each consumer from 4.3 on; write prefetch instead"
+        )
+        async with Broker.create(where.config()) as broker:
+            subscription = await broker.subscribe("work", lambda m, c, settle: None)
+            heard = Heard(subscription, "subscribed", "error")
+            await eventually(lambda: heard.events)
+            with pytest.raises(UnsupportedError, match="write prefetch instead"):
+                await subscription.set_channel_prefetch(5)
+            assert heard.names == ["subscribed"]
+        return
+    async with Broker.create(config) as broker:
         held: list[AckOrNack] = []
         subscription = await broker.subscribe("work", lambda m, c, settle: held.append(settle))
         await publish(broker, *range(8))

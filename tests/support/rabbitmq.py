@@ -226,13 +226,28 @@ class RabbitMQ:
 
     def lose_consumers(self, vhost: str, queue: str) -> int:
         """End the consumers of a classic queue without telling their clients; returns how many."""
+        stop = '{basic_cancel, element(1, C), element(2, C), undefined, <<"test">>}'
+        if self.version >= (4, 0):
+            stop = (
+                "{stop_consumer, #{pid => element(1, C), consumer_tag => element(2, C), "
+                'user => <<"test">>}}'
+            )
         code = (
             f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, '
-            f'<<"{queue}">>)), length([ok = gen_server2:call(amqqueue:get_pid(Q), {{basic_cancel, '
-            'element(1, C), element(2, C), undefined, <<"test">>}) || '
+            f'<<"{queue}">>)), length([ok = gen_server2:call(amqqueue:get_pid(Q), {stop}) || '
             "C <- rabbit_amqqueue:consumers(Q)])."
         )
         return int(self.ctl("eval", code))
+
+    def set_max_message_size(self, size_bytes: int) -> int:
+        """Take bodies up to this size on channels opened from now on; returns what it was."""
+        code = (
+            "{ok, Before} = application:get_env(rabbit, max_message_size), "
+            f"application:set_env(rabbit, max_message_size, {size_bytes}), "
+        )
+        if self.version >= (4, 0):
+            code += f"persistent_term:put(max_message_size, {size_bytes}), "
+        return int(self.ctl("eval", code + "Before."))
 
     def block(self) -> None:
         """Raise the memory alarm: publishers are blocked until `unblock`."""

@@ -27,7 +27,12 @@ from broker_client.errors import (
 )
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.runtime.tasks import TaskGroup
-from broker_client.transport.base import Arguments, ConsumerCallbacks
+from broker_client.transport.base import (
+    Arguments,
+    Capabilities,
+    ConsumerCallbacks,
+    no_shared_prefetch,
+)
 from broker_client.transport.limits import SizeLimit, size_limit_in
 from broker_client.transport.rabbitmq.declare import TopologyCommands
 from broker_client.transport.rabbitmq.errors import (
@@ -52,6 +57,9 @@ class Owner(Protocol):
     def frame_max(self) -> int: ...
     @property
     def tasks(self) -> TaskGroup: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
 
     size_limit: SizeLimit
 
@@ -159,6 +167,8 @@ class NetworkChannel(TopologyCommands):
     # ------------------------------------------------------------------ consuming
 
     async def qos(self, prefetch: int, *, shared: bool = False) -> None:
+        if shared and not self._owner.capabilities.shared_prefetch:
+            raise no_shared_prefetch("a prefetch shared by the consumers of a channel")
         async with self._asking():
             await self._channel.basic_qos(prefetch_count=prefetch, global_=shared)
 
@@ -253,12 +263,15 @@ class NetworkChannel(TopologyCommands):
         self._check_usable()
         if multiple:
             self.flush()
-            self._settled_up_to(delivery_tag)
-            self._write(commands.Basic.Nack(delivery_tag, multiple=True, requeue=requeue))
+            tags = self._settled_up_to(delivery_tag)
+            if not requeue:
+                self._write(commands.Basic.Nack(delivery_tag, multiple=True))
+            for tag in tags if requeue else ():
+                self._write(commands.Basic.Reject(tag, requeue=True))
             return
         self._outstanding.pop(delivery_tag, None)
         # RabbitMQ 4.3: basic.reject counts as a failed attempt (x-delivery-count); basic.nack
-        # with requeue does not.
+        # with requeue does not, and basic.reject knows no `multiple`.
         self._write(commands.Basic.Reject(delivery_tag, requeue=requeue))
 
     def release(self, delivery_tag: int) -> None:
@@ -272,10 +285,12 @@ class NetworkChannel(TopologyCommands):
     def touch(self, delivery_tag: int) -> float:
         raise UnsupportedError("touch", "RabbitMQ cannot extend the time of one delivery")
 
-    def _settled_up_to(self, delivery_tag: int) -> None:
-        tags = self._outstanding
-        for tag in [tag for tag in tags if tag <= delivery_tag or not delivery_tag]:
-            del tags[tag]
+    def _settled_up_to(self, delivery_tag: int) -> list[int]:
+        """Forget the deliveries up to this one, 0 meaning all; returns their tags."""
+        tags = [tag for tag in self._outstanding if tag <= delivery_tag or not delivery_tag]
+        for tag in tags:
+            del self._outstanding[tag]
+        return tags
 
     def flush(self) -> None:
         """Write the acks of this turn: one frame for all below the oldest unsettled delivery.

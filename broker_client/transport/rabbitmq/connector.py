@@ -39,6 +39,12 @@ from broker_client.transport.rabbitmq.errors import (
 )
 from broker_client.transport.rabbitmq.reader import CLOSE_OK_FRAME, Limits, Streams
 from broker_client.transport.rabbitmq.tls import explained, tls_context
+from broker_client.transport.versions import (
+    DELAYED_RETRY_SINCE,
+    LEAST_FRAME_MAX,
+    SHARED_PREFETCH_UNTIL,
+    rabbitmq_version,
+)
 
 log = logging.getLogger("broker_client.transport")
 
@@ -215,7 +221,15 @@ class NetworkConnector:
             return kind(self._masked, f"{code} {text}")
         mapped = translate(self._masked, error)
         if isinstance(mapped, ConnectionLostError):
-            return ConnectFailedError(self._masked, unreachable(error) or mapped.reason)
+            reason = unreachable(error) or mapped.reason
+            frame_max = self._limits.frame_max
+            if frame_max is not None and frame_max < LEAST_FRAME_MAX and link.streams.has_heard:
+                # RabbitMQ says why in its log alone.
+                reason += (
+                    f"; frame_max is {frame_max}, and RabbitMQ takes none below {LEAST_FRAME_MAX} "
+                    "from 4.1 on"
+                )
+            return ConnectFailedError(self._masked, reason)
         return mapped
 
 
@@ -242,6 +256,17 @@ def _properties(name: str, more: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
+def _capabilities_of(server: Mapping[str, Any]) -> Capabilities:
+    """What a broker with these server properties can do."""
+    version = rabbitmq_version(server)
+    if version is None:
+        return Capabilities()
+    return Capabilities(
+        shared_prefetch=version < SHARED_PREFETCH_UNTIL,
+        delayed_retry=version >= DELAYED_RETRY_SINCE,
+    )
+
+
 def _take_error(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()
@@ -265,6 +290,7 @@ class NetworkLink:
         self.socket_error: BaseException | None = None
         """What the socket ended with during the handshake."""
         self._channel_max = _MOST_CHANNELS
+        self._capabilities = Capabilities()
         self._underlay: aiormq.abc.AbstractConnection | None = None
         self._channels: dict[int, NetworkChannel] = {}
         self._open = False
@@ -286,7 +312,7 @@ class NetworkLink:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities()
+        return self._capabilities
 
     def established(
         self, connection: aio_pika.Connection, size_limit: SizeLimit | None = None
@@ -303,6 +329,7 @@ class NetworkLink:
         self.frame_max = underlay.connection_tune.frame_max or 0
         self._channel_max = underlay.connection_tune.channel_max or _MOST_CHANNELS
         self.size_limit = size_limit or usual_size_limit(underlay.server_properties)
+        self._capabilities = _capabilities_of(underlay.server_properties)
         if self.streams.reader is not None:
             self.streams.reader.established(self.frame_max)
         underlay.closing.add_done_callback(self._underlay_closed)

@@ -367,6 +367,11 @@ class Streams(TransportFactory):
         assert self.writer is not None
         return self.reader, self.writer
 
+    @property
+    def has_heard(self) -> bool:
+        """True once there were bytes from the broker."""
+        return self.reader is not None and self.reader.has_heard
+
     def abort(self) -> None:
         """Drop the socket, if there is one."""
         if self.reader is not None:

@@ -21,6 +21,7 @@ from broker_client.errors import (
 )
 from broker_client.message import Outgoing, Properties
 from broker_client.runtime.tasks import TaskGroup
+from broker_client.transport.base import Capabilities
 from broker_client.transport.rabbitmq.channel import NetworkChannel
 from broker_client.transport.rabbitmq.errors import FOREIGN_ERRORS, translate, unreachable
 from tests.support.warp import WarpLoop
@@ -107,6 +108,7 @@ class FakeOwner:
 
     url = "amqp://h/"
     frame_max = 0
+    capabilities = Capabilities()
     operation_timeout = 5.0
 
     def __init__(self) -> None:
