@@ -123,6 +123,15 @@ class UsageError(BrokerClientError):
     """The call is wrong or comes at the wrong time; nothing was sent."""
 
 
+DISTRIBUTION = "amqp-broker-client"
+"""Under which the package index knows this package: `broker-client` there is another project's."""
+
+
+def install_extra(extra: str) -> str:
+    """What to do where an optional dependency is missing."""
+    return f"install the extra: pip install '{DISTRIBUTION}[{extra}]', in a checkout '.[{extra}]'"
+
+
 def nearest(name: str, known: Sequence[str]) -> str | None:
     """The known name closest to `name`, or None when nothing is near."""
     matches = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)

@@ -19,7 +19,7 @@ from broker_client.cli.store import store_app
 from broker_client.cli.summary import summary
 from broker_client.config.loader import load_config
 from broker_client.config.schema import config_schema
-from broker_client.errors import ConfigError
+from broker_client.errors import DISTRIBUTION, ConfigError
 
 app = typer.Typer(
     name="broker-client",
@@ -33,7 +33,7 @@ app = typer.Typer(
 def package_version() -> str:
     """Version of the installed package; ``unknown`` when run from a bare checkout."""
     try:
-        return version("broker-client")
+        return version(DISTRIBUTION)
     except PackageNotFoundError:
         return "unknown"
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker_client.config import EncryptionConfig
-from broker_client.errors import InvalidContentError, UnsupportedError
+from broker_client.errors import InvalidContentError, UnsupportedError, install_extra
 from broker_client.message import RASCAL, Properties
 
 if TYPE_CHECKING:
@@ -56,9 +56,11 @@ def decrypt(
         InvalidContentError: the profile is unknown, the key is wrong, or the message was changed.
         UnsupportedError: the `cryptography` package is missing.
     """
-    note = encryption_note(properties)
+    note = _raw_note(properties)
     if note is None:
         return body, properties.content_type
+    if not isinstance(note, Mapping):  # the body cannot be taken for plain
+        raise InvalidContentError(ENCRYPTED, f"the header {RASCAL}.encryption is no mapping")
     name = note.get("name")
     profile = profiles.get(str(name))
     if profile is None:
@@ -87,8 +89,12 @@ def decrypt(
 
 def encryption_note(properties: Properties) -> Mapping[str, Any] | None:
     """What the headers say of the encryption, or None."""
-    note = _table((properties.headers or {}).get(RASCAL)).get("encryption")
+    note = _raw_note(properties)
     return note if isinstance(note, Mapping) else None
+
+
+def _raw_note(properties: Properties) -> object:
+    return _table((properties.headers or {}).get(RASCAL)).get("encryption")
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -143,4 +149,4 @@ def _gcm(profile: EncryptionConfig) -> Any:
 
 
 def _missing() -> UnsupportedError:
-    return UnsupportedError("encryption", "install the extra: pip install 'broker-client[crypto]'")
+    return UnsupportedError("encryption", install_extra("crypto"))

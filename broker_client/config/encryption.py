@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from broker_client.config.values import Settings
 
-_CBC_IV, _GCM_IV = 16, 12
+_CBC_IV, _GCM_IV, _GCM_LEAST = 16, 12, 8
 
 
 class EncryptionConfig(Settings):
@@ -39,6 +39,12 @@ class EncryptionConfig(Settings):
         # NIST SP 800-38A: the vector of CBC is one block long.
         if not self.authenticated and self.iv_length not in (None, _CBC_IV):
             raise ValueError(f"{self.algorithm} needs an iv_length of {_CBC_IV}")
+        # NIST SP 800-38D recommends 12 bytes; OpenSSL's limits, as `cryptography` states them.
+        if self.authenticated and not self.iv_bytes >= _GCM_LEAST:
+            raise ValueError(
+                f"{self.algorithm} needs an iv_length of {_GCM_LEAST} or more; "
+                f"leave it out for {_GCM_IV}"
+            )
         return self
 
     @property

@@ -6,6 +6,8 @@ together. Warnings are kept and logged, mistakes refuse the configuration.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ from broker_client.config.consuming import SubscriptionConfig
 from broker_client.config.problems import Key
 from broker_client.config.recovery import Ack, Forward, Nack, Republish, Strategy
 from broker_client.config.topology import QueueConfig
-from broker_client.errors import nearest
+from broker_client.errors import install_extra, nearest
 
 
 class Finding(NamedTuple):
@@ -29,7 +31,12 @@ class Finding(NamedTuple):
 
 def findings(config: BrokerConfig) -> list[Finding]:
     """Everything worth saying about `config`."""
-    found = [*_dead_letter_exchanges(config), *_addresses(config)]
+    found = [
+        *_dead_letter_exchanges(config),
+        *_addresses(config),
+        *_missing_extras(config),
+        *_channels(config),
+    ]
     for name, subscription in config.subscriptions.items():
         path: tuple[Key, ...] = ("subscriptions", name)
         vhost = config.vhosts.get(subscription.vhost)
@@ -40,6 +47,8 @@ def findings(config: BrokerConfig) -> list[Finding]:
             found += _stream(path, subscription)
         else:
             found += _losses(config, subscription, queue)
+        if queue.kind == "quorum":
+            found += _quorum(config, path, subscription, queue)
         found += _chain((*path, "recovery"), subscription.recovery or ())
     for name, chain in config.recovery.items():
         found += _chain(("recovery", name), chain)
@@ -58,6 +67,79 @@ def _addresses(config: BrokerConfig) -> Iterator[Finding]:
                     ("vhosts", key, "connections", index),
                     f"embedded://{name} keeps its messages in memory; for a file of that name "
                     f"write embedded://./{name}",
+                )
+
+
+# --------------------------------------------------------------------------- extras
+
+
+def _missing_extras(config: BrokerConfig) -> Iterator[Finding]:
+    """What needs a package that is not installed, once for each extra."""
+    needed: dict[str, tuple[str, list[tuple[Key, ...]]]] = {
+        "crypto": ("cryptography", list(_encrypted(config))),
+        "redis": ("redis", list(_on_redis(config))),
+    }
+    for extra, (package, places) in needed.items():
+        if places and importlib.util.find_spec(package) is None:
+            text = f"needs the package {package}: {install_extra(extra)}"
+            yield Finding(places[0], text, fatal=True)
+
+
+def _encrypted(config: BrokerConfig) -> Iterator[tuple[Key, ...]]:
+    yield from (("encryption", name) for name in config.encryption)
+    for publication in config.publications.values():
+        if publication.encryption is not None:
+            yield "publications", publication.name, "encryption"
+    for subscription in config.subscriptions.values():
+        if subscription.encryption:
+            yield "subscriptions", subscription.name, "encryption"
+
+
+def _on_redis(config: BrokerConfig) -> Iterator[tuple[Key, ...]]:
+    for name, subscription in config.subscriptions.items():
+        if subscription.deduplicate is not None and subscription.deduplicate.store == "redis":
+            yield "subscriptions", name, "deduplicate"
+        vhost = config.vhosts.get(subscription.vhost)
+        counter = None
+        if vhost is not None:
+            with contextlib.suppress(KeyError):  # a name that a configuration of Python's lacks
+                counter = config.counter_of(subscription)
+        if counter is not None and counter.type == "redis":
+            yield "subscriptions", name, "redeliveries"
+
+
+# --------------------------------------------------------------------------- channels
+
+
+def _channels(config: BrokerConfig) -> Iterator[Finding]:
+    """Where `channel_max` is below what the declarations may need at a time."""
+    for key, vhost in config.vhosts.items():
+        consuming = [each.name for each in config.subscriptions.values() if each.vhost == key]
+        confirmed = {each.confirm for each in config.publications.values() if each.vhost == key}
+        pools = vhost.publication_channel_pools
+        publishing = {}
+        # Recovery and publications by the name of a queue or exchange use the confirm pool.
+        if True in confirmed or not confirmed:
+            publishing["publication_channel_pools.confirm.max"] = pools.confirm.max
+        if False in confirmed:
+            publishing["publication_channel_pools.regular.max"] = pools.regular.max
+        for index, connection in enumerate(vhost.connections):
+            limit = connection.channel_max
+            if not limit or connection.is_embedded:
+                continue
+            users = [f"{count} by {name}" for name, count in publishing.items()]
+            if not vhost.separate_connections and consuming:
+                users.append(f"{len(consuming)} by subscriptions ({', '.join(consuming)})")
+            needed = sum(publishing.values()) + len(consuming) * (not vhost.separate_connections)
+            if vhost.separate_connections and len(consuming) > needed:
+                needed = len(consuming)
+                users = [f"{needed} by subscriptions ({', '.join(consuming)})"]
+            if needed > limit:
+                yield Finding(
+                    ("vhosts", key, "connections", index, "channel_max"),
+                    f"{limit} channels are less than may be needed at a time on one connection: "
+                    f"{' and '.join(users)}; raise channel_max to {needed}, or lower what uses "
+                    "them",
                 )
 
 
@@ -114,6 +196,36 @@ def _losses(
                 "has no dead-letter exchange: a message that its subscription refuses, or cannot "
                 "read, is lost; write options: {dead_letter_exchange: ...}",
             )
+
+
+def _quorum(
+    config: BrokerConfig,
+    path: tuple[Key, ...],
+    subscription: SubscriptionConfig,
+    queue: QueueConfig,
+) -> Iterator[Finding]:
+    arguments = queue.options.all_arguments
+    if subscription.options.exclusive and not arguments.get("x-single-active-consumer"):
+        yield Finding(
+            (*path, "options", "exclusive"),
+            "RabbitMQ does not enforce an exclusive consumer of a quorum queue; declare the queue "
+            "with arguments: {x-single-active-consumer: true}",
+        )
+    limit = arguments.get("x-delivery-limit")
+    remote = not all(each.is_embedded for each in config.vhosts[subscription.vhost].connections)
+    if remote and isinstance(limit, int) and 0 <= limit < _DELIVERY_LIMIT:
+        yield Finding(
+            ("vhosts", subscription.vhost, "queues", queue.name, "options"),
+            f"x-delivery-limit {limit} counts orderly shutdowns too: before 4.3, RabbitMQ does not "
+            "tell a message that is given back unhandled from one that failed, so after "
+            f"{limit} restarts of its consumer a good message may be dead-lettered or dropped; "
+            f"raise the limit to {_DELIVERY_LIMIT} or more, and limit failures by attempts in "
+            "recovery",
+        )
+
+
+_DELIVERY_LIMIT = 20
+"""RabbitMQ 4: the delivery limit of a quorum queue that states none."""
 
 
 def _requeues(subscription: SubscriptionConfig) -> bool:

@@ -41,6 +41,14 @@ _ELSEWHERE = {  # what others call a thing, and what it may be called here
     "x-message-ttl": ("message_ttl",),
 }
 
+_AT_ROOT = {  # sections of the whole file, and what else their name may be about
+    "node": ", once for all vhosts",
+    "profile": ", once for all vhosts",
+    "shovels": ", once for all vhosts",
+    "recovery": "; a subscription names one of its chains as its own recovery",
+    "encryption": "; a publication or subscription names its profiles as its own encryption",
+}
+
 _OTHERWISE = {
     "deferCloseChannel": "a subscription that ends waits up to close_timeout for what is unsettled",
     "promisifyAckOrNack": "ack_or_nack is always awaited; leave it out",
@@ -80,8 +88,8 @@ def advice(
             "options are rascal's: heartbeat, channel_max, frame_max and connect_timeout stand "
             "beside the url here"
         )
-    if name == "node" and "publish_queue" in known:
-        return "node stands at the root of the file, once for all vhosts"
+    if name in _AT_ROOT and name not in known:
+        return f"{name} stands at the root of the file{_AT_ROOT[name]}"
     meant = (_RENAMED.get(name, snake_case(name)), *_ELSEWHERE.get(name, ()))
     for written in meant:
         if written != name and written in known:

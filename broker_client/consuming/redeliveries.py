@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from broker_client.config import CounterConfig
-from broker_client.errors import UnsupportedError
+from broker_client.errors import UnsupportedError, install_extra
 
 T = TypeVar("T")
 
@@ -148,9 +148,7 @@ def redis_client(url: str) -> Any:
     try:
         from redis import asyncio as redis
     except ImportError as error:
-        raise UnsupportedError(
-            "Redis", "install the extra: pip install 'broker-client[redis]'"
-        ) from error
+        raise UnsupportedError("Redis", install_extra("redis")) from error
     return redis.Redis.from_url(url)
 
 

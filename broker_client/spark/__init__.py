@@ -1,6 +1,6 @@
 """Spark and the broker: publish from the driver and from executors, read queues as streams.
 
-Needs the extra ``broker-client[spark]``; importing this module does not need it, nor does it
+Needs the extra ``spark``; importing this module does not need it, nor does it
 import pyspark. See docs/spark.md.
 
 `datasource` is where Spark begins: it makes the readers in `reading/` and the writers in

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker_client.errors import BrokerClientError, UsageError, nearest
+from broker_client.errors import BrokerClientError, UsageError, install_extra, nearest
 from broker_client.spark.writing.frame_report import FrameReport
 
 
@@ -33,7 +33,7 @@ class MissingExtraError(SparkConnectorError, ImportError):
         self.missing = missing
 
     def __str__(self) -> str:
-        return f"{self.missing} is not installed: pip install 'broker-client[spark]'"
+        return f"{self.missing} is not installed; {install_extra('spark')}"
 
 
 class OptionError(SparkConnectorError, ValueError):

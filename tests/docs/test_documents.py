@@ -68,3 +68,11 @@ def test_changelog_speaks_of_the_version_of_the_project() -> None:
     if version not in headings:
         unreleased = read("CHANGELOG.md").split("## Unreleased")[1]
         assert version in unreleased, "say which version is being made"
+
+
+def test_nothing_tells_to_install_the_package_of_another_project() -> None:
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *PACKAGE.rglob("*.py")]
+    files += [ROOT / "pyproject.toml", ROOT / "Makefile", *ROOT.glob("spark/**/*.md")]
+    wrong = re.compile(r"install [^\n|;]*(?<![\w-])broker[-_]client(\[|['\"`]?(\s|$))")
+    told = [f"{file}: {found[0]}" for file in files for found in wrong.finditer(file.read_text())]
+    assert told == []

@@ -74,6 +74,19 @@ def test_a_plain_message_is_left_alone() -> None:
     assert decrypt({}, b"hello", TEXT) == (b"hello", "text/plain")
 
 
+@pytest.mark.parametrize("note", ["aes", 1, ["v1"], b"v1"])
+def test_note_of_encryption_that_is_no_mapping_makes_the_message_invalid(note: object) -> None:
+    properties = Properties(headers={"rascal": {"encryption": note}})
+    with pytest.raises(InvalidContentError, match="no mapping"):
+        decrypt({"v1": a_profile()}, b"ciphertext", properties)
+
+
+@pytest.mark.parametrize("iv_length", [8, 12, 64])
+def test_every_vector_of_gcm_that_loads_can_be_used(iv_length: int) -> None:
+    profile = a_profile("aes-256-gcm").model_copy(update={"iv_length": iv_length})
+    assert decrypt({"v1": profile}, *encrypt(profile, b"hello", TEXT))[0] == b"hello"
+
+
 def test_unknown_profile_says_which_are_known() -> None:
     message = encrypt(a_profile(name="v9"), b"hello", TEXT)
     with pytest.raises(InvalidContentError, match=r"unknown encryption profile 'v9' \(known: v1\)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from typing import Any
 
@@ -262,3 +263,114 @@ def test_configuration_made_in_python_may_read_queues_that_others_declare() -> N
     subscription = SubscriptionConfig(name="s", queue="theirs")
     config = BrokerConfig(vhosts={"/": DOUBTFUL}, subscriptions={"s": subscription})
     assert load_config(config).warnings == ()
+
+
+# --------------------------------------------------------------------------- extras
+
+
+@pytest.fixture
+def bare_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package without its extras."""
+    find = importlib.util.find_spec
+    missing = ("cryptography", "redis")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in missing else find(name)
+    )
+
+
+KEY = {"key": "00" * 32, "algorithm": "aes-256-gcm"}
+NEEDS_EXTRA: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("crypto", {}, {"encryption": {"p": KEY}}),
+    (
+        "crypto",
+        {"publications": {"p": {"exchange": "", "encryption": {"name": "p", **KEY}}}},
+        {},
+    ),
+    (
+        "redis",
+        {
+            "subscriptions": {
+                "s": {"queue": "q", "deduplicate": {"store": "redis", "url": "redis://h"}}
+            }
+        },
+        {},
+    ),
+    (
+        "redis",
+        {"subscriptions": {"s": {"queue": "q", "redeliveries": {"counter": "c"}}}},
+        {"redeliveries": {"counters": {"c": {"type": "redis", "url": "redis://h"}}}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("extra", "vhost", "root"), NEEDS_EXTRA)
+def test_what_needs_a_missing_extra_is_refused_at_load(
+    bare_install: None, extra: str, vhost: dict[str, Any], root: dict[str, Any]
+) -> None:
+    ((_, message),) = refused({"queues": ["q"], **vhost}, **root)
+    assert f"amqp-broker-client[{extra}]" in message
+
+
+def test_what_needs_no_extra_loads_without(bare_install: None) -> None:
+    assert warned({**SAFE, "subscriptions": {"s": {"queue": "q"}}}) == []
+
+
+# --------------------------------------------------------------------------- channels
+
+AMQP = {"url": "amqp://h", "channel_max": 3}
+
+
+def on_channels(count: int, **vhost: Any) -> list[tuple[str, str]]:
+    queues = {"q": a_queue(dead_letter_exchange="dlx"), "dead": None}
+    subscriptions = {f"s{number}": {"queue": "q"} for number in range(count)}
+    return warned(
+        {**SAFE, "connection": AMQP, "queues": queues, "subscriptions": subscriptions, **vhost}
+    )
+
+
+def pools_of(size: int) -> dict[str, Any]:
+    return {"publication_channel_pools": {"confirm": {"max": size}, "regular": {"max": size}}}
+
+
+def test_channel_max_below_what_is_declared_on_one_connection_says_who_uses_them() -> None:
+    ((path, message),) = on_channels(3, separate_connections=False, **pools_of(2))
+    assert path == "vhosts./.connection.channel_max"
+    assert (
+        "2 by publication_channel_pools.confirm.max and 3 by subscriptions (s0, s1, s2)" in message
+    )
+    assert "raise channel_max to 5" in message
+
+
+def test_channel_max_is_looked_at_for_each_connection_of_its_own() -> None:
+    assert on_channels(3, **pools_of(3)) == []
+    ((_, message),) = on_channels(4, **pools_of(3))
+    assert "4 by subscriptions" in message
+    ((_, message),) = on_channels(1, **pools_of(5))
+    assert "5 by publication_channel_pools.confirm.max;" in message
+
+
+# --------------------------------------------------------------------------- quorum queues
+
+
+def on_quorum(connection: str, arguments: dict[str, Any], *, exclusive: bool = False) -> list[str]:
+    options = {"dead_letter_exchange": "dlx", "arguments": {"x-queue-type": "quorum", **arguments}}
+    vhost = {
+        **SAFE,
+        "connection": connection,
+        "queues": {"q": {"options": options}, "dead": None},
+        "subscriptions": {"s": {"queue": "q", "options": {"exclusive": exclusive}}},
+    }
+    return [message for _, message in warned(vhost)]
+
+
+def test_exclusive_consumer_of_a_quorum_queue_is_warned_of() -> None:
+    (message,) = on_quorum("amqp://h", {}, exclusive=True)
+    assert "x-single-active-consumer" in message
+    assert on_quorum("amqp://h", {"x-single-active-consumer": True}, exclusive=True) == []
+
+
+def test_delivery_limit_that_counts_shutdowns_is_warned_of_where_rabbitmq_has_the_queue() -> None:
+    (message,) = on_quorum("amqp://h", {"x-delivery-limit": 4})
+    assert "counts orderly shutdowns too" in message
+    assert on_quorum("amqp://h", {"x-delivery-limit": 20}) == []
+    assert on_quorum("embedded://", {"x-delivery-limit": 4}) == []

@@ -252,6 +252,10 @@ def test_unknown_profile_is_refused_wherever_it_is_named() -> None:
         ({"key": "secret!"}, ": key must be written in hexadecimal digits"),
         ({"key": "0f" * 16}, ": aes-256-cbc needs a key of 32 bytes, that is 64 hexadecimal"),
         ({"iv_length": 12}, ": aes-256-cbc needs an iv_length of 16"),
+        (
+            {"algorithm": "aes-256-gcm", "iv_length": 7},
+            ": aes-256-gcm needs an iv_length of 8 or more; leave it out for 12",
+        ),
         ({"ivLength": 16}, "ivLength: unknown key: ivLength is written iv_length here"),
     ],
 )
@@ -390,3 +394,24 @@ def test_unknown_reply_queue_is_refused() -> None:
     assert problems({"publications": {"p": {"queue": "q", "reply_to": "answers"}}}) == [
         "vhosts./.publications.p.reply_to: unknown reply queue 'answers' (allowed: q, r)"
     ]
+
+
+@pytest.mark.parametrize("section", ["recovery", "encryption", "shovels", "profile", "node"])
+@pytest.mark.parametrize("place", ["vhosts", "connection", "queues", "defaults"])
+def test_section_of_the_whole_file_at_a_wrong_level_is_sent_to_the_root(
+    section: str, place: str
+) -> None:
+    wrong: dict[str, Any] = {section: {"x": {}}}
+    vhost: dict[str, Any] = {"queues": {"q": None}}
+    document: dict[str, Any] = {"vhosts": {"/": vhost}}
+    match place:
+        case "vhosts":
+            vhost |= wrong
+        case "connection":
+            vhost["connection"] = {"url": "amqp://h", **wrong}
+        case "queues":
+            vhost["queues"] = {"q": wrong}
+        case "defaults":
+            document["defaults"] = wrong
+    with pytest.raises(ConfigError, match=f"{section} stands at the root of the file"):
+        load_config(document)
