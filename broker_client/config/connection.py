@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     Field,
     SecretStr,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -23,8 +24,17 @@ from broker_client.config.access import (
     check_readable,
     read_secret,
 )
+from broker_client.config.problems import complaints_of
 from broker_client.config.url import DEFAULT_PORTS, UrlParts, build_url, parse_url
-from broker_client.config.values import ByteSize, Duration, Settings, WholeSeconds
+from broker_client.config.url_query import connection_keys
+from broker_client.config.values import (
+    YAML_CONTEXT,
+    ByteSize,
+    Duration,
+    Settings,
+    WholeSeconds,
+    duration_seconds,
+)
 
 
 class BackoffConfig(Settings):
@@ -75,6 +85,10 @@ class ConnectionConfig(Settings):
     - Without a path the vhost on the broker is the name it has in the file; the path `/` is the
       vhost `/`; any other path is decoded: `a%2Fb` is `a/b`.
     - User and password default to `guest`, the port to 5672, or 5671 for `amqps`.
+    - The query takes RabbitMQ's parameters: `heartbeat` (seconds), `connection_timeout`
+      (milliseconds), `channel_max`, `frame_max`, `auth_mechanism=plain`, and for `amqps`
+      `cacertfile`, `certfile`, `keyfile`, `verify=verify_peer` or `verify_none`, and
+      `fail_if_no_peer_cert`, which says nothing to a client. Any other is an error.
     """
 
     url: SecretStr = SecretStr("embedded://")
@@ -258,6 +272,19 @@ class ConnectionConfig(Settings):
         yield from ((key, value) for key, value in super().__repr_args__() if key not in hidden)
 
 
+def connection_from(url: str) -> ConnectionConfig:
+    """The connection that is just `url`.
+
+    Raises:
+        ValueError: says what is wrong with it, without any part that may be secret.
+    """
+    try:
+        return ConnectionConfig.model_validate({"url": url}, context=YAML_CONTEXT)
+    except ValidationError as error:
+        problems = complaints_of(error, ConnectionConfig)
+        raise ValueError("; ".join(message for _, message in problems)) from None
+
+
 _KEYS = frozenset(ConnectionConfig.model_fields)
 _LOGIN = ("hostname", "user", "password")
 _PARTS = ("scheme", "hostname", "port", "user", "password")
@@ -328,8 +355,34 @@ def _with_url(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "url": url, "port": port}
 
 
+def _add_options(target: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Add what the query of a URL says; what is stated beside it must not contradict."""
+    for key, found in options.items():
+        stated = target.get(key)
+        if isinstance(stated, TlsConfig):
+            stated = stated.model_dump(exclude_unset=True)
+        if isinstance(found, Mapping) and isinstance(stated, Mapping):
+            target[key] = section = dict(stated)
+            _add_options(section, found)
+        elif stated is None:
+            target[key] = found
+        elif not _is_same(stated, found):
+            raise ValueError(f"url and {key} contradict each other; give one of the two")
+
+
+def _is_same(stated: object, found: object) -> bool:
+    if str(stated) == str(found):
+        return True
+    try:
+        return duration_seconds(stated) == duration_seconds(found)
+    except ValueError:
+        return False
+
+
 def _with_parts(given: dict[str, Any], parts: UrlParts) -> dict[str, Any]:
     """`given` with the parts of its `url`; a part given beside it must not contradict."""
+    _add_options(given, connection_keys(parts.query, parts.scheme))
+    parts = parts._replace(query="")
     for key in (*_PARTS, "vhost"):
         found = getattr(parts, key)
         stated = _revealed(given.get(key))

@@ -14,6 +14,8 @@ from broker_client.config.problems import hint, unknown_key
 from broker_client.config.recovery import STRATEGIES
 from broker_client.config.shorthand import binding_section, collection
 from broker_client.config.tree import Items, Section, Spot, joined, merged, stated
+from broker_client.config.url import parse_url
+from broker_client.config.url_query import connection_keys
 from broker_client.errors import Problem
 
 ENTITIES = ("exchanges", "queues", "bindings")
@@ -84,6 +86,7 @@ def _fitting(kind: str, value: Section, defaults: Section) -> Section:
         skipped = {"exchange", "queue"}
     elif kind == "connection" and set(_ADDRESS) & stated(value):
         skipped = set(_ADDRESS) if _is_encrypted(value) else {*_ADDRESS, "tls"}
+        skipped |= _in_query(value)
         if _names_a_password(value):
             skipped |= {"user_file", "password_file", "credentials"}
     elif kind == "subscriptions" and _takes_no_ack(value):
@@ -115,6 +118,15 @@ def _takes_no_ack(subscription: Section) -> bool:
 
 def _is_encrypted(connection: Section) -> bool:
     return str(connection.get("url") or connection.get("scheme")).lower().startswith("amqps")
+
+
+def _in_query(connection: Section) -> set[str]:
+    """The keys that the query of the URL stands for."""
+    try:
+        parts = parse_url(str(connection.get("url")))
+        return set(connection_keys(parts.query, parts.scheme))
+    except ValueError:
+        return set()  # the model says what is wrong
 
 
 def _names_a_password(connection: Section) -> bool:

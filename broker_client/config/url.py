@@ -148,7 +148,8 @@ def _decoded(part: str, text: str) -> str:
 
 
 def build_url(parts: UrlParts, *, masked: bool = False) -> str:
-    """The URL of `parts`, every part encoded; with ``***`` for the password when `masked`."""
+    """The URL of `parts` but for the query, every part encoded; ``***`` for the password when
+    `masked`."""
     if parts.scheme == "embedded":
         return f"embedded://{quote(parts.hostname, safe='') or quote(parts.path)}"
     password = "***" if masked else quote(parts.password, safe="")
@@ -156,13 +157,8 @@ def build_url(parts: UrlParts, *, masked: bool = False) -> str:
     path = parts.path
     if parts.vhost is not None:
         path = "/" if parts.vhost == "/" else "/" + quote(parts.vhost, safe="")
-    query = f"?{_masked_query(parts.query) if masked else parts.query}" if parts.query else ""
     user = quote(parts.user, safe="")
-    return f"{parts.scheme}://{user}:{password}@{host}:{parts.port}{path}{query}"
-
-
-def _masked_query(query: str) -> str:
-    return re.sub(r"(?i)([^&=]*(?:pass|secret|token|key)[^&=]*)=[^&]*", r"\1=***", query)
+    return f"{parts.scheme}://{user}:{password}@{host}:{parts.port}{path}"
 
 
 def masked(url: str) -> str:

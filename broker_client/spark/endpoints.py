@@ -6,9 +6,9 @@ import os
 import random
 from typing import NamedTuple
 
-from broker_client.config import BrokerConfig, ConnectionConfig, PublicationConfig, RetryConfig
+from broker_client.config import BrokerConfig, PublicationConfig, RetryConfig
+from broker_client.config.connection import connection_from
 from broker_client.config.loader import load_config
-from broker_client.config.url import parse_url
 from broker_client.connection.addresses import Addresses
 from broker_client.connection.connectors import Network
 from broker_client.errors import UnknownNameError
@@ -53,13 +53,12 @@ def _from_urls(options: CommonOptions) -> list[Connector]:
     made: list[Connector] = []
     for url in (text or "").split(","):
         try:
-            parts = parse_url(url.strip())
+            connection = connection_from(url.strip())
         except ValueError as error:
             raise OptionError(option, str(error)) from None
-        if parts.scheme == "embedded":
+        if connection.is_embedded:
             raise OptionError(option, _EMBEDDED)
-        vhost = options.vhost or parts.vhost or "/"
-        connection = ConnectionConfig.model_validate({"url": url.strip()})
+        vhost = options.vhost or connection.vhost_name("/")
         connection = connection.model_copy(update={"vhost": vhost})
         made.append(Network(connection, vhost, option).connector(_name()))
     return made

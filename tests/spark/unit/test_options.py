@@ -163,3 +163,13 @@ def test_every_option_has_a_name_of_its_own_and_a_text() -> None:
         for name, field in names(kind).items():
             assert name[0].islower()
             assert field.metadata["doc"]
+
+
+def test_query_of_an_address_is_read_or_refused() -> None:
+    assert connectors(parse(SinkOptions, {"url": "amqp://one/v?heartbeat=30"}))
+    for url, told in (
+        ("amqp://one/?ssl=1", "write amqps://"),
+        ("amqp://one/?hartbeat=3", "heartbeat"),
+    ):
+        with pytest.raises(OptionError, match=told):
+            connectors(parse(SinkOptions, {"url": url}))

@@ -188,7 +188,7 @@ SECRET = "hunter2"
 def a_config() -> BrokerConfig:
     connections = [
         f"amqp://app:{SECRET}@one/",
-        f"amqp://app:{SECRET}@two/?token={SECRET}",
+        f"amqp://app:{SECRET}@two/?heartbeat=30",
         {"hostname": "three", "password": SECRET},
     ]
     return load_config({"vhosts": {"/": {"connections": connections}}})
@@ -208,7 +208,7 @@ def test_password_is_there_for_who_asks_and_masked_for_who_prints() -> None:
     assert SECRET in one.url.get_secret_value()
     assert [each.masked_url for each in (one, two, three)] == [
         "amqp://app:***@one:5672/",
-        "amqp://app:***@two:5672/?token=***",
+        "amqp://app:***@two:5672/",
         "amqp://guest:***@three:5672/",
     ]
 
