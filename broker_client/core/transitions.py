@@ -24,7 +24,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from broker_client.amqp import x_death
 from broker_client.core.arguments import REJECT_PUBLISH_DLX
@@ -238,7 +238,7 @@ class Transitions:
         fields = (
             consumer.tag if consumer is not None else "",
             tag,
-            entry.attempts > 1,
+            entry.attempts > 1 or entry.was_released,
             message.exchange,
             message.routing_key,
             message.body,
@@ -301,6 +301,17 @@ class Transitions:
             if not self._dies_of_returns(entry, now):
                 queue.restore(entry)
         self._settle_down(queues, now)
+
+    def release(self, entries: Sequence[Entry], now: float) -> None:
+        """Give deliveries back that nobody began to handle: that is no failure of theirs.
+
+        RabbitMQ 4.3 does the same for basic.nack with requeue: the delivery does not count.
+        """
+        for entry in entries:
+            entry.attempts -= 1
+            entry.was_released = True
+            self._journal.delivered(entry)
+        self.requeue(entries, now, REASON_REJECTED)
 
     def time_out(self, channel: ChannelState, now: float, limit: int | None) -> bool:
         """Give back, to the tail, what was in flight too long, and tell its consumer.
@@ -395,7 +406,7 @@ class Transitions:
         self._make_ready(queue, entries, now)
         return bool(entries)
 
-    def release(self, queue: Queue, entries: Iterable[Entry], now: float) -> None:
+    def release_early(self, queue: Queue, entries: Iterable[Entry], now: float) -> None:
         """Put deferred messages at the tail before their time."""
         for entry in entries:
             queue.deferred.discard(entry)

@@ -280,6 +280,11 @@ class Node:
                 channel, delivery_tag, self.now(), requeue=requeue, multiple=multiple, delay=delay
             )
 
+    def release(self, channel: int, delivery_tag: int) -> None:
+        """Give a delivery back unhandled: it does not count as an attempt."""
+        with self._command(channel):
+            self.engine.consuming.release(channel, delivery_tag, self.now())
+
     def qos(self, channel: int, prefetch: int, *, shared: bool) -> None:
         """Limit the unsettled deliveries of consumers started from now on, or of all together."""
         with self._command(channel):

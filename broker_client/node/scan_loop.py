@@ -65,7 +65,8 @@ class Scanner:
             self._timer = None
         if at is not None:
             self._timer_at = at
-            delay = max(0.0, at - self._clock.now())
+            # The event loop's clock may stand still while the machine is suspended; ours does not.
+            delay = min(max(0.0, at - self._clock.now()), self.policy.settings.refresh_interval)
             self._timer = self._loop.call_later(delay, self._look)
 
     def stop(self) -> None:

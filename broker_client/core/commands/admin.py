@@ -88,7 +88,7 @@ class AdminCommands:
         """Make deferred messages ready before their time, at the tail; returns their number."""
         target = self._find(vhost, queue)
         entries = _chosen(target, ids)
-        self._transitions.release(target, entries, now)
+        self._transitions.release_early(target, entries, now)
         return len(entries)
 
     def purge(

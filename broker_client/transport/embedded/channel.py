@@ -199,25 +199,21 @@ class EmbeddedChannel:
             self._refused(refusal)
 
     def nack(self, delivery_tag: int, *, requeue: bool = False, multiple: bool = False) -> None:
-        self._nack(delivery_tag, requeue=requeue, multiple=multiple)
+        self._settle(self._node.nack, delivery_tag, requeue=requeue, multiple=multiple)
 
     def release(self, delivery_tag: int) -> None:
-        self._nack(delivery_tag, requeue=True)
+        self._settle(self._node.release, delivery_tag)
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
-        self._nack(delivery_tag, requeue=True, delay=delay)
+        self._settle(self._node.nack, delivery_tag, requeue=True, delay=delay)
 
-    def _nack(
-        self,
-        delivery_tag: int,
-        *,
-        requeue: bool,
-        multiple: bool = False,
-        delay: float | None = None,
+    def _settle(
+        self, command: Callable[Concatenate[int, P], None], *args: P.args, **options: P.kwargs
     ) -> None:
+        """Give a command whose refusal is not raised, as over a network, but closes the channel."""
         self._check()
         try:
-            self._node.nack(self._id, delivery_tag, requeue=requeue, multiple=multiple, delay=delay)
+            command(self._id, *args, **options)
         except ReplyError as refusal:
             self._refused(refusal)
 
