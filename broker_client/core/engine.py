@@ -13,6 +13,7 @@ so it alone names the channel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from broker_client.core.commands.admin import AdminCommands
 from broker_client.core.commands.consume import ConsumeCommands
@@ -36,14 +37,12 @@ _SCANNED_AT_A_TIME = 1_000
 """Messages timed out or released at one visit of a scan, at most."""
 
 
+@dataclass(slots=True)
 class Connection:
     """One connection and its channels."""
 
-    __slots__ = ("channels", "id", "vhost")
-
-    def __init__(self, id: int, vhost: VirtualHost) -> None:
-        self.id, self.vhost = id, vhost
-        self.channels: dict[int, ChannelState] = {}
+    vhost: VirtualHost
+    channels: dict[int, ChannelState] = field(default_factory=dict)
 
 
 class Engine:
@@ -202,14 +201,13 @@ class Engine:
         if vhost not in vhosts:
             self.state.add_vhost(vhost)
         id = self.state.next_id()
-        self._connections[id] = Connection(id, vhosts[vhost])
+        self._connections[id] = Connection(vhosts[vhost])
         return id
 
     def open_channel(self, connection: int, *, confirm: bool = False) -> int:
         """A new channel of `connection`."""
         owner = self._connections[connection]
-        channel = ChannelState(self.state.next_id(), connection, owner.vhost.name)
-        channel.confirms = confirm
+        channel = ChannelState(self.state.next_id(), connection, owner.vhost.name, confirm)
         owner.channels[channel.id] = channel
         self.state.channels[channel.id] = channel
         return channel.id

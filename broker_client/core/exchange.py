@@ -107,21 +107,6 @@ def _term(value: Any) -> object:
 class Exchange:
     """One exchange of a vhost. Bindings are held by the vhost; this is the compiled form."""
 
-    __slots__ = (
-        "_direct",
-        "_headers",
-        "_topics",
-        "alternate",
-        "arguments",
-        "auto_delete",
-        "bindings",
-        "durable",
-        "internal",
-        "kind",
-        "name",
-        "type",
-    )
-
     def __init__(
         self,
         name: str,

@@ -36,6 +36,8 @@ from broker_client.events.delivery_event import (
 from broker_client.message import Outgoing
 
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
+_AFTER_REASON = DeliveryEvent._fields.index("reason") + 1
+_TS = DeliveryEvent._fields.index("ts")
 
 
 class Observer:
@@ -74,7 +76,20 @@ class Observer:
         for seq in range(first, last + 1):
             published = waiting.pop(seq, None)
             if published is not None:
-                self._events.append(published._replace(event=event, reason=reason, ts=now))
+                exchange, routing_key = published.exchange, published.routing_key
+                common = (
+                    event,
+                    published.vhost,
+                    exchange,
+                    routing_key,
+                    None,
+                    None,
+                    None,
+                    None,
+                    reason,
+                )
+                fields = (*common, *published[_AFTER_REASON:_TS], now, *published[_TS + 1 :])
+                self._events.append(_new(DeliveryEvent, fields))
 
     def channel_closed(self, channel: int) -> None:
         """Its publishes are confirmed no more."""
@@ -196,6 +211,6 @@ class Observer:
             properties.priority,
             None,
             None,
-            trace_id_of(properties.headers),
+            trace_id_of(properties.headers) if properties.headers else None,
         )
         self._events.append(_new(DeliveryEvent, fields))

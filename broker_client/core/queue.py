@@ -7,6 +7,7 @@ routed where, and `commands` what a client may ask for.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from broker_client.core.arguments import Arguments, QueueSettings
 from broker_client.core.in_flight import InFlightLedger
@@ -23,95 +24,61 @@ ON_DISK = Outgoing("", "", b"", Properties())
 """Stands, compared with `is`, for the message of an entry that only the store holds."""
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """One queue's copy of a message; the message itself is shared between copies."""
 
-    __slots__ = (
-        "attempts",
-        "consumer",
-        "delivered_at",
-        "enqueued_at",
-        "expires_at",
-        "in_flight",
-        "message",
-        "position",
-        "priority",
-        "published_at",
-        "queue",
-        "record_id",
-        "size_bytes",
-    )
-
-    def __init__(self, queue: Queue, message: Outgoing, position: int) -> None:
-        self.queue = queue
-        self.message = message
-        self.position = position
-        self.attempts = 0
-        self.in_flight = False
-        self.expires_at: float | None = None
-        self.priority = 0
-        self.record_id = 0
-        self.size_bytes = 0
-        """Of the body; known in queues with limits only."""
-        self.consumer: Consumer | None = None
-        self.delivered_at = self.enqueued_at = self.published_at = 0.0
-        """Seconds since the epoch; `published_at` is known only to an `Observer`."""
+    queue: Queue
+    message: Outgoing
+    position: int
+    attempts: int = 0
+    """Deliveries so far, less those that were released."""
+    was_released: bool = False
+    """It was delivered and given back unhandled: the next delivery is a redelivery all the same."""
+    in_flight: bool = False
+    expires_at: float | None = None
+    priority: int = 0
+    record_id: int = 0
+    size_bytes: int = 0
+    """Of the body; known in queues with limits only."""
+    consumer: Consumer | None = None
+    delivered_at: float = 0.0
+    enqueued_at: float = 0.0
+    published_at: float = 0.0
+    """Times in seconds since the epoch; `published_at` is known only to an `Observer`."""
 
 
+@dataclass(slots=True, eq=False)
 class Consumer:
     """One consumer of a queue."""
 
-    __slots__ = (
-        "acked",
-        "active",
-        "available",
-        "channel",
-        "closes_on_timeout",
-        "exclusive",
-        "in_flight",
-        "no_ack",
-        "prefetch",
-        "priority",
-        "priority_matters",
-        "queue",
-        "rejected",
-        "requeued",
-        "since",
-        "tag",
-        "timed_out",
-        "timeout",
-    )
+    tag: str
+    channel: ChannelState
+    queue: Queue
+    no_ack: bool
+    exclusive: bool
+    priority: int
+    timeout: float
+    """Seconds a delivery may be in flight; 0 is no limit."""
+    closes_on_timeout: bool
+    """A delivery in flight longer than that closes the channel (RabbitMQ)."""
+    since: float
+    prefetch: int = field(init=False)
+    in_flight: int = 0
+    acked: int = 0
+    requeued: int = 0
+    rejected: int = 0
+    timed_out: int = 0
+    priority_matters: bool = False
+    """True when the queue has consumers of another priority."""
+    active: bool = False
+    """True while the queue may choose it."""
+    available: bool = False
+    """True while it stands in its queue's `available`."""
 
-    def __init__(
-        self,
-        tag: str,
-        channel: ChannelState,
-        queue: Queue,
-        *,
-        no_ack: bool,
-        exclusive: bool,
-        priority: int,
-        timeout: float = 0.0,
-        closes_on_timeout: bool = False,
-        now: float = 0.0,
-    ) -> None:
-        self.tag, self.channel, self.queue = tag, channel, queue
-        self.no_ack, self.exclusive, self.priority = no_ack, exclusive, priority
+    def __post_init__(self) -> None:
         # RabbitMQ: prefetch counts unsettled deliveries, and with no_ack there are none.
-        self.prefetch = 0 if no_ack else channel.prefetch
-        self.timeout = timeout
-        """Seconds a delivery may be in flight; 0 is no limit."""
-        self.closes_on_timeout = closes_on_timeout
-        """A delivery in flight longer than that closes the channel (RabbitMQ)."""
-        self.since = now
-        self.in_flight = 0
-        self.acked = self.requeued = self.rejected = self.timed_out = 0
-        self.priority_matters = False
-        """True when the queue has consumers of another priority."""
-        self.active = False
-        """True while the queue may choose it."""
-        self.available = False
-        """True while it stands in its queue's `available`."""
+        self.prefetch = 0 if self.no_ack else self.channel.prefetch
 
     @property
     def has_room(self) -> bool:
@@ -150,145 +117,96 @@ class Consumer:
         )
 
 
+@dataclass(slots=True, eq=False)
 class ChannelState:
     """One channel, and what it has in flight."""
 
-    __slots__ = (
-        "closes_on_timeout",
-        "confirms",
-        "confirms_ack",
-        "confirms_from",
-        "connection",
-        "consumers",
-        "due_at",
-        "id",
-        "ledger",
-        "prefetch",
-        "publish_seq",
-        "reply_tag",
-        "reply_token",
-        "shared_in_flight",
-        "shared_prefetch",
-        "transaction",
-        "vhost",
-    )
-
-    def __init__(self, id: int, connection: int, vhost: str) -> None:
-        self.id, self.connection, self.vhost = id, connection, vhost
-        self.ledger: InFlightLedger[Entry] = InFlightLedger()
-        self.consumers: dict[str, Consumer] = {}
-        self.prefetch = 0
-        """For consumers started from now on."""
-        self.shared_prefetch = self.shared_in_flight = 0
-        """Unsettled deliveries allowed to all its consumers together, and their number; the
-        number is kept only while there is a limit."""
-        self.confirms = False
-        self.publish_seq = 0
-        self.confirms_from = 0
-        """First of a run of publishes to confirm; 0 while there is none."""
-        self.confirms_ack = True
-        """Whether that run is acked, or nacked."""
-        self.closes_on_timeout = False
-        """True once it has used a queue with x-consumer-timeout."""
-        self.transaction: Transaction | None = None
-        """What waits for tx.commit, on a channel in that mode."""
-        self.reply_token: str | None = None
-        """The secret part of its direct reply-to address, while it consumes replies."""
-        self.reply_tag = ""
-        """The consumer tag of these."""
-        self.due_at = NEVER
+    id: int
+    connection: int
+    vhost: str
+    confirms: bool = False
+    ledger: InFlightLedger[Entry] = field(default_factory=InFlightLedger)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    prefetch: int = 0
+    """For consumers started from now on."""
+    shared_prefetch: int = 0
+    """Unsettled deliveries allowed to all its consumers together; 0 is no limit."""
+    shared_in_flight: int = 0
+    """Their number; kept only while there is a limit."""
+    publish_seq: int = 0
+    confirms_from: int = 0
+    """First of a run of publishes to confirm; 0 while there is none."""
+    confirms_ack: bool = True
+    """Whether that run is acked, or nacked."""
+    closes_on_timeout: bool = False
+    """True once it has used a queue with x-consumer-timeout."""
+    transaction: Transaction | None = None
+    """What waits for tx.commit, on a channel in that mode."""
+    reply_token: str | None = None
+    """The secret part of its direct reply-to address, while it consumes replies."""
+    reply_tag: str = ""
+    """The consumer tag of these."""
+    due_at: float = NEVER
 
     def next_due(self) -> float | None:
         """When the earliest delivery in flight is due back."""
         return self.ledger.next_deadline()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Queue:
     """One queue: ready, in flight, deferred, and everything that ever happened, counted."""
 
-    __slots__ = (
-        "acked",
-        "arguments",
-        "auto_delete",
-        "available",
-        "consumers",
-        "dead_lettered",
-        "deferred",
-        "deleted",
-        "delivered",
-        "dropped",
-        "due_at",
-        "durable",
-        "enqueued",
-        "enqueued_bytes",
-        "expiring",
-        "in_flight",
-        "kept",
-        "last_used",
-        "latency",
-        "limited",
-        "name",
-        "owner",
-        "paused",
-        "plain",
-        "position",
-        "purged",
-        "ready",
-        "ready_bytes",
-        "requeued",
-        "settings",
-        "timed_out",
-        "unfinished",
-        "vhost",
-    )
+    name: str
+    vhost: str
+    durable: bool
+    owner: int | None
+    """The connection it is exclusive to, or None."""
+    auto_delete: bool
+    arguments: Arguments
+    settings: QueueSettings
+    last_used: float
+    kept: bool = field(init=False)
+    """It outlives its node, where that has a store. RabbitMQ: an exclusive one does not."""
+    ready: Ready[Entry] = field(init=False)
+    in_flight: int = 0
+    deferred: Deadlines[Entry] = field(default_factory=Deadlines)
+    consumers: dict[Consumer, None] = field(default_factory=dict)
+    available: deque[Consumer] = field(default_factory=deque)
+    """Consumers that would take a message now, the next in turn first."""
+    position: int = 0
+    enqueued: int = 0
+    enqueued_bytes: int = 0
+    delivered: int = 0
+    acked: int = 0
+    requeued: int = 0
+    timed_out: int = 0
+    dropped: int = 0
+    dead_lettered: int = 0
+    purged: int = 0
+    latency: LatencyWindow | None = None
+    """From acceptance to ack; made at the first ack, where latencies are kept."""
+    paused: bool = False
+    """Nothing is delivered; all else goes on (nsq: a paused channel)."""
+    unfinished: bool = False
+    """More could be delivered at once than a step delivers; see `Transitions.proceed`."""
+    ready_bytes: int = 0
+    """Kept only where x-max-length-bytes is set."""
+    limited: bool = field(init=False)
+    plain: bool = field(init=False)
+    """Nothing to look at when a message without expiration comes in."""
+    expiring: bool = field(init=False)
+    """An expiring message may be ready."""
+    deleted: bool = False
+    due_at: float = NEVER
 
-    def __init__(
-        self,
-        name: str,
-        vhost: str,
-        *,
-        durable: bool,
-        owner: int | None,
-        auto_delete: bool,
-        arguments: Arguments,
-        settings: QueueSettings,
-        now: float,
-    ) -> None:
-        self.name, self.vhost = name, vhost
-        self.durable, self.auto_delete = durable, auto_delete
-        self.owner = owner
-        """The connection it is exclusive to, or None."""
-        self.kept = durable and owner is None
-        """It outlives its node, where that has a store. RabbitMQ: an exclusive one does not."""
-        self.arguments = dict(arguments)
-        self.settings = settings
-        self.ready: Ready[Entry] = (
-            PriorityReady(settings.max_priority) if settings.max_priority else Ready()
-        )
-        self.in_flight = 0
-        self.deferred: Deadlines[Entry] = Deadlines()
-        self.consumers: dict[Consumer, None] = {}
-        self.available: deque[Consumer] = deque()
-        """Consumers that would take a message now, the next in turn first."""
-        self.position = 0
-        self.enqueued = self.acked = self.dropped = self.dead_lettered = self.purged = 0
-        self.requeued = self.timed_out = self.delivered = self.enqueued_bytes = 0
-        self.latency: LatencyWindow | None = None
-        """From acceptance to ack; made at the first ack, where latencies are kept."""
-        self.paused = False
-        """Nothing is delivered; all else goes on (nsq: a paused channel)."""
-        self.unfinished = False
-        """More could be delivered at once than a step delivers; see `Transitions.proceed`."""
-        self.ready_bytes = 0
-        """Kept only where x-max-length-bytes is set."""
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.kept = self.durable and self.owner is None
+        self.ready = PriorityReady(settings.max_priority) if settings.max_priority else Ready()
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
-        self.plain = not self.limited and settings.message_ttl is None and not settings.max_priority
-        """Nothing to look at when a message without expiration comes in."""
         self.expiring = settings.message_ttl is not None
-        """An expiring message may be ready."""
-        self.last_used = now
-        self.deleted = False
-        self.due_at = NEVER
+        self.plain = not self.limited and not self.expiring and not settings.max_priority
 
     def __repr__(self) -> str:
         return (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 
 from broker_client.core.arguments import Arguments
 from broker_client.message import Outgoing
@@ -162,23 +162,7 @@ TopologyRecord = (
 )
 Record = Append | Spilled | Delivered | Moved | Settled | TopologyRecord
 
-RECORDS: frozenset[type[Any]] = frozenset(
-    (
-        Append,
-        Spilled,
-        Delivered,
-        Moved,
-        Settled,
-        VHostAdded,
-        ExchangeAdded,
-        ExchangeRemoved,
-        QueueAdded,
-        QueueRemoved,
-        QueuePaused,
-        BindingAdded,
-        BindingRemoved,
-    )
-)
+RECORDS: frozenset[type[Any]] = frozenset(get_args(Record))
 """The types of `Record`, to sort effects by."""
 
 

@@ -108,5 +108,5 @@ def _queue(record: QueueAdded) -> Queue:
         auto_delete=record.auto_delete,
         arguments=record.arguments,
         settings=queue_settings(record.arguments, record.name, record.vhost),
-        now=0.0,
+        last_used=0.0,
     )

@@ -106,6 +106,16 @@ _RARE = slice(COMMON_FIELDS + 6, None)
 _NOTHING_RARE = (None,) * len(DeliveryEvent._fields[_RARE])
 
 
+class _Micros(dict[float, int]):
+    """Seconds as whole microseconds; events of one command have their times in common."""
+
+    def __missing__(self, seconds: float) -> int:
+        if len(self) >= CACHED_STARTS:
+            self.clear()
+        micros = self[seconds] = int(seconds * 1e6 + 0.5)
+        return micros
+
+
 class Lines:
     """Events as lines of JSON, numbered; what is never written has a number too.
 
@@ -119,6 +129,7 @@ class Lines:
         self._node = f'{{"v":{SCHEMA_VERSION},"node":{quoted(node)}'
         self._event_id = f',"event_id":{quoted(f"{node}-{boot}-")[:-1]}'
         self._starts: dict[tuple[Any, ...], str] = {}
+        self._micros = _Micros()
 
     def line(self, event: DeliveryEvent, now: float) -> str:
         """The line of `event`, at `now` unless it has a time of its own."""
@@ -130,19 +141,19 @@ class Lines:
                 self._starts.clear()
             start = self._starts[common] = self.start(common)
         message_id, ts, size, published_at, enqueued_at, delivered_at = fields[_TIMES]
-        seq = self.number()
+        seq, micros = self.number(), self._micros
         line = (
-            f'{start}{seq}","seq":{seq},"ts":{int((now if ts is None else ts) * 1e6 + 0.5)}'
+            f'{start}{seq}","seq":{seq},"ts":{micros[now if ts is None else ts]}'
             f',"message_id":{"null" if message_id is None else quoted(message_id)}'
         )
         if size is not None:
             line += f',"size":{size}'
         if published_at is not None:
-            line += f',"published_at":{int(published_at * 1e6 + 0.5)}'
+            line += f',"published_at":{micros[published_at]}'
         if enqueued_at is not None:
-            line += f',"enqueued_at":{int(enqueued_at * 1e6 + 0.5)}'
+            line += f',"enqueued_at":{micros[enqueued_at]}'
         if delivered_at is not None:
-            line += f',"delivered_at":{int(delivered_at * 1e6 + 0.5)}'
+            line += f',"delivered_at":{micros[delivered_at]}'
         rare = fields[_RARE]
         return line + "}\n" if rare == _NOTHING_RARE else f"{line}{_rare(*rare)}}}\n"
 

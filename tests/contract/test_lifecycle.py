@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from broker_client.errors import (
+    BrokerClientError,
     ChannelClosedError,
     ConnectionLostError,
     StaleDeliveryError,
@@ -268,3 +270,31 @@ async def test_attempts_are_counted_where_the_broker_counts(place: Place, watch:
     await consumer.receives(3)
     expected = [1, 2, 3] if place.transport == "embedded" else [None, None, None]
     assert [delivery.attempts for delivery in consumer.deliveries] == expected
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+async def test_link_that_its_owner_ends_tells_its_channels_once(
+    connector: Connector, end: str
+) -> None:
+    link = await connector.connect(timeout=CONNECT_TIMEOUT)
+    reports: list[TransportError] = []
+    link.on_close = reports.append
+    watch = await Watch.open(link)
+    if (ending := getattr(link, end)()) is not None:
+        await ending
+    await eventually(lambda: watch.closes)
+    assert (len(watch.closes), watch.channel.is_usable, reports) == (1, False, [])
+
+
+async def test_consumer_started_while_its_link_is_closed_is_told(
+    connector: Connector, watch: Watch, queue: str
+) -> None:
+    """It must not wait for deliveries that never come."""
+    link = await connector.connect(timeout=CONNECT_TIMEOUT)
+    other = await Watch.open(link)
+    closing = asyncio.create_task(link.close())
+    await asyncio.sleep(0)
+    with contextlib.suppress(BrokerClientError):
+        await Consumer.start(other.channel, queue)
+    await closing
+    await eventually(lambda: other.closes)

@@ -113,7 +113,7 @@ class ConsumeCommands:
             if timeout is None
             else timeout,
             closes_on_timeout=timeout is None and target.settings.consumer_timeout is not None,
-            now=now,
+            since=now,
         )
         self._transitions.add_consumer(consumer, now)
         return tag

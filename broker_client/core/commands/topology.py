@@ -114,9 +114,9 @@ class TopologyCommands:
             durable=durable,
             owner=state.connection if exclusive else None,
             auto_delete=auto_delete,
-            arguments=arguments,
+            arguments=dict(arguments),
             settings=queue_settings(arguments, name, vhost.name),
-            now=now,
+            last_used=now,
         )
         vhost.add_queue(queue, server_named=not name)
         self._state.used(queue, now)

@@ -67,7 +67,10 @@ class EmbeddedLink:
         channels' and the link's `on_close` are called from the event loop."""
         if self._is_open:
             self._is_open = False
-            self._notify_later(self._drop(reason), reason)
+            self._drop(reason)
+            if self.on_close is not None:
+                error = ConnectionLostError(self._url, reason)
+                asyncio.get_running_loop().call_soon(self.on_close, error)
 
     def closed(self, reply_code: int, reply_text: str) -> None:
         """The node has closed the connection."""
@@ -83,19 +86,16 @@ class EmbeddedLink:
         if self._is_open and self.on_unblocked is not None:
             self.on_unblocked()
 
-    def _drop(self, reason: str) -> list[EmbeddedChannel]:
-        """Requeue everything; returns the channels that were usable."""
-        lost = [channel for channel in self._channels if channel.lose(reason)]
+    def _drop(self, reason: str) -> None:
+        """Requeue everything, and tell the channels, from the event loop, that they have ended.
+
+        They are told whoever ended the link: what was opened on it meanwhile must not wait for
+        deliveries that never come.
+        """
+        loop = asyncio.get_running_loop()
+        for channel in self._channels:
+            if channel.lose(reason) and channel.on_close is not None:
+                loop.call_soon(channel.on_close, ConnectionLostError(self._url, reason))
         self._channels.clear()
         self._node.close_connection(self._connection)
         self._released()
-        return lost
-
-    def _notify_later(self, channels: list[EmbeddedChannel], reason: str) -> None:
-        loop = asyncio.get_running_loop()
-        error = ConnectionLostError(self._url, reason)
-        for channel in channels:
-            if channel.on_close is not None:
-                loop.call_soon(channel.on_close, error)
-        if self.on_close is not None:
-            loop.call_soon(self.on_close, error)

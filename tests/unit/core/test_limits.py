@@ -420,3 +420,23 @@ def test_without_a_limit_a_body_may_be_of_any_size() -> None:
     harness.queue()
     harness.publish(a_message(body=b"x" * 100_000))
     assert harness.stats().ready == 1
+
+
+def test_released_deliveries_do_not_count_towards_the_delivery_limit(
+    harness: EngineHarness,
+) -> None:
+    """Giving back at a shutdown is not failing; what failed in between still counts."""
+    harness.queue(delivery_limit=1)
+    harness.publish(a_message())
+    for tag in (1, 2, 3):
+        assert harness.get() is not None
+        harness.engine.consuming.release(harness.channel, tag, harness.now)
+    delivery = harness.get()
+    assert delivery is not None
+    assert (delivery.redelivered, delivery.attempts) == (True, 1)
+    assert "x-delivery-count" not in (delivery.properties.headers or {})
+    harness.nack(4)
+    assert harness.stats().ready == 1
+    harness.get()
+    harness.nack(5)
+    assert (harness.stats().ready, harness.stats().drop_count) == (0, 1)

@@ -18,12 +18,24 @@ def test_system_clock_ignores_a_jump_of_wall_time(monkeypatch: pytest.MonkeyPatc
     assert before <= clock.now() < before + 5
 
 
-def test_system_clock_moves_with_monotonic_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_clock_moves_with_steady_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_000.0)
-    monkeypatch.setattr(time, "monotonic", lambda: 50.0)
+    monkeypatch.setattr("broker_client.runtime.clock.steady_time", lambda: 50.0)
     clock = SystemClock()
-    monkeypatch.setattr(time, "monotonic", lambda: 52.5)
+    monkeypatch.setattr("broker_client.runtime.clock.steady_time", lambda: 52.5)
     assert clock.now() == 1_002.5
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux has that clock")
+def test_steady_time_goes_on_while_the_machine_is_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The monotonic clock stands still meanwhile."""
+    clock = SystemClock()
+    before = clock.now()
+    boot_time = time.clock_gettime(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: boot_time + 3_600.0)
+    assert clock.now() - before >= 3_599.0
 
 
 def test_manual_clock_moves_only_when_told() -> None:
