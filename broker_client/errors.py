@@ -276,11 +276,15 @@ class ConnectionLostError(TransportError, ConnectionError):
 
     retryable = True
 
-    def __init__(self, url: str, reason: str, *, in_order: bool = False) -> None:
+    def __init__(
+        self, url: str, reason: str, *, in_order: bool = False, close_code: int = 0
+    ) -> None:
         super().__init__(url, reason)
         self.url, self.reason = url, reason
         self.in_order = in_order
         """True when the broker closed it in order, because it stops or is told to."""
+        self.close_code = close_code
+        """The code of the broker's connection.close, or 0."""
 
     def __str__(self) -> str:
         return f"connection to {self.url} lost: {self.reason}"
@@ -291,9 +295,11 @@ class ChannelClosedError(TransportError):
 
     retryable = True
 
-    def __init__(self, reply_code: int, reply_text: str) -> None:
+    def __init__(self, reply_code: int, reply_text: str, *, connection_code: int = 0) -> None:
         super().__init__(reply_code, reply_text)
         self.reply_code, self.reply_text = reply_code, reply_text
+        self.connection_code = connection_code
+        """The code with which the broker closed its connection, or 0."""
 
     def __str__(self) -> str:
         code = f"{self.reply_code} " if self.reply_code else ""
@@ -445,13 +451,16 @@ class PublishNackedError(PublishError):
 
 
 class PublishRefusedError(PublishError):
-    """The broker closed the channel because of this message, e.g. its exchange is missing."""
+    """The broker closed the channel or connection because of this message, e.g. its exchange is
+    missing. With `reply_code` 0 it could not be encoded, and nothing was sent."""
 
     def __init__(self, publication: str, message_id: str, reply_code: int, reply_text: str) -> None:
         super().__init__(publication, message_id, reply_code, reply_text)
         self.reply_code, self.reply_text = reply_code, reply_text
 
     def __str__(self) -> str:
+        if not self.reply_code:
+            return f"{self._what()} was not sent: {self.reply_text}"
         return f"{self._what()} was refused by the broker: {self.reply_code} {self.reply_text}"
 
 

@@ -50,15 +50,24 @@ class Publication(Emitter):
         "_waiters",
         "_withdraw",
         "deadline",
+        "max_nacks",
         "maybe_duplicate",
         "message_id",
-        "nacks_left",
+        "nacks",
         "name",
+        "order",
         "outgoing",
+        "sent_at",
         "size",
         "started",
         "state",
+        "suspected",
     )
+
+    order: int
+    """Its place among those of its sender."""
+    sent_at: float
+    """Loop time when it was sent last."""
 
     def __init__(
         self,
@@ -69,7 +78,7 @@ class Publication(Emitter):
         *,
         started: float,
         timeout: float,
-        nacks_left: int = 0,
+        max_nacks: float = 0,
     ) -> None:
         super().__init__(tasks)
         self.name = name
@@ -78,7 +87,9 @@ class Publication(Emitter):
         self.size = len(outgoing.body)
         self.started = started
         self.deadline = started + timeout if timeout else float("inf")
-        self.nacks_left = nacks_left
+        self.max_nacks = max_nacks
+        self.nacks = 0  # times the broker refused it
+        self.suspected = False  # the broker may have closed a channel or connection over it
         self.state = WAITING
         self.maybe_duplicate = False
         self._withdraw = withdraw

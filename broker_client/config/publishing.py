@@ -114,8 +114,9 @@ class PublicationConfig(Settings):
     """Time for the whole publish: queueing, sending and confirm."""
     options: PublicationOptions = PublicationOptions()
     """Properties of the messages."""
-    retry_nacked: Count = 0
-    """Times a message that the broker nacked is sent again."""
+    retry_nacked: Count | None = None
+    """Times a message that the broker nacked is sent again, after growing pauses; as often as
+    `timeout` allows when left out, unless its queue is declared to reject when full."""
     reply_to: str | None = None
     """Queue of this vhost for answers; `options.reply_to` wins over it."""
     delay: Duration | None = None

@@ -64,7 +64,11 @@ class Backlog:
 
     def has_room_now(self, publication: Publication) -> bool:
         """True when there is room and nobody has waited for it longer."""
-        return not self._waiting_for_room and not self.is_full_for(publication)
+        config, count = self._config, self._count  # as in `is_full_for`, for every publish
+        return not self._waiting_for_room and (
+            count < config.max_queued
+            and (self._size_bytes + publication.size <= config.max_queued_bytes or not count)
+        )
 
     async def wait_for_room(self, publication: Publication) -> None:
         """Return when there is room, or the backlog is closed.
@@ -116,7 +120,7 @@ class Backlog:
         self._size_bytes += publication.size
         self._empty.clear()
         if publication.deadline != float("inf"):
-            self.deadlines.set(publication, publication.deadline)
+            self.deadlines.put(publication, publication.deadline, None)
 
     def succeeded(self, publication: Publication, now: float) -> None:
         """End `publication`: the broker has it."""
@@ -151,7 +155,7 @@ class Backlog:
         self._ended(publication)
 
     def _ended(self, publication: Publication) -> None:
-        self.deadlines.discard(publication)
+        self.deadlines.pop(publication)
         self._count -= 1
         self._size_bytes -= publication.size
         if not self._count:

@@ -174,6 +174,7 @@ class Outbox:
                     self._tasks,
                     started=asyncio.get_running_loop().time(),
                     timeout=0.0,
+                    max_nacks=float("inf"),
                 )
                 publication.maybe_duplicate = True
             publication.when_ended(partial(self._ended, delivery.delivery_tag))

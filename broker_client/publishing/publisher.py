@@ -19,6 +19,7 @@ from broker_client.publishing.template import (
     PublishOverrides,
     Template,
     check_overrides,
+    rejects_when_full,
 )
 from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.runtime.tasks import TaskGroup
@@ -123,7 +124,7 @@ class Publisher:
             started=started,
             # What is in the outbox is sent, however long the broker is away.
             timeout=0.0 if outbox else overrides.get("timeout", config.timeout),
-            nacks_left=config.retry_nacked,
+            max_nacks=template.max_nacks,
         )
         if outbox is not None:
             await outbox.accept(publication)
@@ -195,10 +196,13 @@ class Publisher:
 
     async def republish(self, vhost: str, outgoing: Outgoing) -> None:
         """Publish a recovery copy to a queue; returns once it is confirmed (`Republisher`)."""
-        await self._vhosts[vhost].send_confirmed(
+        target = self._vhosts[vhost]
+        full = rejects_when_full(target.vhost.config, queue=outgoing.routing_key)
+        await target.send_confirmed(
             f"republish to {outgoing.routing_key}",
             outgoing,
             PublicationConfig.model_fields["timeout"].default,
+            0 if full else float("inf"),
         )
 
     async def forward_copy(
@@ -218,7 +222,10 @@ class Publisher:
         outgoing = template.copy(message, headers, routing_key)
         if template.config.delay:
             outgoing = await template.vhost.delayed(outgoing, template.config.delay)
-        await template.vhost.send_confirmed(template.config.name, outgoing, template.config.timeout)
+        config = template.config
+        await template.vhost.send_confirmed(
+            config.name, outgoing, config.timeout, template.max_nacks
+        )
 
 
 class _Many:

@@ -24,10 +24,9 @@ from broker_client.pool import ChannelPool
 from broker_client.publication import SENT, WAITING, Publication
 from broker_client.publishing.backlog import Backlog
 from broker_client.publishing.publish_log import PublishLog
-from broker_client.publishing.sender import PublishQueueOwner, Sender
+from broker_client.publishing.sender import PublishQueueOwner, Sender, nacked
+from broker_client.publishing.suspicion import Suspicion
 from broker_client.runtime.tasks import TaskGroup
-
-PublishObserver = PublishLog
 
 
 class PublishQueue:
@@ -40,7 +39,7 @@ class PublishQueue:
         regular: channels without confirms.
         confirm: channels with confirms.
         tasks: owner of the tasks that send.
-        observer: records every publish and its end.
+        publish_log: records every publish and its end.
     """
 
     def __init__(
@@ -52,16 +51,17 @@ class PublishQueue:
         regular: ChannelPool,
         confirm: ChannelPool,
         tasks: TaskGroup,
-        observer: PublishLog | None = None,
+        publish_log: PublishLog | None = None,
     ) -> None:
         self._name = name
         self._config = config
         self._owner = owner
         self._pools = {False: regular, True: confirm}
         self._tasks = tasks
-        self._backlog = Backlog(config, observer)
+        self._backlog = Backlog(config, publish_log)
         self._senders: dict[tuple[str, bool], Sender] = {}
         self._running = asyncio.Event()
+        self._suspicion = Suspicion()
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -125,11 +125,12 @@ class PublishQueue:
                 config=self._config,
                 backlog=self._backlog,
                 running=self._running,
+                suspicion=self._suspicion,
                 owner=self._owner,
                 tasks=self._tasks,
             )
         sender.append(publication)
-        if self.is_paused:
+        if not self._running.is_set():
             publication.pause()
 
     async def _make_room(self, publication: Publication) -> None:
@@ -196,7 +197,9 @@ class PublishQueue:
         if following is not None:
             self._plan_timer(following)
 
-    def _timed_out(self, publication: Publication) -> PublishTimeoutError:
+    def _timed_out(self, publication: Publication) -> PublishError:
+        if publication.nacks:
+            return nacked(publication)
         waited = publication.deadline - publication.started
         return PublishTimeoutError(
             publication.name, publication.message_id, waited, self._owner.link_state
@@ -211,7 +214,7 @@ class PublishQueue:
         sent = publication.state is SENT
         for sender in self._senders_of(publication):
             if sent:
-                sender.distrust(publication)
+                sender.overdue(publication)
             else:
                 sender.remove(publication)
         self._backlog.failed(publication, error)

@@ -1,20 +1,23 @@
 """The publishes of one publication, sent in order on one channel at a time.
 
-A sender leases a channel when it has something to send and keeps it as long as it is busy. When
-the channel dies, what is unconfirmed goes back to the front, in order, with the same message id.
-When the broker closes the channel over one of them, without saying which, they are sent again one
-by one until the culprit is alone. What is larger than the broker is known to take is not sent.
+A sender leases a channel when it has something to send and keeps it as long as it is busy. What is
+unconfirmed when the channel dies goes back to the front, in order, with the same message ids; so
+does what the broker nacked, after a pause. When the broker closes the channel or the connection
+over one of them, without saying which, they are sent again one by one until the culprit is alone.
+
+A confirm that does not come in time ends its publish, not the channel: a slow link is not a dead
+one. Only a channel that has been silent since that publish was sent is asked whether it is there,
+and only one that does not answer is given up: a stall or a throttled link sends nothing twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import operator
-from collections import deque
 from typing import Protocol
 
-from broker_client.config import PublishQueueConfig
+from broker_client.config import BackoffConfig, PublishQueueConfig
+from broker_client.connection.retry import Backoff
 from broker_client.errors import (
     BrokerClientError,
     ChannelClosedError,
@@ -29,8 +32,12 @@ from broker_client.message import Returned
 from broker_client.pool import ChannelPool
 from broker_client.publication import ENDED, SENT, WAITING, Publication
 from broker_client.publishing.backlog import Backlog
+from broker_client.publishing.suspicion import Suspicion
+from broker_client.publishing.waiting import WaitingLine
+from broker_client.publishing.window import Window
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel
+from broker_client.transport.closes import Meaning, meaning_of
 from broker_client.transport.confirms import ConfirmLedger
 from broker_client.transport.limits import SizeLimit, size_limit_in
 
@@ -38,8 +45,12 @@ log = logging.getLogger("broker_client.lane")
 
 _RETRY_PAUSE = 0.05  # seconds before a sender whose channel failed, with the link up, goes on
 _REASON_GRACE = 1.0  # seconds between the end of a channel and the notice of it, at most
-_NOT_FOUND = 404
-_size = operator.attrgetter("size")
+_BATCH_BYTES = 2**20  # written at once, or one message: what is written cannot be taken back
+_CONFIRM_GRACE = 5.0  # seconds a channel may answer, owe confirms to nobody, and give none
+_REFUSALS = BackoffConfig(min=0.1, max=5.0, factor=2.0)
+_NACKS_WITHOUT_DEADLINE = 20  # tries of a message that may take for ever: more than a minute
+_FRUITLESS = 5  # links lost in a row with nothing confirmed before what was sent is suspected
+_LOST_ALONE = 5  # links lost over one message alone, while others passed, before it is refused
 
 
 class PublishQueueOwner(Protocol):
@@ -65,6 +76,7 @@ class Sender:
         config: window and batch size.
         backlog: where publishes end.
         running: set while the link is up and the broker takes publishes.
+        suspicion: shared by all senders of the connection.
         owner: the vhost.
         tasks: owner of the task that sends.
     """
@@ -78,6 +90,7 @@ class Sender:
         config: PublishQueueConfig,
         backlog: Backlog,
         running: asyncio.Event,
+        suspicion: Suspicion,
         owner: PublishQueueOwner,
         tasks: TaskGroup,
     ) -> None:
@@ -87,24 +100,34 @@ class Sender:
         self._config = config
         self._backlog = backlog
         self._running = running
+        self._suspicion = suspicion
         self._owner = owner
         self._tasks = tasks
-        self._waiting: deque[Publication] = deque()
+        self._waiting = WaitingLine()
+        self._accepted = 0
         self._ledger: ConfirmLedger[Publication] = ConfirmLedger()
+        self._window = Window(config.max_in_flight)
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._probing = 0  # send so many one by one: one of them made the broker close a channel
+        self._refusals = Backoff(_REFUSALS)  # of nacks, and of a broker that is short of something
+        self._rest_until = 0.0  # loop time
         self._restored = False  # the topology was declared again for the sake of these
-        self._suspect: Publication | None = None  # sent alone when the last channel failed
-        self._distrusted = False  # a confirm is overdue on the present channel
+        self._heard_at = 0.0  # loop time of the last sign of life of the present channel
+        self._silent = False  # a confirm is overdue, and it has not been heard since
+        self._give_up_at: float | None = None  # loop time; it answers, and confirms nothing
+        self._taken_back: list[Publication] = []  # unconfirmed as the last channel failed
+        self._sent_alone = False  # what is on its way is one suspect
+        self._has_turn = False  # nobody else sends on this connection
+        self._acks = 0
+        self._fruitless = 0  # links lost in a row with nothing confirmed
+        self._lost_alone: dict[Publication, tuple[int, int]] = {}  # how often; acks before that
         self._close_reason: BrokerClientError | None = None
         self.resent = 0
         """Publishes sent again after their channel was lost."""
 
     def __repr__(self) -> str:
-        return (
-            f"<Sender {self._name}: {len(self._waiting)} waiting, {len(self._ledger)} unconfirmed>"
-        )
+        waiting, unconfirmed = len(self._waiting.line), len(self._ledger)
+        return f"<Sender {self._name}: {waiting} waiting, {unconfirmed} unconfirmed>"
 
     @property
     def unconfirmed(self) -> int:
@@ -113,7 +136,9 @@ class Sender:
 
     def append(self, publication: Publication) -> None:
         """Send `publication` after all that wait."""
-        self._waiting.append(publication)
+        self._accepted += 1
+        publication.order = self._accepted
+        self._waiting.line.append(publication)
         if self._task is None:
             self._task = self._tasks.spawn(self._run(), f"publish {self._name}")
         else:
@@ -121,11 +146,7 @@ class Sender:
 
     def remove(self, publication: Publication) -> bool:
         """Take out one that waits; False when it is not here."""
-        try:
-            self._waiting.remove(publication)
-        except ValueError:
-            return False
-        return True
+        return self._waiting.remove(publication)
 
     def first_unsent(self) -> Publication | None:
         """The oldest that was never sent."""
@@ -140,10 +161,14 @@ class Sender:
         """The link is up again."""
         self._changed.set()
 
-    def distrust(self, publication: Publication) -> None:
-        """A confirm is overdue: if it was to come on our channel, stop using that."""
-        if publication in self._ledger:
-            self._distrusted = True
+    def overdue(self, publication: Publication) -> None:
+        """The confirm of one that was sent has not come in time."""
+        if (
+            publication.sent_at >= self._heard_at
+            and self._running.is_set()  # a broker that blocks us does not answer either
+            and publication in self._ledger
+        ):
+            self._silent = True
             self._changed.set()
 
     async def close(self) -> list[Publication]:
@@ -160,13 +185,13 @@ class Sender:
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting.line:
+                await self._rest()
                 await self._running.wait()
-                if not self._waiting:
+                if not self._waiting.line:
                     return  # their time ran out meanwhile
                 try:
-                    async with self._pool.lease() as channel:
-                        await self._send_on(channel)
+                    await self._take_turn()
                 except PoolClosedError:
                     return
                 except BrokerClientError as error:
@@ -178,42 +203,100 @@ class Sender:
                     await asyncio.sleep(_RETRY_PAUSE)
         finally:
             self._task = None
-            self._probing = 0
+            self._suspicion.clear(self)
 
-    async def _send_on(self, channel: Channel) -> None:
+    async def _rest(self) -> None:
+        pause = self._rest_until - asyncio.get_running_loop().time()
+        if pause > 0:
+            await asyncio.sleep(pause)
+
+    async def _take_turn(self) -> None:
+        if not self._suspicion.has(self):
+            self._has_turn = False
+            await self._suspicion.wait_none()
+            async with self._pool.lease() as channel:
+                await self._send_on(channel)
+            return
+        async with self._suspicion.turn:
+            self._has_turn = True
+            await self._running.wait()
+            if self._waiting.has_suspect_in_front:
+                async with self._pool.lease() as channel:
+                    await self._send_on(channel, suspects_only=True)
+        self._suspicion.clear(self)
+
+    async def _send_on(self, channel: Channel, *, suspects_only: bool = False) -> None:
         """Send what waits until nothing does and all is confirmed."""
         channel.on_confirm = self._on_confirm
         channel.on_return = self._on_return
         channel.on_close = self._on_close
-        self._distrusted = False
+        self._silent = False
+        self._heard_at, self._give_up_at = 0.0, None
         sent = 0
-        config = self._config
+        most = self._config.max_in_flight
         try:
             while True:
                 if not channel.is_usable:
                     await self._hear_why()
                     raise self._close_reason or ChannelClosedError(0, "lost")
-                if self._distrusted:
-                    raise OperationTimeoutError("publisher confirm", 0.0)
-                window = 1 if self._probing else config.max_in_flight
-                room = min(window - len(self._ledger), config.batch)
+                if self._silent:
+                    await self._ask_for_life(channel)
+                room = self._room()
                 # Others want a channel: send no more, give this one back once it is confirmed.
-                fair = sent < config.max_in_flight or not self._pool.is_wanted
+                fair = sent < most or not self._pool.is_wanted
                 # A broker that blocks publishers leaves the link up, and us in the middle.
                 may_send = fair and self._running.is_set()
-                if self._waiting and room > 0 and may_send:
+                if suspects_only and not self._waiting.has_suspect_in_front:
+                    may_send = False
+                if room > 0 and may_send:
                     sent += await self._send_batch(channel, room)
                 elif not self._ledger:
                     return
                 else:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except BaseException:
+                    await self._wait_for_news()
+        except BaseException as error:
+            if isinstance(error, OperationTimeoutError):
+                self._window.restart()
             self._take_back()
             raise
         finally:
             channel.on_confirm = channel.on_return = channel.on_close = None
             self._close_reason = None
+
+    def _room(self) -> int:
+        """How many may be sent now."""
+        if not self._waiting.line or asyncio.get_running_loop().time() < self._rest_until:
+            return 0
+        if self._ledger and (self._sent_alone or self._waiting.line[0].suspected):
+            return 0
+        return min(self._window.size - len(self._ledger), self._config.batch)
+
+    async def _ask_for_life(self, channel: Channel) -> None:
+        """Find out whether a silent channel is there: what is sent on one is answered in order.
+
+        Raises:
+            TransportError: it is not.
+        """
+        self._silent = False
+        await channel.qos(0)  # means nothing on a channel without consumers
+        self._heard_at = asyncio.get_running_loop().time()
+        self._give_up_at = self._heard_at + _CONFIRM_GRACE
+
+    async def _wait_for_news(self) -> None:
+        """Wait for a confirm, or for something to send.
+
+        Raises:
+            OperationTimeoutError: the channel answers but does not confirm, and nobody waits for
+                what it owes: nothing is sent again by giving it up.
+        """
+        self._changed.clear()
+        try:
+            async with asyncio.timeout_at(self._give_up_at):
+                await self._changed.wait()
+        except TimeoutError:
+            self._give_up_at = None
+            if all(publication.is_ended for publication in self._ledger):
+                raise OperationTimeoutError("publisher confirm", _CONFIRM_GRACE) from None
 
     async def _hear_why(self) -> None:
         """Wait for the reason of the channel's end: the confirms it still had come before it.
@@ -229,117 +312,198 @@ class Sender:
             log.debug("%r: its channel ended and gave no reason", self)
 
     async def _send_batch(self, channel: Channel, room: int) -> int:
-        waiting, ledger = self._waiting, self._ledger
-        batch = [waiting.popleft() for _ in range(min(room, len(waiting)))]
-        limit = channel.size_limit
-        if limit.size_bytes and max(map(_size, batch)) > limit.size_bytes:
-            waiting.extendleft(reversed(batch))
-            self._refuse_larger(limit)
+        batch = self._next_batch(room, channel.size_limit)
+        if not batch:
             return 0
         # On a channel without confirms the numbers only serve to find them again.
-        ledger.add(channel.next_publish_seq or 1, batch)
-        for publication in batch:
-            publication.state = SENT
+        self._ledger.add(channel.next_publish_seq or 1, batch)
+        self._sent_alone = batch[0].suspected
         await channel.publish([publication.outgoing for publication in batch])
         if not self._confirm:
             now = asyncio.get_running_loop().time()
             for publication in batch:
                 if publication.state is not ENDED:
                     self._backlog.succeeded(publication, now)
-            ledger.take_all()
+            self._ledger.take_all()
         return len(batch)
 
-    def _refuse_larger(self, limit: SizeLimit) -> bool:
-        """End what waits and is too large for the broker; False when there is no such."""
-        larger = [each for each in self._waiting if each.size > limit.size_bytes]
-        for publication in larger:
-            self.remove(publication)
-            self._probing = max(0, self._probing - publication.maybe_duplicate)
-            self._backlog.failed(
-                publication,
-                MessageTooLargeError(
-                    publication.name, publication.message_id, publication.size, *limit
-                ),
-            )
-        return bool(larger)
+    def _next_batch(self, room: int, limit: SizeLimit) -> list[Publication]:
+        """Take out what is to be written next."""
+        line, batch, size = self._waiting.line, list[Publication](), 0
+        now = asyncio.get_running_loop().time()
+        # One that would be too late when confirmed is not sent, unless nothing else is on its way:
+        # what has been slow may be fast again.
+        latest = now + self._window.latency if self._ledger else now
+        while line and len(batch) < room and size < _BATCH_BYTES:
+            if line[0].suspected and batch:
+                break
+            publication = line.popleft()
+            if 0 < limit.size_bytes < publication.size:
+                self._refuse_large(publication, limit)
+            elif publication.deadline < latest:
+                self._waiting.set_aside(publication)
+            else:
+                publication.state = SENT
+                publication.sent_at = now
+                batch.append(publication)
+                size += publication.size
+                if publication.suspected:
+                    break
+        return batch
 
     def _take_back(self) -> None:
         """The channel is gone: what it has not confirmed is sent again, before what waits."""
         again = [publication for publication in self._ledger.take_all() if not publication.is_ended]
-        for publication in reversed(again):
+        for publication in again:
             publication.state = WAITING
             publication.maybe_duplicate = True
-            self._waiting.appendleft(publication)
-        self._suspect = again[0] if self._probing and len(again) == 1 else None
+        self._waiting.put_back(again)
+        self._taken_back = again
         self.resent += len(again)
         if not self._running.is_set():
             for publication in again:
                 publication.pause()
 
+    # ------------------------------------------------------------------ failures
+
     async def _after_failure(self, error: BrokerClientError) -> None:
         """Decide what the failure of a channel means for what was on it."""
-        if isinstance(error, InvalidMessageError):
-            code, text = 0, str(error)  # nothing of the batch was written
-        elif isinstance(error, ChannelClosedError) and error.reply_code:
-            code, text = error.reply_code, error.reply_text
-        else:
+        taken_back, self._taken_back = self._taken_back, []
+        meaning = Meaning.REFUSED if isinstance(error, InvalidMessageError) else meaning_of(error)
+        if meaning is Meaning.LOST:
+            self._note_loss(taken_back)
             if self._running.is_set():
                 await asyncio.sleep(_RETRY_PAUSE)  # the link's loss is noticed in a moment
-            return
-        limit = size_limit_in(code, text)
-        if limit is not None and self._refuse_larger(limit):
-            return
-        # The broker closed the channel over one of our messages, and did not say which.
-        if code == _NOT_FOUND and not self._restored:
-            self._restored = True
-            try:
-                await self._owner.restore_topology()
-            except BrokerClientError as failure:
-                log.warning("%s: restoring the topology: %s", self._name, failure)
-            return
-        suspect, self._suspect = self._suspect, None
-        if suspect is not None and self.remove(suspect):
-            self._backlog.failed(
-                suspect, PublishRefusedError(suspect.name, suspect.message_id, code, text)
-            )
-            self._probing -= 1
-            return
-        self._probing = sum(1 for each in self._waiting if each.maybe_duplicate)
-        if not self._probing:
-            await asyncio.sleep(_RETRY_PAUSE)  # none of ours is to blame: do not spin
+        elif meaning is Meaning.BUSY:
+            self._back_off()
+        elif meaning is Meaning.MISSING and not self._restored:
+            await self._restore_topology()
+        elif not self._is_for_size(error):
+            self._find_culprit(taken_back, error)
+            if not taken_back:
+                await asyncio.sleep(_RETRY_PAUSE)  # none of ours is to blame: do not spin
+
+    def _is_for_size(self, error: BrokerClientError) -> bool:
+        """True when `error` tells the largest body, and what is larger was ended."""
+        if not isinstance(error, ChannelClosedError):
+            return False
+        limit = size_limit_in(error.reply_code, error.reply_text)
+        larger = [each for each in self._waiting if limit and each.size > limit.size_bytes]
+        for publication in larger:
+            assert limit is not None
+            self._waiting.remove(publication)
+            self._refuse_large(publication, limit)
+        return bool(larger)
+
+    def _find_culprit(self, taken_back: list[Publication], error: BrokerClientError) -> None:
+        """One of `taken_back` was refused: the only one, if it was sent alone for that."""
+        code, text, connection_ended = 0, str(error), False
+        if isinstance(error, ChannelClosedError):
+            code, text = error.reply_code or error.connection_code, error.reply_text
+            connection_ended = not error.reply_code
+        if self._was_alone(taken_back) and (self._has_turn or not connection_ended):
+            self._refuse(taken_back[0], code, text)
+        else:
+            self._suspect(taken_back, on_connection=connection_ended)
+
+    def _note_loss(self, taken_back: list[Publication]) -> None:
+        """The link was lost for no reason that says more; again and again it may be one of ours."""
+        self._fruitless += bool(taken_back)
+        if self._was_alone(taken_back) and self._has_turn:
+            [publication] = taken_back
+            times, acks = self._lost_alone.get(publication, (0, self._acks))
+            self._lost_alone[publication] = (times + 1, acks)
+            if times + 1 >= _LOST_ALONE and self._acks > acks:
+                text = f"the link was lost {times + 1} times over it alone, and others passed"
+                self._refuse(publication, 320, text)
+                return
+            self._waiting.put_after_next(publication)  # does another one pass?
+        if self._fruitless >= _FRUITLESS:
+            self._suspect(taken_back, on_connection=True)
+
+    def _was_alone(self, taken_back: list[Publication]) -> bool:
+        return len(taken_back) == 1 and taken_back[0].suspected
+
+    def _suspect(self, publications: list[Publication], *, on_connection: bool) -> None:
+        for publication in publications:
+            publication.suspected = True
+        if publications and on_connection:
+            self._suspicion.register(self)
+
+    def _refuse(self, publication: Publication, code: int, text: str) -> None:
+        self._lost_alone.pop(publication, None)
+        if self._waiting.remove(publication):
+            error = PublishRefusedError(publication.name, publication.message_id, code, text)
+            self._backlog.failed(publication, error)
+
+    def _refuse_large(self, publication: Publication, limit: SizeLimit) -> None:
+        error = MessageTooLargeError(
+            publication.name, publication.message_id, publication.size, *limit
+        )
+        self._backlog.failed(publication, error)
+
+    async def _restore_topology(self) -> None:
+        self._restored = True
+        try:
+            await self._owner.restore_topology()
+        except BrokerClientError as failure:
+            log.warning("%s: restoring the topology: %s", self._name, failure)
+
+    def _back_off(self) -> None:
+        """Send nothing for a while, longer each time until something is confirmed."""
+        self._window.restart()
+        now = asyncio.get_running_loop().time()
+        if now >= self._rest_until:
+            self._rest_until = now + self._refusals.next()
+            asyncio.get_running_loop().call_at(self._rest_until, self._changed.set)
 
     # ------------------------------------------------------------------ from the channel
 
     def _on_confirm(self, first: int, last: int, acked: bool) -> None:
-        backlog = self._backlog
         now = asyncio.get_running_loop().time()
-        for publication in self._ledger.settle(first, last):
-            if publication.state is ENDED:
-                continue  # it was returned before, or its time had run out
-            if acked:
-                backlog.succeeded(publication, now)
-                self._restored = False
-            elif publication.nacks_left:
-                publication.nacks_left -= 1
-                publication.state = WAITING
-                self._waiting.append(publication)
-            else:
-                message = publication.outgoing
-                backlog.failed(
-                    publication,
-                    PublishNackedError(
-                        publication.name,
-                        publication.message_id,
-                        message.exchange,
-                        message.routing_key,
-                    ),
-                )
-            if self._probing:
-                self._probing -= 1
+        self._heard_at, self._give_up_at = now, None
+        settled = self._ledger.settle(first, last)
+        if not settled:
+            return
+        if acked:
+            self._acked(settled, now)
+        else:
+            self._nacked(settled)
         self._changed.set()
+
+    def _acked(self, settled: list[Publication], now: float) -> None:
+        succeeded = self._backlog.succeeded
+        self._window.confirmed(len(settled), now - settled[-1].sent_at, now)
+        for publication in settled:
+            if publication.state is not ENDED:  # returned before, or its time had run out
+                succeeded(publication, now)
+        self._acks += len(settled)
+        self._fruitless = 0
+        self._restored = False
+        if self._refusals.failures:
+            self._refusals.reset()
+
+    def _nacked(self, settled: list[Publication]) -> None:
+        again = []
+        for publication in settled:
+            if publication.state is ENDED:
+                continue
+            publication.nacks += 1
+            most = publication.max_nacks
+            if publication.deadline == float("inf"):
+                most = min(most, _NACKS_WITHOUT_DEADLINE)
+            if publication.nacks <= most:
+                publication.state = WAITING
+                again.append(publication)
+            else:
+                self._backlog.failed(publication, nacked(publication))
+        if again:
+            self._waiting.put_back(again)
+            self._back_off()
 
     def _on_return(self, message: Returned) -> None:
         """The broker answers in order, so it is the oldest of that id that is not ended."""
+        self._heard_at = asyncio.get_running_loop().time()
         for publication in self._ledger:
             if (
                 publication.message_id == message.properties.message_id
@@ -353,3 +517,11 @@ class Sender:
     def _on_close(self, error: BrokerClientError) -> None:
         self._close_reason = error
         self._changed.set()
+
+
+def nacked(publication: Publication) -> PublishNackedError:
+    """The error of a publish that the broker nacked for the last time."""
+    message = publication.outgoing
+    return PublishNackedError(
+        publication.name, publication.message_id, message.exchange, message.routing_key
+    )

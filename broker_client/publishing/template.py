@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from broker_client.amqp.encode import check_publish
 from broker_client.amqp.tables import FrozenTable
 from broker_client.codec.encryption import encrypt, encryption_note
-from broker_client.config import BrokerConfig, PublicationConfig
+from broker_client.config import BrokerConfig, PublicationConfig, VhostConfig
 from broker_client.errors import InvalidMessageError, nearest
 from broker_client.message import (
     ORIGINAL_USER_ID,
@@ -95,6 +95,28 @@ _FORWARDED = (
 )
 
 
+def rejects_when_full(vhost: VhostConfig, *, exchange: str = "", queue: str = "") -> bool:
+    """True when `queue`, or one bound to `exchange`, is declared to refuse publishes when full.
+
+    Args:
+        vhost: the vhost of both.
+        exchange: its name on the broker; "" for the default exchange.
+        queue: name on the broker of the queue that the default exchange routes to.
+    """
+    targets = {queue} if queue else set()
+    if exchange:
+        targets |= {
+            binding.qualified_destination
+            for binding in vhost.bindings
+            if binding.qualified_source == exchange and binding.destination_type == "queue"
+        }
+    return any(
+        str(each.arguments.get("x-overflow", "")).startswith("reject-publish")
+        for each in vhost.queues.values()
+        if each.qualified_name in targets
+    )
+
+
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 
 
@@ -109,6 +131,7 @@ class Template:
         "_properties",
         "config",
         "exchange",
+        "max_nacks",
         "routing_key",
         "vhost",
     )
@@ -120,6 +143,14 @@ class Template:
         self.vhost = vhost
         self.exchange, self.routing_key = every.target_of(config)
         self._is_queue = config.queue is not None
+        self.max_nacks: float
+        """Times a nacked message is sent again, within its time-out."""
+        if config.retry_nacked is not None:
+            self.max_nacks = config.retry_nacked
+        else:
+            target = self.routing_key if self._is_queue else ""
+            full = rejects_when_full(vhost.vhost.config, exchange=self.exchange, queue=target)
+            self.max_nacks = 0 if full else float("inf")
         options = config.options
         self._mandatory = options.mandatory
         self._properties = Properties(

@@ -28,7 +28,7 @@ class VhostPublisher:
         vhost: where to publish to.
         events: where failures of the outbox are reported.
         tasks: owner of the tasks that send.
-        observer: records every publish and its end.
+        publish_log: records every publish and its end.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class VhostPublisher:
         vhost: Vhost,
         events: Emitter,
         tasks: TaskGroup,
-        observer: PublishLog | None = None,
+        publish_log: PublishLog | None = None,
     ) -> None:
         self.vhost = vhost
         self._events = events
@@ -48,7 +48,7 @@ class VhostPublisher:
             regular=vhost.regular,
             confirm=vhost.confirm,
             tasks=tasks,
-            observer=observer,
+            publish_log=publish_log,
         )
         self.outbox: Outbox | None = None
         self.requests = Requests(vhost)
@@ -85,7 +85,9 @@ class VhostPublisher:
         await self.vhost.prepare_delay(step)
         return outgoing._replace(exchange=step.name)
 
-    async def send_confirmed(self, name: str, outgoing: Outgoing, timeout: float) -> None:
+    async def send_confirmed(
+        self, name: str, outgoing: Outgoing, timeout: float, max_nacks: float
+    ) -> None:
         """Publish past the outbox; returns once it is confirmed.
 
         Raises:
@@ -98,6 +100,7 @@ class VhostPublisher:
             self._tasks,
             started=asyncio.get_running_loop().time(),
             timeout=timeout,
+            max_nacks=max_nacks,
         )
         await self.queue.put(publication, confirm=True)
         await publication

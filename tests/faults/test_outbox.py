@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker_client import Broker
+from broker_client.amqp.properties import decode_properties
 from broker_client.errors import MessageReturnedError
 from broker_client.message import Delivery
 from broker_client.transport.base import Connector
@@ -142,7 +143,8 @@ async def test_refused_by_the_broker_is_kept_apart_for_a_person_to_look_at(
     file = nodes.connector(f"embedded://{path}", "/")
     [message] = await drained(file, "outbox.failed")
     envelope = (message.properties.headers or {})["broker_client.outbox"]
-    assert envelope["properties"]["message_id"] == "m1"
-    assert envelope["properties"]["headers"] == headers
+    properties = decode_properties(envelope["properties"])
+    assert properties.message_id == "m1"
+    assert properties.headers == headers
     assert await drained(file, "outbox") == []
     await nodes.close()

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 _CHUNK_BYTES = 64 * 1024
+_SMALL_CHUNK_BYTES = 4 * 1024  # of a throttled connection
 _RST_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: close() sends a reset
 
 
@@ -54,6 +55,7 @@ class Proxy:
         self._serving: set[asyncio.Task[None]] = set()
         self._flowing: asyncio.Event
         self._refusing = False
+        self._rate = 0.0  # bytes a second to the server; 0 is no limit
         self.port = 0
         self.accepted = 0
         """Connections handed on since the start."""
@@ -107,6 +109,10 @@ class Proxy:
     def resume(self) -> None:
         """Carry bytes again; none was lost."""
         self._flowing.set()
+
+    def throttle(self, bytes_a_second: float) -> None:
+        """Carry no more than so much to the server, on each connection; 0 lifts the limit."""
+        self._rate = bytes_a_second
 
     def refuse(self) -> None:
         """Reset new connections as they come. Those that stand are left alone."""
@@ -169,7 +175,9 @@ class Proxy:
             (pair.client, pair.server) if to_server else (pair.server, pair.client)
         )
         with contextlib.suppress(OSError):  # either end may go at any time: that is what we are for
-            while data := await reader.read(_CHUNK_BYTES):
+            while data := await reader.read(_SMALL_CHUNK_BYTES if self._rate else _CHUNK_BYTES):
+                if to_server and self._rate:
+                    await asyncio.sleep(len(data) / self._rate)
                 await self._flowing.wait()
                 writer.write(data)
                 await writer.drain()

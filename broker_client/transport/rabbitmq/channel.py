@@ -382,7 +382,9 @@ class NetworkChannel(TopologyCommands):
     def _why_closed(self) -> TransportError:
         error = self._closed
         if isinstance(error, ChannelClosedError):
-            return ChannelClosedError(error.reply_code, error.reply_text)
+            return ChannelClosedError(
+                error.reply_code, error.reply_text, connection_code=error.connection_code
+            )
         return ChannelClosedError(0, str(error) if error else "closed by us")
 
     @asynccontextmanager

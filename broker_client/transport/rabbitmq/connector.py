@@ -427,7 +427,7 @@ class NetworkLink:
         self.refusal = reply_code, reply_text
         self.write(CLOSE_OK_FRAME)
         reason, in_order = f"{reply_code} {reply_text}", reply_code in _IN_ORDER
-        self._end(ConnectionLostError(self.url, reason, in_order=in_order))
+        self._end(ConnectionLostError(self.url, reason, in_order=in_order, close_code=reply_code))
         self._tell()
 
     def socket_lost(self, error: BaseException | None) -> None:
@@ -480,7 +480,7 @@ class NetworkLink:
             return
         self._told = True
         error = self._lost or ConnectionLostError(self.url, "closed")
-        self._end_channels(str(error))
+        self._end_channels(str(error), getattr(error, "close_code", 0))
         if self.on_close is not None:
             self.on_close(error)
 
@@ -519,12 +519,12 @@ class NetworkLink:
         self._end_channels("the link was aborted")
         self.streams.abort()
 
-    def _end_channels(self, reason: str) -> None:
+    def _end_channels(self, reason: str, code: int = 0) -> None:
         """End them all; acks that wait for the end of this turn are written first."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
         for channel in list(self._channels.values()):
             channel.flush()
-            channel.fail(ChannelClosedError(0, reason))
+            channel.fail(ChannelClosedError(0, reason, connection_code=code))
             self.forget(channel)

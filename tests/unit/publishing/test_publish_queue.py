@@ -1,5 +1,7 @@
 import asyncio
+import itertools
 import logging
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +13,7 @@ from broker_client.errors import (
     InvalidMessageError,
     MessageReturnedError,
     MessageTooLargeError,
+    OperationTimeoutError,
     PublishAbortedError,
     PublishError,
     PublishNackedError,
@@ -163,23 +166,74 @@ async def test_nack_of_a_range_ends_each_as_nacked(desk: Desk) -> None:
 
 
 async def test_nacked_publication_is_sent_again_as_often_as_it_may(desk: Desk) -> None:
-    [publication] = await desk.publish(nacks_left=2)
+    [publication] = await desk.publish(max_nacks=2, timeout=60.0)
     for seq in (1, 2, 3):
         desk.channel.confirm(seq, acked=False)
-        await settle()
+        await asyncio.sleep(5.0)
     assert desk.channel.ids == ["m1", "m1", "m1"]
     assert isinstance(await failure_of(publication), PublishNackedError)
     assert desk.ends() == [("error", "m1")]
 
 
 async def test_nacked_publication_that_is_confirmed_at_last_succeeds(desk: Desk) -> None:
-    [publication] = await desk.publish(nacks_left=2)
+    [publication] = await desk.publish(max_nacks=2)
     desk.channel.confirm(1, acked=False)
-    await settle()
-    desk.channel.confirm(2)
+    await asyncio.sleep(1.0)
+    desk.channel.confirm(desk.channel.seq)
     outcome = await publication
     assert not outcome.maybe_duplicate
     assert desk.ends() == [("success", "m1")]
+
+
+class Electing:
+    """A broker that nacks everything until `at`, and then confirms it."""
+
+    def __init__(self, desk: Desk, at: float) -> None:
+        self.at = at
+        self.times: list[float] = []
+        self.desk = desk
+        desk.link.before = self.look
+
+    def look(self, operation: str, name: str) -> None:
+        if operation == "publish":
+            loop = asyncio.get_running_loop()
+            self.times.append(loop.time())
+            loop.call_soon(self.judge, self.desk.channel.seq + 1)
+
+    def judge(self, first: int) -> None:
+        acked = asyncio.get_running_loop().time() >= self.at
+        self.desk.channel.confirm(first, self.desk.channel.seq, acked=acked)
+
+
+async def test_nacks_of_an_election_are_bridged_in_order_with_growing_pauses(desk: Desk) -> None:
+    start = asyncio.get_running_loop().time()
+    electing = Electing(desk, start + 3.0)
+    made = await desk.publish(300, max_nacks=math.inf)
+    await asyncio.sleep(8.0)
+    assert [(await each).maybe_duplicate for each in made] == [False] * 300
+    successes = [message_id for event, message_id in desk.ends() if event == "success"]
+    assert successes == [f"m{number}" for number in range(1, 301)]
+    tries = [at - start for at in electing.times if at < electing.at]
+    pauses = [after - before for before, after in itertools.pairwise(tries)]
+    assert len(tries) < 10, "it asked again and again while there was no leader"
+    assert all(after > before for before, after in itertools.pairwise(pauses))
+    assert len(desk.channel.ids) < 2 * 300 + 20, "all were sent again each time"
+
+
+async def test_nacked_until_its_deadline_ends_as_nacked(desk: Desk) -> None:
+    Electing(desk, math.inf)
+    [publication] = await desk.publish(max_nacks=math.inf, timeout=3.0)
+    await asyncio.sleep(3.1)
+    assert isinstance(await failure_of(publication), PublishNackedError)
+
+
+async def test_nacked_without_a_deadline_ends_as_nacked_after_a_while(desk: Desk) -> None:
+    Electing(desk, math.inf)
+    [publication] = await desk.publish(max_nacks=math.inf, timeout=0.0)
+    await asyncio.sleep(60.0)
+    assert not publication.is_ended
+    await asyncio.sleep(120.0)
+    assert isinstance(await failure_of(publication), PublishNackedError)
 
 
 async def test_returned_and_then_confirmed_ends_as_return_only(desk: Desk) -> None:
@@ -393,6 +447,8 @@ async def test_sent_and_not_confirmed_in_time_is_unconfirmed_and_its_channel_ret
     error = await failure_of(publication)
     assert isinstance(error, PublishUnconfirmedError)
     assert "may or may not have it" in str(error)
+    assert first.is_usable
+    await asyncio.sleep(6.0)
     assert first.how_ended == "aborted"
     await desk.publish(1)
     assert desk.channel is not first
@@ -400,14 +456,119 @@ async def test_sent_and_not_confirmed_in_time_is_unconfirmed_and_its_channel_ret
     desk.channel.confirm(1)
 
 
-async def test_others_on_a_distrusted_channel_are_sent_again(desk: Desk) -> None:
+async def test_channel_that_answers_is_not_given_up_for_an_overdue_confirm(desk: Desk) -> None:
     await desk.publish(1, timeout=2.0)
     [other] = await desk.publish(1, timeout=30.0)
+    first = desk.channel
     await asyncio.sleep(3.0)
-    assert desk.channel.ids == ["m2"]
-    desk.channel.confirm(1)
-    assert (await other).maybe_duplicate
+    assert ("qos", 0) in first.asked
+    assert desk.channel is first
+    assert first.ids == ["m1", "m2"]
+    first.confirm(1, 2)
+    assert not (await other).maybe_duplicate
     assert desk.ends() == [("error", "m1"), ("success", "m2")]
+    assert desk.queue.stats().resent == 0
+
+
+async def test_channel_that_confirms_others_is_not_even_asked(desk: Desk) -> None:
+    await desk.publish(1, timeout=2.0)
+    [other] = await desk.publish(1, timeout=30.0)
+    await asyncio.sleep(1.0)
+    desk.channel.confirm(2)
+    await asyncio.sleep(2.0)
+    assert (await other).message_id == "m2"
+    assert desk.channel.asked == []
+
+
+async def test_channel_that_does_not_answer_is_given_up_and_begins_with_one(desk: Desk) -> None:
+    def answer_nothing(operation: str, name: str) -> None:
+        if operation == "qos":
+            raise OperationTimeoutError("channel 1", 10.0)
+
+    desk.link.before = answer_nothing
+    await desk.publish(1, timeout=2.0)
+    others = await desk.publish(9, timeout=30.0)
+    first = desk.channel
+    await asyncio.sleep(3.0)
+    assert first.how_ended == "aborted"
+    assert desk.channel.batches == [1]
+    while len(desk.ends()) < 10:
+        desk.channel.confirm_all()
+        await settle()
+    assert desk.channel.batches[:3] == [1, 2, 4]
+    assert desk.channel.ids == [f"m{number}" for number in range(2, 11)]
+    assert [(await other).maybe_duplicate for other in others] == [True] * 9
+
+
+async def test_confirm_overdue_while_the_broker_blocks_publishers_costs_nothing(
+    desk: Desk,
+) -> None:
+    await desk.publish(1, timeout=2.0)
+    [other] = await desk.publish(1, timeout=30.0)
+    desk.queue.pause()
+    await asyncio.sleep(3.0)
+    desk.queue.resume()
+    await settle()
+    assert desk.channel.asked == []
+    desk.channel.confirm(1, 2)
+    assert not (await other).maybe_duplicate
+
+
+class SlowLink:
+    """A link that carries `rate` messages a second, after a stall until `clear_at`."""
+
+    def __init__(self, desk: Desk, rate: float, clear_at: float) -> None:
+        self.desk, self.rate = desk, rate
+        self.free_at = clear_at
+        desk.link.before = self.look
+
+    def look(self, operation: str, name: str) -> None:
+        if operation == "publish":
+            asyncio.get_running_loop().call_soon(self.carry)
+
+    def carry(self) -> None:
+        loop, channel = asyncio.get_running_loop(), self.desk.channel
+        count = channel.batches[-1]
+        for seq in range(channel.seq - count + 1, channel.seq + 1):
+            self.free_at = max(self.free_at, loop.time()) + 1 / self.rate
+            loop.call_at(self.free_at, self.arrive, channel, seq)
+
+    def arrive(self, channel: FakeChannel, seq: int) -> None:
+        if channel.on_confirm is not None:  # else it was given up
+            channel.confirm(seq)
+
+
+async def test_slow_link_recovers_from_a_stall_and_sends_nothing_twice() -> None:
+    desk = Desk()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    SlowLink(desk, 400.0, start + 15.0)
+    made = []
+    for _ in range(60 * 20):
+        made += [desk.make() for _ in range(10)]  # 200 a second
+        for publication in made[-10:]:
+            await desk.queue.put(publication, confirm=True)
+        await asyncio.sleep(0.05)
+    ids = [message_id for channel in desk.channels for message_id in channel.ids]
+    assert len(ids) == len(set(ids)), "messages were sent twice"
+    ended = dict((message_id, event) for event, message_id in desk.ends())
+    late = [p for p in made if p.started > start + 30.0 and p.started < start + 50.0]
+    assert {ended[publication.message_id] for publication in late} == {"success"}
+    await desk.close()
+
+
+async def test_link_that_carries_less_than_is_published_still_confirms_what_it_carries() -> None:
+    desk = Desk()
+    SlowLink(desk, 100.0, 0.0)
+    for _ in range(60 * 20):
+        for _ in range(10):  # 200 a second
+            await desk.queue.put(desk.make(), confirm=True)
+        await asyncio.sleep(0.05)
+    sent = sum(len(channel.ids) for channel in desk.channels)
+    succeeded = desk.queue.stats().succeeded
+    assert succeeded > 0.8 * sent
+    assert succeeded > 4_500
+    await desk.close()
 
 
 async def test_late_confirm_of_a_timed_out_publish_makes_no_second_end(desk: Desk) -> None:
@@ -427,7 +588,9 @@ async def test_timed_out_while_waiting_to_be_sent_again_is_unconfirmed(desk: Des
     assert desk.channels == []
 
 
-async def test_stuck_write_ends_in_time_and_its_channel_is_not_used_again(desk: Desk) -> None:
+async def test_stuck_write_ends_in_time_and_its_channel_is_asked_first(
+    desk: Desk,
+) -> None:
     await desk.publish(1)
     first = desk.channel
     first.confirm(1)
@@ -440,10 +603,10 @@ async def test_stuck_write_ends_in_time_and_its_channel_is_not_used_again(desk: 
     assert isinstance(await failure_of(behind), PublishTimeoutError)
     first.gate.set()
     await asyncio.sleep(0.1)
-    assert first.how_ended == "aborted"
+    assert first.asked == [("qos", 0)]
     await desk.publish(1)
-    assert desk.channel.ids == ["m4"]
-    desk.channel.confirm(1)
+    assert desk.channel.ids == ["m1", "m2", "m4"]
+    desk.channel.confirm(2, 3)
 
 
 # --------------------------------------------------------------------------- abort
@@ -595,6 +758,7 @@ class Strict:
 
     def __init__(self, desk: Desk, code: int, *poison: str, once: bool = False) -> None:
         self.desk, self.code, self.poison, self.once = desk, code, poison, once
+        self.text = "PRECONDITION_FAILED"
         desk.link.auto_confirm = True
         desk.link.before = self.look
 
@@ -609,7 +773,7 @@ class Strict:
                     channel.confirm(1, index)
                 if self.once:
                     self.poison = ()
-                channel.fail(ChannelClosedError(self.code, "PRECONDITION_FAILED"))
+                channel.fail(ChannelClosedError(self.code, self.text))
                 return
 
 
@@ -627,6 +791,107 @@ async def test_poison_alone_is_refused_and_the_rest_goes_through(desk: Desk) -> 
     assert (error.reply_code, error.reply_text) == (406, "PRECONDITION_FAILED")
     successes = [message_id for event, message_id in desk.ends() if event == "success"]
     assert successes == [f"m{number}" for number in range(1, 11) if number not in (4, 7)]
+
+
+class Fragile:
+    """A broker that closes the whole connection over a message with a poisonous id.
+
+    With `code` 0 it just goes away.
+    """
+
+    def __init__(self, desk: Desk, code: int, *poison: str) -> None:
+        self.desk, self.code, self.poison = desk, code, poison
+        self.losses = 0
+        self.serve()
+
+    def serve(self) -> None:
+        self.desk.link.before = self.look
+
+    def look(self, operation: str, name: str) -> None:
+        if operation == "publish":
+            asyncio.get_running_loop().call_soon(self.judge)
+
+    def judge(self) -> None:
+        link = self.desk.link
+        for channel in link.channels:
+            if channel.is_usable and any(each in self.poison for each in channel.ids):
+                self.lose()
+                return
+        for channel in link.channels:
+            if channel.is_usable and channel.on_confirm is not None and channel.seq:
+                channel.confirm_all()
+
+    def lose(self) -> None:
+        self.losses += 1
+        for channel in self.desk.link.channels:
+            channel.fail(ChannelClosedError(0, "541 INTERNAL_ERROR", connection_code=self.code))
+        self.desk.lose_link()
+        asyncio.get_running_loop().call_later(0.5, self.back)
+
+    def back(self) -> None:
+        self.desk.restore_link()
+        self.serve()
+
+
+async def test_publish_that_ends_the_connection_is_refused_and_nobody_elses() -> None:
+    desk = Desk(max_channels=3)
+    fragile = Fragile(desk, 541, "m13")
+    made = {name: [desk.make(name, timeout=30.0) for _ in range(10)] for name in ("a", "b", "c")}
+    for name in made:
+        for publication in made[name]:
+            await desk.queue.put(publication, confirm=True)
+    await asyncio.sleep(10.0)
+    assert [end for end in desk.ends() if end[0] == "error"] == [("error", "m13")]
+    assert len(desk.ends()) == 30
+    assert fragile.losses == 2, "once with the others, once alone"
+    error = await failure_of(made["b"][2])
+    assert isinstance(error, PublishRefusedError)
+    assert (error.reply_code, error.reply_text) == (541, "541 INTERNAL_ERROR")
+    await desk.close()
+
+
+async def test_publish_that_costs_the_link_each_time_is_refused_once_others_have_passed() -> None:
+    desk = Desk(max_channels=2)
+    Fragile(desk, 0, "m2")
+    made = [desk.make(timeout=0.0) for _ in range(5)]
+    other = [desk.make("other", timeout=0.0) for _ in range(5)]
+    for publication in (*made, *other):
+        await desk.queue.put(publication, confirm=True)
+    await asyncio.sleep(20.0)
+    assert [end for end in desk.ends() if end[0] == "error"] == [("error", "m2")]
+    assert len(desk.ends()) == 10
+    assert "others passed" in str(await failure_of(made[1]))
+    await desk.close()
+
+
+async def test_link_that_is_lost_whatever_is_sent_blames_nobody() -> None:
+    desk = Desk()
+    fragile = Fragile(desk, 0, *(f"m{number}" for number in range(1, 6)))
+    made = [desk.make(timeout=0.0) for _ in range(5)]
+    for publication in made:
+        await desk.queue.put(publication, confirm=True)
+    await asyncio.sleep(60.0)
+    assert fragile.losses > 50
+    assert desk.ends() == []
+    fragile.poison = ()
+    await asyncio.sleep(5.0)
+    assert {event for event, _ in desk.ends()} == {"success"}
+    assert len(desk.ends()) == 5
+    await desk.close()
+
+
+async def test_broker_that_is_short_of_disk_is_asked_again_after_growing_pauses(
+    desk: Desk,
+) -> None:
+    full = Strict(desk, 406, "m1", "m2", "m3")
+    full.text = "PRECONDITION_FAILED - low on disk space"
+    made = await desk.publish(3, timeout=60.0)
+    await asyncio.sleep(10.0)
+    assert desk.ends() == []
+    assert len(desk.channels) < 12
+    full.poison = ()
+    await asyncio.sleep(6.0)
+    assert [(await each).message_id for each in made] == ["m1", "m2", "m3"]
 
 
 async def test_missing_exchange_is_declared_again_before_anything_is_refused(desk: Desk) -> None:

@@ -1,0 +1,129 @@
+"""A link that is slow, stands still for a while, or whose broker does: it is not a dead one.
+
+What is sent twice, and how soon publishing works again, are what `docs/operating.md` promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from broker_client.broker import Broker
+from broker_client.publication import Publication
+from tests.faults.app import a_config
+from tests.faults.conftest import Place
+from tests.faults.test_silence import drained_ids
+from tests.support.eventually import eventually
+from tests.support.rabbitmq import RabbitMQ
+
+TIMEOUT = 3.0
+BODY = "x" * 1_000
+
+
+class Load:
+    """Publishes at an even rate and remembers how each message ended, and when it was published."""
+
+    def __init__(self, broker: Broker, rate: float) -> None:
+        self.broker, self.rate = broker, rate
+        self.started: dict[str, float] = {}
+        self.ends: dict[str, str] = {}
+        self.now = asyncio.get_running_loop().time
+
+    async def run(self, seconds: float) -> None:
+        begun, tick = self.now(), 0.02
+        due = 0.0
+        while (elapsed := self.now() - begun) < seconds:
+            while due < elapsed * self.rate:
+                due += 1
+                self.watch(await self.broker.publish("a", BODY))
+            await asyncio.sleep(tick)
+
+    def watch(self, publication: Publication) -> None:
+        message_id = publication.message_id
+        self.started[message_id] = self.now()
+        publication.on("success", lambda _: self.ends.setdefault(message_id, "success"))
+        publication.on(
+            "error", lambda error, _: self.ends.setdefault(message_id, type(error).__name__)
+        )
+
+    def of(self, when: Callable[[float], bool]) -> Counter[str]:
+        """How those ended whose time of publishing is `when`."""
+        return Counter(self.ends[key] for key, at in self.started.items() if when(at))
+
+
+async def settled(load: Load) -> None:
+    await eventually(lambda: len(load.ends) == len(load.started), timeout=4 * TIMEOUT)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("stalls", [1, 3])
+async def test_throttled_link_that_stalls_sends_nothing_twice_and_confirms_again(
+    place: Place, stalls: int
+) -> None:
+    config = a_config(place.url, place.vhost, timeout=f"{TIMEOUT:g}s")
+    async with Broker.create(config) as broker:
+        broker.on("error", lambda error, vhost: None)
+        load = Load(broker, 200.0)  # some 210 KB a second
+        await load.run(0.5)
+        place.proxy.throttle(400_000.0)
+        for _ in range(stalls):
+            place.proxy.stall()
+            await load.run(1.5 * TIMEOUT)
+            place.proxy.resume()
+            await load.run(0.2)
+        resumed = load.now()
+        await load.run(4 * TIMEOUT)
+        await settled(load)
+    record = await drained_ids(place)
+    duplicates = len(record) - len(set(record))
+    late = load.of(lambda at: at > resumed + 2 * TIMEOUT)
+    print(f"{duplicates=} {load.of(lambda at: True)} after the stall {late}")  # noqa: T201 - shown with a failure
+    assert duplicates == 0
+    assert set(late) == {"success"}
+    confirmed = {key for key, end in load.ends.items() if end == "success"}
+    assert confirmed <= set(record)
+    unsent = {key for key, end in load.ends.items() if end == "PublishTimeoutError"}
+    assert not unsent & set(record), "sent, after it was said that it never would be"
+
+
+@pytest.mark.timeout(120)
+async def test_link_slower_than_what_is_published_confirms_what_it_carries(place: Place) -> None:
+    config = a_config(place.url, place.vhost, timeout=f"{TIMEOUT:g}s")
+    place.proxy.throttle(200_000.0)
+    async with Broker.create(config) as broker:
+        broker.on("error", lambda error, vhost: None)
+        load = Load(broker, 400.0)
+        await load.run(5 * TIMEOUT)
+        await settled(load)
+    record = await drained_ids(place)
+    ends = load.of(lambda at: True)
+    print(f"{len(record)} arrived, {ends}")  # noqa: T201 - shown with a failure
+    assert len(record) == len(set(record))
+    assert ends["success"] > 0.7 * len(record)
+
+
+@pytest.mark.timeout(120)
+async def test_memory_alarm_longer_than_the_time_out_sends_nothing_twice(
+    rabbitmq: RabbitMQ, place: Place
+) -> None:
+    config = a_config(place.url, place.vhost, timeout=f"{TIMEOUT:g}s")
+    async with Broker.create(config) as broker:
+        broker.on("error", lambda error, vhost: None)
+        load = Load(broker, 500.0)
+        await load.run(0.5)
+        await asyncio.to_thread(rabbitmq.block)
+        try:
+            await load.run(3 * TIMEOUT)
+        finally:
+            await asyncio.to_thread(rabbitmq.unblock)
+        resumed = load.now()
+        await load.run(2 * TIMEOUT)
+        await settled(load)
+    record = await drained_ids(place)
+    late = load.of(lambda at: at > resumed + TIMEOUT)
+    print(f"{len(record) - len(set(record))} twice, {load.of(lambda at: True)}")  # noqa: T201 - shown with a failure
+    assert len(record) == len(set(record))
+    assert set(late) == {"success"}
