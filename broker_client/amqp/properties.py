@@ -18,13 +18,13 @@ from broker_client.amqp.tables import (
     encode_table,
     encode_time,
     malformed,
+    readable_table,
 )
 from broker_client.errors import InvalidMessageError, MalformedFrameError
 from broker_client.message import Properties
 
 _CONTENT = struct.Struct(">HHQH")  # class, weight, body size, property flags
 _BASIC = 60
-_U32 = struct.Struct(">I").unpack_from
 
 
 def _encode_octet(value: int, name: str) -> bytes:
@@ -184,7 +184,8 @@ def readable_header(payload: bytes) -> tuple[int, Properties, str]:
     with contextlib.suppress(*UNREADABLE):
         for index, decode in _present(flags & 0xFFFE):
             if decode is decode_table:
-                at += 4 + _U32(payload, at)[0]
+                table, at = readable_table(payload, at)
+                values[index] = table or None
             else:
                 values[index], at = decode(payload, at)
     return size, Properties(*values), reason

@@ -315,6 +315,42 @@ def decode_table(data: bytes, at: int) -> tuple[dict[str, Any], int]:
 _CONTAINERS: dict[int, type[dict[str, Any]] | type[list[Any]]] = {ord("F"): dict, ord("A"): list}
 
 
+def readable_table(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+    """What can be read of the table at `at`, and the offset behind it.
+
+    An entry that cannot be read is left out; one of an unknown type hides those behind it.
+
+    Raises:
+        MalformedFrameError: the table runs past its frame.
+    """
+    (size,) = _U32(data, at)
+    at += 4
+    end = at + size
+    if end > len(data):
+        raise MalformedFrameError("a table runs past its frame")
+    table: dict[str, Any] = {}
+    with contextlib.suppress(*UNREADABLE):
+        while at < end:
+            start = at
+            _, at = decode_short(data, at)
+            at = _end_of_value(data, at)
+            entry = data[start:at]
+            with contextlib.suppress(*UNREADABLE):
+                table |= decode_table(len(entry).to_bytes(4, "big") + entry, 0)[0]
+    return table, end
+
+
+def _end_of_value(data: bytes, at: int) -> int:
+    """The offset behind the value at `at`, whatever is in it."""
+    kind = data[at]
+    at += 1
+    if kind in _CONTAINERS or kind in b"Sx":
+        return at + 4 + int(_U32(data, at)[0])
+    if kind in b"df":  # decoding refuses some of them
+        return at + (8 if kind == ord("d") else 4)
+    return _DECODERS[kind](data, at)[1]
+
+
 def _number(form: str) -> Callable[[bytes, int], tuple[Any, int]]:
     fixed = struct.Struct(form)
     unpack, size = fixed.unpack_from, fixed.size

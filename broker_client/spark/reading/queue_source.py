@@ -26,6 +26,7 @@ from broker_client.spark.endpoints import connectors, queue_of
 from broker_client.spark.errors import SpoolSegmentMissingError
 from broker_client.spark.options import SourceOptions
 from broker_client.spark.reading.queue_receiver import QueueReceiver
+from broker_client.spark.reading.rows import of_present_schema
 from broker_client.spark.reading.spool import Segment, Spool, read_segment
 
 log = logging.getLogger("broker_client.spark.source")
@@ -51,7 +52,7 @@ class SegmentsPartition(InputPartition):
         """
         for seq, path in self.paths.items():
             try:
-                yield from read_segment(path)
+                yield from map(of_present_schema, read_segment(path))
             except FileNotFoundError:
                 if not self.missing_ok:
                     folder = os.path.dirname(path)

@@ -1,22 +1,27 @@
-"""Deliveries as rows: the schema of the source, in Arrow's words and in Spark's."""
+"""Deliveries as rows: the schema of the source, for Arrow and for Spark.
+
+Anybody may publish to a queue, and no message must stop a query: what has no place in a row is
+null, and the column `fault` says why.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from broker_client.message import Delivery
+from broker_client.message import Delivery, Properties
 
 DDL = (
     "message_id string, body binary, exchange string, routing_key string, queue string, "
     "redelivered boolean, priority int, content_type string, content_encoding string, "
     "correlation_id string, reply_to string, type string, app_id string, expiration string, "
-    "timestamp timestamp, headers map<string,string>, delivered_at timestamp, attempt int"
+    "timestamp timestamp, headers map<string,string>, delivered_at timestamp, attempt int, "
+    "fault string"
 )
 """The schema as Spark reads it."""
 
@@ -26,7 +31,11 @@ STREAM_DDL = f"{DDL}, stream_offset bigint"
 HeaderForm = Literal["text", "json"]
 """Values of headers: text as it is and all else as JSON, or all as JSON, so that types are kept."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_YEARS = range(2, 9999)  # that Python can show in every time zone
 _INSTANT = pa.timestamp("us", tz="UTC")
+_INT32 = 2**31 - 1
 _TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to")
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("message_id", pa.string()),
@@ -47,6 +56,7 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
     ("headers", pa.map_(pa.string(), pa.string())),
     ("delivered_at", _INSTANT),
     ("attempt", pa.int32()),
+    ("fault", pa.string()),
 ]
 SCHEMA = pa.schema(_FIELDS)
 STREAM_SCHEMA = pa.schema([*_FIELDS, ("stream_offset", pa.int64())])
@@ -66,7 +76,20 @@ def arrived(delivery: Delivery) -> Row:
 
 def to_batch(rows: Sequence[Row], queue: str, headers: HeaderForm = "text") -> pa.RecordBatch:
     """`rows` as one batch of `SCHEMA`."""
-    return pa.record_batch(_columns(rows, queue, headers), schema=SCHEMA)
+    try:
+        columns = _columns(rows, queue, headers)
+    except _UNFIT:
+        columns = _columns([_fitting(row, headers) for row in rows], queue, headers)
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def of_present_schema(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A stored `batch`, with nulls for the columns that are newer than it."""
+    if len(batch.schema) == len(SCHEMA):
+        return batch
+    missing = list(SCHEMA)[len(batch.schema) :]
+    nulls = [pa.nulls(batch.num_rows, field.type) for field in missing]
+    return pa.record_batch([*batch.columns, *nulls], schema=SCHEMA)
 
 
 def to_stream_batch(
@@ -74,12 +97,17 @@ def to_stream_batch(
 ) -> pa.RecordBatch:
     """`rows` as one batch of `STREAM_SCHEMA`."""
     offsets = pa.array([stream_offset(row.delivery) for row in rows], pa.int64())
-    return pa.record_batch([*_columns(rows, queue, headers), offsets], schema=STREAM_SCHEMA)
+    columns = to_batch(rows, queue, headers).columns
+    return pa.record_batch([*columns, offsets], schema=STREAM_SCHEMA)
 
 
-def stream_offset(delivery: Delivery) -> int:
-    """RabbitMQ: the offset of a message of a stream is in its header ``x-stream-offset``."""
-    return int((delivery.properties.headers or {})["x-stream-offset"])
+def stream_offset(delivery: Delivery) -> int | None:
+    """RabbitMQ: the offset of a message of a stream is in its header ``x-stream-offset``.
+
+    None where there is no such header: the queue is no stream.
+    """
+    offset = (delivery.properties.headers or {}).get("x-stream-offset")
+    return offset if isinstance(offset, int) else None
 
 
 def _columns(rows: Sequence[Row], queue: str, headers: HeaderForm) -> list[pa.Array]:
@@ -102,7 +130,37 @@ def _columns(rows: Sequence[Row], queue: str, headers: HeaderForm) -> list[pa.Ar
         _headers([each.headers for each in properties], _json if headers == "json" else _text),
         pa.array([row.delivered_at for row in rows], pa.int64()).cast(_INSTANT),
         pa.array([_attempt(each) for each in deliveries], pa.int32()),
+        pa.array([_fault(each) for each in deliveries], pa.string()),
     ]
+
+
+_UNFIT = (pa.ArrowException, ValueError, TypeError, ArithmeticError, RecursionError)
+"""What a value raises that no column can hold."""
+
+
+def _fitting(row: Row, headers: HeaderForm) -> Row:
+    """`row` without the properties that no column can hold; its fault names them."""
+    kept, faults = Properties(), [row.delivery.fault]
+    for name, value in row.delivery.properties._asdict().items():
+        properties = kept._replace(**{name: value})
+        try:
+            _columns(
+                [row._replace(delivery=row.delivery._replace(properties=properties))], "", headers
+            )
+        except _UNFIT as error:
+            faults.append(f"{name}: {error}")
+        else:
+            kept = properties
+    fault = "; ".join(filter(None, faults))
+    return row._replace(delivery=row.delivery._replace(properties=kept, fault=fault))
+
+
+def _fault(delivery: Delivery) -> str | None:
+    """Why something of the message is not in its row; None where all of it is."""
+    time = delivery.properties.timestamp
+    if not delivery.fault and time is not None and time.year not in _YEARS:
+        return f"timestamp: {time.isoformat()} is outside the years 2 to 9998"
+    return delivery.fault.encode(errors="replace").decode() or None
 
 
 def _headers(
@@ -125,7 +183,7 @@ def _text(value: Any) -> str | None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, default=_unusual)
+    return json.dumps(value, default=_unusual, allow_nan=False)
 
 
 def _unusual(value: Any) -> Any:
@@ -135,13 +193,16 @@ def _unusual(value: Any) -> Any:
 
 
 def _micros(instant: datetime | None) -> int | None:
-    return None if instant is None else round(instant.timestamp() * 1_000_000)
+    if instant is None or instant.year not in _YEARS:
+        return None
+    return (instant - _EPOCH) // _MICROSECOND
 
 
 def _attempt(delivery: Delivery) -> int | None:
     if delivery.attempts is not None:
         return delivery.attempts
     count = (delivery.properties.headers or {}).get("x-delivery-count")
-    if isinstance(count, int):  # RabbitMQ: quorum queues count returns
+    # RabbitMQ: quorum queues count returns. On other queues a publisher may have written anything.
+    if type(count) is int and 0 <= count < _INT32:
         return count + 1
     return None if delivery.redelivered else 1

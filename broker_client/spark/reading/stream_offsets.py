@@ -58,7 +58,8 @@ class StreamEnd:
             with suppress(TimeoutError):
                 while True:
                     async with asyncio.timeout(_QUIET):
-                        end = stream_offset(await deliveries.next()) + 1
+                        offset, _ = await deliveries.next()
+                        end = offset + 1
         return end
 
     def __repr__(self) -> str:
@@ -109,10 +110,9 @@ async def _chunks(
             while last < end - 1:
                 try:
                     async with asyncio.timeout(timeout):
-                        delivery = await deliveries.next()
+                        offset, delivery = await deliveries.next()
                 except TimeoutError:
                     raise SourceError(queue, f"the stream ends before offset {end - 1}") from None
-                offset = stream_offset(delivery)
                 if offset < start:
                     continue  # RabbitMQ sends whole chunks
                 if last < start and offset > start and not gap_ok:
@@ -149,12 +149,18 @@ class _Deliveries:
 
         return ConsumerCallbacks(self._arrived.put_nowait, cancelled, lambda tag: None)
 
-    async def next(self) -> Delivery:
+    async def next(self) -> tuple[int, Delivery]:
+        """The next message and its offset."""
         item = await self._arrived.get()
         if isinstance(item, TransportError):
             raise item
+        offset = stream_offset(item)
+        if offset is None:  # not acked: another kind of queue would lose it
+            raise SourceError(
+                self._queue, "it is no stream: its messages have no offset; leave mode=stream out"
+            )
         self._channel.ack(item.delivery_tag)
-        return item
+        return offset, item
 
 
 @asynccontextmanager

@@ -40,6 +40,7 @@ from broker_client.spark.writing.message_ids import ContentIds, streaming_scope
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 log = logging.getLogger("broker_client.spark.driver")
 
@@ -51,6 +52,13 @@ _ARROW_BATCH = 2_000
 _ARROW_MAX_BYTES = 64 * 2**20
 _START_TIMEOUT = 60.0
 _PROGRESS_EVERY = 1.0  # seconds
+_JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Of `to_json`: by default Spark leaves null fields out, and cuts times to milliseconds and zones
+to minutes."""
 _QUERY_ID = "sql.streaming.queryId"
 _INSTEAD = 'write with format("broker"), which publishes from the executors'
 
@@ -165,7 +173,8 @@ class DriverPublisher:
             routing_key: a column, or a name: of a column where there is one, otherwise the key
                 itself; the publication's when left out.
             body: column of the content; the column `body` when left out, and where there is none
-                the whole row as JSON.
+                the whole row as JSON: null fields too, times with microseconds, binary in base64,
+                decimals as numbers with all their digits, NaN, infinity and intervals as text.
             message_id: column of the id; the column `message_id` when left out, and where there
                 is none a fresh id, or one made of the content when `write_id` is given.
             headers: column of headers, a map; the column `headers` when left out, if there is one.
@@ -372,15 +381,15 @@ def _projected(
 
     content_type: str | None
     if body is None and "body" not in names:
-        content = sf.to_json(sf.struct(*[sf.col(_quoted(name)) for name in names]))
-        content_type = JSON
+        content, content_type = sf.struct(*[sf.col(_quoted(name)) for name in names]), JSON
     else:
         content, content_type = column(body, "body"), None
-        kind = df.select(content.alias("content")).schema[0].dataType.typeName()
-        if kind in ("struct", "map", "array"):
-            content, content_type = sf.to_json(content), JSON
-        elif kind not in ("binary", "string"):
-            content = content.cast("string")
+    type_ = df.select(content.alias("content")).schema[0].dataType
+    if type_.typeName() in ("struct", "map", "array"):
+        _check_map_keys(type_, "")
+        content, content_type = sf.to_json(content, _JSON_OPTIONS), JSON
+    elif type_.typeName() not in ("binary", "string"):
+        content = content.cast("string")
     frame = df.select(
         content.alias("content"),
         column(routing_key, "", literal=True).cast("string").alias("routing_key"),
@@ -388,6 +397,32 @@ def _projected(
         column(headers, "headers").alias("headers"),
     )
     return frame, content_type
+
+
+def _check_map_keys(type_: DataType, place: str) -> None:
+    """Raise OptionError where `to_json` would write a key as Spark's internal value of it."""
+    from pyspark.sql.types import (
+        ArrayType,
+        BooleanType,
+        MapType,
+        NumericType,
+        StringType,
+        StructType,
+    )
+
+    if isinstance(type_, StructType):
+        for field in type_.fields:
+            _check_map_keys(field.dataType, f"{place}.{field.name}" if place else field.name)
+    elif isinstance(type_, ArrayType):
+        _check_map_keys(type_.elementType, place)
+    elif isinstance(type_, MapType):
+        if not isinstance(type_.keyType, StringType | NumericType | BooleanType):
+            raise OptionError(
+                place or "body",
+                f"is a map with keys of type {type_.keyType.simpleString()}, which JSON cannot "
+                "express; make them text with transform_keys",
+            )
+        _check_map_keys(type_.valueType, place)
 
 
 def _quoted(name: str) -> str:

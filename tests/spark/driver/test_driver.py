@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from broker_client import Broker
 from broker_client.errors import BrokerClosedError, UnknownNameError
+from broker_client.message import Message
 from broker_client.spark import DriverPublisher, FrameReport
 from broker_client.spark.errors import DriverMisuseError, FramePublishError, OptionError
 from tests.spark.queues import Queues, numbered, until
@@ -39,15 +41,15 @@ def publisher() -> Iterator[DriverPublisher]:
         yield made
 
 
-def received(publisher: DriverPublisher, count: int) -> list[Any]:
-    """(id, content, routing key, headers) of `count` messages of the queue `out`."""
+def taken(publisher: DriverPublisher, count: int) -> list[tuple[Message, Any]]:
+    """`count` messages of the queue `out`, each with its content."""
 
-    async def take(broker: Broker) -> list[Any]:
-        got: list[Any] = []
+    async def take(broker: Broker) -> list[tuple[Message, Any]]:
+        got: list[tuple[Message, Any]] = []
         done = asyncio.Event()
 
-        async def handle(message: Any, content: Any, ack_or_nack: Any) -> None:
-            got.append((message.message_id, content, message.routing_key, message.headers))
+        async def handle(message: Message, content: Any, ack_or_nack: Any) -> None:
+            got.append((message, content))
             await ack_or_nack()
             if len(got) >= count:
                 done.set()
@@ -59,6 +61,19 @@ def received(publisher: DriverPublisher, count: int) -> list[Any]:
         return got
 
     return publisher.run(take)
+
+
+def received(publisher: DriverPublisher, count: int) -> list[Any]:
+    """(id, content, routing key, headers) of `count` messages of the queue `out`."""
+    return [
+        (message.message_id, content, message.routing_key, message.headers)
+        for message, content in taken(publisher, count)
+    ]
+
+
+def bodies(publisher: DriverPublisher, count: int) -> list[str]:
+    """The bodies of `count` messages of the queue `out`, not decoded."""
+    return [message.body.decode() for message, _ in taken(publisher, count)]
 
 
 @pytest.mark.parametrize("mode", ["iterator", "arrow"])
@@ -83,6 +98,86 @@ def test_row_without_a_body_column_becomes_json(
     ((_, content, key, _),) = received(publisher, 1)
     assert content == {"origin": "JFK", "flights": 4}
     assert key == "bound.late"
+
+
+OF_EVERY_TYPE = {
+    "cast(null as string)": "null",
+    "cast(null as struct<a: int>)": "null",
+    "null": "null",
+    "true": "true",
+    "cast(-1 as tinyint)": "-1",
+    "cast(2 as smallint)": "2",
+    "3": "3",
+    "9223372036854775807L": "9223372036854775807",
+    "cast(1.5 as float)": "1.5",
+    "cast(0.1 as double)": "0.1",
+    "cast('NaN' as double)": '"NaN"',
+    "cast('-Infinity' as float)": '"-Infinity"',
+    "cast(1.23456789012345678901 as decimal(38,20))": "1.23456789012345678901",
+    "cast(1e30 as decimal(38,0))": "1000000000000000000000000000000",
+    "'text ü'": '"text ü"',
+    "X'00ff'": '"AP8="',
+    "date'2024-02-29'": '"2024-02-29"',
+    "timestamp'2024-01-01 00:00:00.123456Z'": '"2024-01-01T00:00:00.123456Z"',
+    "timestamp'2024-01-01 00:00:00Z'": '"2024-01-01T00:00:00.000000Z"',
+    "timestamp_ntz'2024-01-01 00:00:00.123456'": '"2024-01-01T00:00:00.123456"',
+    "time'12:34:56.123456'": '"12:34:56.123456"',
+    "interval '1-2' year to month": "\"INTERVAL '1-2' YEAR TO MONTH\"",
+    "interval '1 02:03:04.567891' day to second": (
+        "\"INTERVAL '1 02:03:04.567891' DAY TO SECOND\""
+    ),
+    "array(1, null)": "[1,null]",
+    "map('a', null, 'b', 1)": '{"a":null,"b":1}',
+    "map(1, 'x')": '{"1":"x"}',
+    "named_struct('a', null, 'b', named_struct('c', timestamp_ntz'2024-01-01 00:00:00.000001'))": (
+        '{"a":null,"b":{"c":"2024-01-01T00:00:00.000001"}}'
+    ),
+    "array(named_struct('x', X'01', 'y', cast(null as int)))": '[{"x":"AQ==","y":null}]',
+    "parse_json('{\"a\":[1,null]}')": '{"a":[1,null]}',
+}
+"""A value in SQL, and how it is written in JSON."""
+
+
+def test_row_as_json_has_every_field_of_every_type_whole(
+    spark: SparkSession, publisher: DriverPublisher
+) -> None:
+    from pyspark.sql import functions as sf
+
+    values = ", ".join(f"{value} as v{number}" for number, value in enumerate(OF_EVERY_TYPE))
+    frame = spark.sql(f"select {values}")
+    expected = ",".join(f'"v{number}":{text}' for number, text in enumerate(OF_EVERY_TYPE.values()))
+    frame = frame.withColumn("body", sf.struct("*"))
+    whole_row = frame.drop("body")
+    publisher.publish_frame(whole_row, "to_queue")
+    publisher.publish_frame(frame, "to_queue")  # a struct is written as a row is
+    assert bodies(publisher, 2) == [f"{{{expected}}}"] * 2
+
+
+def test_offset_of_a_zone_before_its_standard_time_is_whole(
+    spark: SparkSession, publisher: DriverPublisher
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        frame = spark.sql("select timestamp_micros(-3786829200000001) as t")
+        publisher.publish_frame(frame, "to_queue")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    ((_, content, _, _),) = received(publisher, 1)
+    moment = datetime.fromisoformat(content["t"])
+    assert (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) == (
+        -3786829200000001
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["X'01'", "date'2024-01-01'", "timestamp'2024-01-01 00:00:00'", "struct(1)"]
+)
+def test_map_whose_keys_json_cannot_express_is_refused(
+    spark: SparkSession, publisher: DriverPublisher, key: str
+) -> None:
+    frame = spark.sql(f"select array(named_struct('m', map({key}, 1))) as deep")
+    with pytest.raises(OptionError, match=r"'deep\.m' is a map with keys of type .*JSON"):
+        publisher.publish_frame(frame, "to_queue")
 
 
 def test_columns_give_routing_key_id_and_headers(

@@ -128,6 +128,32 @@ def test_header_table_that_cannot_be_read_leaves_the_other_properties() -> None:
     assert fault == "malformed frame: tables are nested more than 64 levels deep"
 
 
+@pytest.mark.parametrize(
+    "poison",
+    [
+        b"\x01pF" + nested(b"F", 900),
+        b"\x01pd" + struct.pack(">d", float("nan")),
+        b"\x01pf" + struct.pack(">f", float("inf")),
+        b"\x01pA" + struct.pack(">I", 5) + b"S" + struct.pack(">I", 2**31),
+    ],
+    ids=["too deep", "NaN", "infinity", "array that lies about its length"],
+)
+def test_entry_that_cannot_be_read_leaves_the_other_headers(poison: bytes) -> None:
+    headers = a_table(b"\x01aV" + poison + b"\x01zS" + struct.pack(">I", 1) + b"!")
+    payload = struct.pack(">HHQH", 60, 0, 3, 0x2080) + headers + b"\x02m1"
+    _, properties, fault = readable_header(payload)
+    assert properties == Properties(message_id="m1", headers={"a": None, "z": "!"})
+    assert fault
+
+
+def test_entry_of_an_unknown_type_hides_those_behind_it_only() -> None:
+    headers = a_table(b"\x01at\x01" + b"\x01?\x00" + b"\x01zV")
+    payload = struct.pack(">HHQH", 60, 0, 3, 0x2080) + headers + b"\x02m1"
+    _, properties, fault = readable_header(payload)
+    assert properties == Properties(message_id="m1", headers={"a": True})
+    assert "unknown field type" in fault
+
+
 def test_names_that_are_no_text_stay_short_enough_to_be_written_again() -> None:
     raw = b"\xff" * 255
     value, _ = decode_table(a_table(b"\xff" + raw + b"V"), 0)
