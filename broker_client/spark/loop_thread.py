@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _STOP_TIMEOUT = 5.0  # seconds
+_CANCEL_TIMEOUT = 1.0
 
 
 class LoopThread:
@@ -22,6 +23,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
+        self._work: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -34,7 +36,16 @@ class LoopThread:
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run `work` on the loop; returns at once."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        return asyncio.run_coroutine_threadsafe(self._tracked(work), self.loop)
+
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None, "coroutines run in tasks"
+        self._work.add(task)
+        try:
+            return await work
+        finally:
+            self._work.discard(task)
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run `work` on the loop and wait for its result, `timeout` seconds at most.
@@ -61,11 +72,16 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+            # First what was started here, which may close a link in order, and then what is left:
+            # tasks of the link among it.
+            self._cancel(self._work)
+            self._cancel(asyncio.all_tasks(self.loop))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
+
+    def _cancel(self, tasks: Collection[asyncio.Task[Any]]) -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(list(tasks), timeout=_CANCEL_TIMEOUT))

@@ -51,6 +51,16 @@ class Queues:
 
         self._thread.call(declare())
 
+    def publish_all(self, messages: Sequence[Outgoing]) -> None:
+        """Publish `messages`, and wait for their confirms."""
+
+        async def publish() -> None:
+            job = PublishJob(self._publishing, _LIMITS)
+            await job.send(messages)
+            await job.finish()
+
+        self._thread.call(publish())
+
     def publish(
         self, queue: str, ids: Iterable[str | None], *, body: Callable[[Any], bytes] | None = None
     ) -> None:
@@ -65,13 +75,7 @@ class Queues:
             )
             for each in ids
         ]
-
-        async def publish() -> None:
-            job = PublishJob(self._publishing, _LIMITS)
-            await job.send(messages)
-            await job.finish()
-
-        self._thread.call(publish())
+        self.publish_all(messages)
 
     def depth(self, queue: str) -> int:
         """Ready messages."""

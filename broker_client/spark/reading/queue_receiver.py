@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import random
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -75,6 +76,7 @@ class QueueReceiver:
         self._failure: BrokerClientError | None = None
         self._unsure: deque[set[Fingerprint]] = deque(maxlen=_UNSURE_KEPT)
         self._target: int | None = None
+        self._shared_since: float | None = None  # when acks began to find other consumers
         self._taken = 0  # rows on their way into the spool or there, and redeliveries dropped
         self.dropped = 0
         """Redeliveries of messages that the spool had already."""
@@ -139,7 +141,8 @@ class QueueReceiver:
                         # The consumer of a process that was killed takes a moment to go.
                         refused_since = refused_since or clock()
                         if clock() - refused_since < self._options.lock_timeout:
-                            await asyncio.sleep(_RETRY_PAUSE)
+                            # Of two that found each other, one comes first the next time.
+                            await asyncio.sleep(_RETRY_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
                             continue
                     if error.reply_code in (_ACCESS_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION):
                         raise SourceError(self._queue, _explained(error)) from error
@@ -166,6 +169,7 @@ class QueueReceiver:
         try:
             channel = await link.open_channel()
             state = await channel.check_queue(self._queue)
+            self.check_alone(state.consumer_count)
             if self._limit is not None and self._target is None:
                 self._target = min(self._limit, state.message_count)
             await channel.qos(self._options.prefetch)
@@ -205,7 +209,25 @@ class QueueReceiver:
         the answer to a later one proves it.
         """
         channel.ack(tag, multiple=True)
-        await channel.check_queue(self._queue)
+        state = await channel.check_queue(self._queue)
+        if state.consumer_count <= 1:
+            self._shared_since = None
+            return
+        now = asyncio.get_running_loop().time()
+        self._shared_since = self._shared_since or now
+        if now - self._shared_since >= self._options.lock_timeout:
+            self.check_alone(state.consumer_count - 1)
+
+    def check_alone(self, others: int) -> None:
+        """Raise as the broker does when the queue has other consumers and must not.
+
+        RabbitMQ refuses a second consumer of an exclusive one on classic queues only; quorum queues
+        ignore `exclusive` (https://www.rabbitmq.com/docs/quorum-queues).
+        """
+        if others > 0 and self._options.exclusive:
+            raise ChannelClosedError(
+                _ACCESS_REFUSED, f"exclusive use is not possible: {others} other consumers"
+            )
 
     def _doubt(self, segment: Segment) -> None:
         """The broker may hand out these messages again: remember them."""
@@ -303,8 +325,10 @@ class _Session:
                 exclusive=self._options.exclusive,
             )
             self._heard = self._clock()
-            self._receiver._started.set()  # noqa: SLF001
             try:
+                state = await self._channel.check_queue(self._receiver._queue)  # noqa: SLF001
+                self._receiver.check_alone(state.consumer_count - 1)
+                self._receiver._started.set()  # noqa: SLF001
                 if await self._fill_until_done():
                     return
             finally:
