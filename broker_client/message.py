@@ -64,6 +64,8 @@ class Outgoing(NamedTuple):
     body: bytes
     properties: Properties
     mandatory: bool = False
+    fault: str = ""
+    """Why its properties cannot be read, of one that a file gives back; see `Delivery.fault`."""
 
 
 class Returned(NamedTuple):

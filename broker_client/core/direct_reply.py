@@ -71,8 +71,15 @@ class DirectReplies:
         channel = self._channels.get(message.routing_key[len(_ADDRESS) :])
         if channel is None:
             return False
-        _, routing_key, body, properties, _ = message
-        tag = channel.ledger.issue()
-        delivery = Delivery(channel.reply_tag, tag, False, "", routing_key, body, properties, 1)
+        delivery = Delivery(
+            channel.reply_tag,
+            channel.ledger.issue(),
+            False,
+            "",
+            message.routing_key,
+            message.body,
+            message.properties,
+            1,
+        )
         self._state.effects.append(Deliver(channel.id, delivery))
         return True

@@ -244,7 +244,7 @@ class Transitions:
             message.body,
             properties,
             entry.attempts,
-            "",  # no fault
+            message.fault,
         )
         return _new(Delivery, fields)
 

@@ -143,7 +143,8 @@ class Outbox:
                 stored.set_exception(ChannelClosedError(0, "the outbox refused the message"))
 
     def _store_failed(self, error: BrokerClientError) -> None:
-        log.critical("%r: %s", self, error)
+        if not self._closing:
+            log.critical("%r: %s", self, error)
         self._fail_stored(error)
 
     def _fail_stored(self, error: BrokerClientError) -> None:

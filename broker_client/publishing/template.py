@@ -261,7 +261,7 @@ class Template:
         if headers is not None and type(headers) is not FrozenTable:
             # Encoded now: what the caller does to them later is not sent.
             properties = properties._replace(headers=FrozenTable.of(headers))
-        outgoing: Outgoing = _new(Outgoing, (self.exchange, key, body, properties, mandatory))
+        outgoing: Outgoing = _new(Outgoing, (self.exchange, key, body, properties, mandatory, ""))
         if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
             check_publish(outgoing, overrides)  # the publication's own were, by `__init__`
         return outgoing

@@ -189,7 +189,7 @@ class Batch:
         self._all_fresh = False
 
     def _keep(self, number: int, message: Outgoing) -> Row:
-        exchange, routing_key, body, properties, _ = message
+        exchange, routing_key, body, properties, _, _ = message
         self.body_bytes += len(body)
         encoded = encode_properties(properties)
         total = tables.message_sum(number, exchange, routing_key, encoded, body)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain, groupby
 from pathlib import Path
 
-from broker_client.amqp.properties import decode_properties
+from broker_client.amqp.properties import readable_header
 from broker_client.core.records import Recovered, message_number
 from broker_client.errors import (
     MalformedFrameError,
@@ -181,8 +181,9 @@ class StoreFile:
                 return None
             if not tables.is_sound(row):
                 raise StoreCorruptError(self.path, f"message {number} is damaged")
-            _, exchange, routing_key, properties, body, _ = row
-            return Outgoing(exchange, routing_key, body, decode_properties(properties))
+            _, exchange, routing_key, header, body, _ = row
+            _, properties, fault = readable_header(header)
+            return Outgoing(exchange, routing_key, body, properties, fault=fault)
 
     # ---------------------------------------------------------------- writing
 

@@ -141,7 +141,7 @@ class PublishCommands:
         if self._observer is not None:
             self._observer.unroutable(state, message, now)
         if message.mandatory:
-            exchange, routing_key, body, properties, _ = message
+            exchange, routing_key, body, properties = message[:4]
             properties = properties._replace(headers=without(properties.headers, HIDDEN))
             returned = Returned(312, "NO_ROUTE", exchange, routing_key, body, properties)
             self._state.effects.append(Return(state.id, returned))

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from broker_client.amqp.properties import encode_properties
 from broker_client.core.exchange import Destination
 from broker_client.core.settings import EngineSettings
 from broker_client.core.settle_results import Done, NodeClosed
@@ -609,3 +610,33 @@ async def test_a_file_that_does_not_fit_together_is_refused(
     with pytest.raises(StoreCorruptError, match="store check"):
         async with opened():
             pass
+
+
+async def test_message_that_cannot_be_decoded_is_delivered_as_such_and_blocks_nothing(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checksum is right: it was written by a version that took what this one does not."""
+    nested = b"\x01kF\x00\x00\x00\x00"
+    for _ in range(490):
+        nested = b"\x01kF" + len(nested).to_bytes(4, "big") + nested
+    header = (60).to_bytes(2, "big") + bytes(10) + (0x2080).to_bytes(2, "big")
+    bad = header + len(nested).to_bytes(4, "big") + nested + b"\x02id"
+    encode = encode_properties
+    monkeypatch.setattr(
+        "broker_client.store.batch.encode_properties",
+        lambda properties: bad if properties.message_id == "bad" else encode(properties),
+    )
+    async with opened() as harness:
+        harness.queue()
+        harness.publish(b"1", message_id="bad")
+        harness.publish(b"2", message_id="good")
+        await harness.node.drain()
+    async with opened() as harness:
+        assert harness.node.stats().queues[0].ready == 2
+        first, second = harness.take(), harness.take()
+        assert first is not None
+        assert "nested" in first.fault
+        assert (first.body, first.properties.message_id) == (b"1", "id")
+        assert second is not None
+        assert (second.body, second.fault) == (b"2", "")
+        assert harness.node.failure is None
