@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
+from broker_client.cli.paths import file_path
 from broker_client.config.loader import load_text
 from broker_client.config.rascal.conversion import converted
 from broker_client.config.rascal.draft import written
 from broker_client.errors import ConfigError
+from broker_client.runtime.files import for_owner_only
 
 _MODULES = (".js", ".cjs", ".mjs", ".ts")
 
@@ -20,7 +22,12 @@ _MODULES = (".js", ".cjs", ".mjs", ".ts")
 def import_rascal(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Rascal's configuration, JSON.", show_default=False),
+        typer.Argument(
+            metavar="FILE",
+            help="Rascal's configuration, JSON.",
+            show_default=False,
+            parser=file_path,
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -36,7 +43,8 @@ def import_rascal(
         typer.echo(text, nl=False)
     else:
         try:
-            output.write_text(text, encoding="utf-8")
+            with open(output, "w", encoding="utf-8", opener=for_owner_only) as written_to:
+                written_to.write(text)  # with the passwords of the original
         except OSError as error:
             raise _failed(f"{output}: cannot be written: {error.strerror}") from None
     logging.getLogger("broker_client.config").addHandler(logging.NullHandler())
@@ -62,6 +70,8 @@ def _read(file: Path) -> dict[str, object]:
                 f"node -p 'JSON.stringify(require(\"./{file.name}\"))' > rascal.json"
             )
         raise _failed(text) from None
+    except RecursionError:
+        raise _failed(f"{file}: is nested too deeply") from None
     if not isinstance(document, dict):
         raise _failed(f"{file}: must be an object with the key 'vhosts'")
     return document

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from broker_client.cli.import_rascal import import_rascal
+from broker_client.cli.paths import file_path
 from broker_client.cli.stats import stats
 from broker_client.cli.store import store_app
 from broker_client.cli.summary import summary
@@ -65,7 +66,12 @@ def main(
 def check(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Configuration, YAML or JSON.", show_default=False),
+        typer.Argument(
+            metavar="FILE",
+            help="Configuration, YAML or JSON.",
+            show_default=False,
+            parser=file_path,
+        ),
     ],
     strict: Annotated[bool, typer.Option("--strict", help="Warnings are problems too.")] = False,
 ) -> None:

@@ -11,13 +11,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from broker_client.cli.paths import path_of_file
 from broker_client.errors import StoreError
 from broker_client.store.statistics import KeptStats, read_stats
 
 
 def stats(
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="File of the broker.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="PATH", help="File of the broker.", show_default=False, callback=path_of_file
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:

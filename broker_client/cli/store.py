@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from broker_client.cli.paths import path_of_file
 from broker_client.errors import StoreCorruptError, StoreError
 from broker_client.store.maintenance import CheckReport
 from broker_client.store.maintenance import check as check_file
@@ -19,7 +20,10 @@ store_app = typer.Typer(
 )
 
 FilePath = Annotated[
-    str, typer.Argument(metavar="PATH", help="File of the broker.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="PATH", help="File of the broker.", show_default=False, callback=path_of_file
+    ),
 ]
 
 

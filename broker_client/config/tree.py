@@ -16,6 +16,12 @@ FREE_FORM = frozenset({"arguments", "headers"})
 """Keys whose content belongs to the broker or the user: it has no model that fixes its types."""
 
 
+_MAX_DEPTH = 64
+_MAX_VALUES = 100_000
+"""Far more than any configuration has, and far less than what takes long: nested aliases of a few
+lines stand for thousands of millions of values."""
+
+
 class Spot(NamedTuple):
     """Where a value stands."""
 
@@ -102,32 +108,55 @@ def stated(section: Section) -> set[str]:
 
 # --------------------------------------------------------------------------- environment
 
-_VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\}|(\{))")
+_START = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)?(\}|:-)?")
+_NESTED = re.compile(r"\$\$|\$\{|\}")
 
 
 def expanded(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """`text` with ``${NAME}`` and ``${NAME:-default}`` filled in, and what is wrong with it."""
-    complaint: str | None = None
+    """`text` with ``${NAME}`` and ``${NAME:-default}`` filled in, and what is wrong with it.
 
-    def replacement(match: re.Match[str]) -> str:
-        nonlocal complaint
-        name, has_default, default = match[1], match[2], match[3]
-        if match[4]:
-            complaint = "'${' begins no variable; write ${NAME}, ${NAME:-default} or $${"
-            return match[0]
-        if name is None:
-            return "$"
-        if has_default:
-            # As in a shell: an empty variable counts as unset.
-            return environ.get(name) or default
-        if name not in environ:
-            complaint = (
-                f"environment variable {name} is not set; set it or write ${{{name}:-default}}"
+    A default may hold variables in its turn; it is looked at where it is needed only.
+    """
+    done, complaint = "", None
+    while (match := _START.search(text)) is not None:
+        done, text, begin = done + text[: match.start()], text[match.end() :], match[0]
+        name = match[1]
+        if begin == "$$":
+            done += "$"
+        elif name is not None and match[2] == "}":
+            if name not in environ:
+                complaint = complaint or (
+                    f"environment variable {name} is not set; set it or write ${{{name}:-default}}"
+                )
+            done += environ.get(name, "")
+        elif name is not None and match[2] == ":-" and (end := _end_of_default(text)) >= 0:
+            default, text = text[:end], text[end + 1 :]
+            value = environ.get(name)  # as in a shell, an empty variable counts as unset
+            if not value:
+                value, wrong = expanded(default, environ)
+                complaint = complaint or wrong
+            done += value
+        else:
+            complaint = complaint or (
+                "'${' begins no variable; write ${NAME}, ${NAME:-default} or $${"
             )
-            return ""
-        return environ[name]
+            done += begin
+    return done + text, complaint
 
-    return _VARIABLE.sub(replacement, text), complaint
+
+def _end_of_default(text: str) -> int:
+    """Where the ``}`` stands that ends a variable whose default `text` begins with, or -1."""
+    depth = 0
+    for match in _NESTED.finditer(text):
+        if match[0] == "}":
+            if not depth:
+                return match.start()
+            depth -= 1
+        elif match[0] == "${":
+            depth += 1
+            if depth > _MAX_DEPTH:
+                break
+    return -1
 
 
 # --------------------------------------------------------------------------- reading
@@ -165,6 +194,47 @@ def _yaml_advice(error: yaml.MarkedYAMLError, line: str) -> str:
     return next((f"; {advice}" for words, advice in _YAML_ADVICE if re.search(words, said)), "")
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses what is nested too deeply, or becomes too large once its aliases are filled in."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._extents: dict[int, tuple[int, int]] = {}
+        """By node: how deep it is, and how many values it stands for, aliases filled in."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise _too_deep(self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is not None and id(node) not in self._extents:
+            self._extents[id(node)] = depth, values = self._extent(node)
+            if depth > _MAX_DEPTH:
+                raise _too_deep(node.start_mark)
+            if values > _MAX_VALUES:
+                text = f"more than {_MAX_VALUES:,} values once its aliases are filled in"
+                raise yaml.composer.ComposerError(None, None, text, node.start_mark)
+        return node
+
+    def _extent(self, node: yaml.Node) -> tuple[int, int]:
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            children = [each for pair in node.value for each in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            children = node.value
+        # A node that contains itself is not complete yet; the reader complains about it.
+        extents = [self._extents.get(id(child), (0, 0)) for child in children]
+        depth = 1 + max((depth for depth, _ in extents), default=0)
+        return depth, 1 + sum(values for _, values in extents)
+
+
+def _too_deep(mark: yaml.Mark) -> yaml.MarkedYAMLError:
+    text = f"nested more than {_MAX_DEPTH} levels deep, its aliases filled in"
+    return yaml.composer.ComposerError(None, None, text, mark)
+
+
 class Reader:
     """Builds the tree of one source and collects what is wrong with it."""
 
@@ -177,7 +247,7 @@ class Reader:
         """The tree of a YAML (or JSON) document; an empty one has no keys."""
         loader: yaml.SafeLoader | None = None
         try:
-            loader = yaml.SafeLoader(text)
+            loader = _Loader(text)
             node = loader.get_single_node()
             if node is None:
                 return Section()
@@ -257,6 +327,10 @@ class Reader:
     def _plain(self, value: object, path: tuple[Key, ...]) -> object:
         if isinstance(value, BaseModel | SecretStr):
             return value
+        if len(path) > _MAX_DEPTH:
+            message = f"is nested more than {_MAX_DEPTH} levels deep"
+            self.problems.append(Problem(dotted(path[:4]), message))
+            return None
         if isinstance(value, Mapping):
             section = Section()
             for key, each in value.items():

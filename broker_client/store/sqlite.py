@@ -26,6 +26,7 @@ from broker_client.errors import (
     StoreReadOnlyError,
 )
 from broker_client.message import Outgoing
+from broker_client.runtime.files import for_owner_only
 from broker_client.store import tables
 from broker_client.store.batch import Batch, QueueIds
 from broker_client.store.tables import Row
@@ -71,7 +72,7 @@ class StoreFile:
             if problem := log_problem(self.path, noted):
                 raise StoreCorruptError(self.path, problem)
             if not os.path.exists(self.path):
-                os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))  # it has bodies
+                open(self.path, "ab", opener=for_owner_only).close()
             self._writer = connection = self._connect()
         try:
             with translated(self.path):

@@ -29,6 +29,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from broker_client.runtime.file_lock import try_lock, unlock
+from broker_client.runtime.files import for_owner_only
 from broker_client.spark.errors import (
     SpoolEpochError,
     SpoolError,
@@ -183,7 +184,7 @@ class Spool:
         return segment
 
     def _write(self, path: Path, data: pa.Buffer) -> None:
-        with path.open("wb") as file:
+        with open(path, "wb", opener=for_owner_only) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

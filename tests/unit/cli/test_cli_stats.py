@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from broker_client.cli.main import app
@@ -88,3 +89,24 @@ def test_file_of_another_program_is_an_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["stats", str(path)])
     assert result.exit_code == 1
     assert str(path) in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["stats"], ["store", "check"], ["store", "compact"], ["check"], ["import-rascal"]]
+)
+@pytest.mark.parametrize("url", ["amqp://app:hunter2@h/", "embedded:///var/lib/app.db"])
+def test_address_in_place_of_a_file_is_refused_without_its_password(
+    command: list[str], url: str
+) -> None:
+    result = CliRunner().invoke(app, [*command, url])
+    output = result.output + result.stderr
+    assert result.exit_code != 0
+    assert "is an address" in " ".join(output.split())
+    assert "hunter2" not in output
+
+
+def test_import_writes_a_file_for_its_owner_only(tmp_path: Path) -> None:
+    source, target = tmp_path / "rascal.json", tmp_path / "app.yaml"
+    source.write_text('{"vhosts": {"/": {"connection": "amqp://u:p@h/"}}}')
+    assert CliRunner().invoke(app, ["import-rascal", str(source), "-o", str(target)]).exit_code == 0
+    assert target.stat().st_mode & 0o077 == 0

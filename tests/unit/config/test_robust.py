@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from broker_client.config.loader import load_config
+from broker_client.cli.main import app
+from broker_client.config.loader import load_config, load_text
+from broker_client.config.tree import expanded
 from broker_client.errors import ConfigError
 
 GOOD: dict[str, Any] = {
@@ -107,3 +111,106 @@ def refusal(source: dict[str, Any]) -> str:
     except ConfigError as error:
         return str(error)
     return ""
+
+
+# --------------------------------------------------------------------------- hostile files
+
+
+def bomb(levels: int) -> str:
+    """Ten aliases a level, so 10**levels values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [
+        f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, levels)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def merge_bomb(levels: int) -> str:
+    lines = ["a0: &a0 {k: 1}"]
+    lines += [
+        f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}"
+        for level in range(1, levels)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def chain_of_aliases(length: int) -> str:
+    lines = [f"a{each}: &a{each} [*a{each - 1}]" for each in range(1, length)]
+    return "\n".join(["a0: &a0 [x]", *lines]) + "\n"
+
+
+HOSTILE = {
+    "aliases": (bomb(9), 5, "more than 100,000 values"),
+    "merge keys": (merge_bomb(9), 6, "more than 100,000 values"),
+    "brackets": ("\n\na: " + "[" * 100_000, 3, "more than 64 levels deep"),
+    "braces": ("a: " + "{a: " * 5_000, 1, "more than 64 levels deep"),
+    "blocks": ("\n".join("  " * each + "a:" for each in range(500)), 64, "more than 64 levels"),
+    "lists": ("- " * 5_000 + "x", 1, "more than 64 levels deep"),
+    "chain of aliases": (chain_of_aliases(5_000), 64, "more than 64 levels deep"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.timeout(10)
+def test_file_that_is_too_deep_or_too_large_is_refused_with_its_line(name: str) -> None:
+    text, line, told = HOSTILE[name]
+    with pytest.raises(ConfigError) as caught:
+        load_text(text, "app.yaml")
+    (problem,) = caught.value.problems
+    assert told in problem.message
+    assert problem.line == line
+
+
+def test_mapping_that_contains_itself_is_refused() -> None:
+    document: dict[str, Any] = {"vhosts": {}}
+    document["vhosts"]["/"] = document
+    with pytest.raises(ConfigError, match="more than 64 levels deep"):
+        load_config(document)
+
+
+def test_aliases_of_an_ordinary_file_are_filled_in() -> None:
+    text = "x: &x {options: {durable: false}}\nvhosts: {/: {queues: {a: *x, b: *x}}}\n"
+    with pytest.raises(ConfigError, match="x: unknown key") as caught:
+        load_text(text)
+    assert len(caught.value.problems) == 1
+
+
+def test_rascal_file_that_is_too_deep_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rascal.json"
+    file.write_text("[" * 100_000)
+    result = CliRunner().invoke(app, ["import-rascal", str(file)])
+    assert result.exit_code == 1
+    assert "nested too deeply" in result.output or "not valid JSON" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "value"),
+    [
+        ("${A:-${B}}", {"A": "a", "B": "b"}, "a"),
+        ("${A:-${B}}", {"B": "b"}, "b"),
+        ("${A:-${B:-${C:-c}}}-x", {}, "c-x"),
+        ("${A:-${B}}", {"A": "a"}, "a"),
+        ("${A:-$$}{x}", {}, "${x}"),
+        ("a}${A:-}b", {}, "a}b"),
+        ("$HOME and $$HOME", {}, "$HOME and $HOME"),
+        ("${A}", {"A": "${B}"}, "${B}"),
+    ],
+)
+def test_default_of_a_variable_may_hold_variables(
+    text: str, environ: dict[str, str], value: str
+) -> None:
+    assert expanded(text, environ) == (value, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("${A:-${B}}", "variable B is not set"),
+        ("${A:-${B}", "begins no variable"),
+        ("${A:-" * 200 + "}" * 200, "begins no variable"),
+        ("${}", "begins no variable"),
+        ("${A-b}", "begins no variable"),
+    ],
+)
+def test_variable_that_cannot_be_filled_in_is_an_error(text: str, told: str) -> None:
+    assert told in str(expanded(text, {})[1])
