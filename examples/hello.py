@@ -9,7 +9,15 @@ VHOST = {
     "queues": {"kitchen": {"options": {"dead_letter_exchange": "dead-letters"}}, "failed": {}},
     "bindings": ["orders[order.*] -> kitchen", "dead-letters -> failed"],
     "publications": {"orders": {"exchange": "orders"}},
-    "subscriptions": {"kitchen": {"queue": "kitchen"}},
+    "subscriptions": {
+        "kitchen": {
+            "queue": "kitchen",
+            "recovery": [  # if the handler raises
+                {"strategy": "republish", "defer": "100ms", "attempts": 2},
+                {"strategy": "nack"},  # to the dead letters
+            ],
+        }
+    },
 }
 
 

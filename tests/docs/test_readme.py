@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker_client import AckOrNack, Broker, Message
 from tests.docs.documents import ROOT, Block, blocks, python_blocks, read
 from tests.docs.processes import run_python
 
@@ -26,6 +29,26 @@ def test_program_prints_what_the_readme_shows(block: Block, tmp_path: Path) -> N
 
 def test_first_example_is_the_hello_of_the_examples() -> None:
     assert python_blocks(README)[0].text == read("examples/hello.py")
+
+
+async def test_first_example_fills_failed_when_its_handler_raises() -> None:
+    program = python_blocks(README)[0].text.replace("asyncio.run(main())", "")
+    shown: dict[str, Any] = {}
+    exec(compile(program, README, "exec"), shown)
+    tries: list[Any] = []
+
+    async def burn(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        tries.append(content)
+        raise ValueError("burnt")
+
+    async with Broker.create({"vhosts": {"/": shown["VHOST"]}}) as broker:
+        (await broker.subscribe("kitchen", burn)).on("error", lambda error: None)
+        await (await broker.publish("orders", {"pizza": 2}, "order.new"))
+        async with asyncio.timeout(5.0):
+            failed = await anext(aiter(await broker.subscribe("/failed")))
+        message, content, ack_or_nack = failed
+        await ack_or_nack()
+    assert (tries, content, message.routing_key) == ([{"pizza": 2}] * 3, {"pizza": 2}, "order.new")
 
 
 def test_first_example_needs_one_line_changed_for_rabbitmq() -> None:
