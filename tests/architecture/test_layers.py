@@ -79,7 +79,7 @@ OWNERS = {
     "typer": ("cli",),
     "rich": ("cli",),
     "sqlite3": ("store", "consuming.redeliveries", "consuming.deduplication"),
-    "cryptography": ("codec.encryption",),
+    "cryptography": ("codec.encryption", "transport.rabbitmq.tls"),
     "redis": ("consuming.redeliveries",),
     "pyspark": ("spark",),
     "pyarrow": ("spark",),

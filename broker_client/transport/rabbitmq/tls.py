@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
 
 from broker_client.config.access import TlsConfig
 from broker_client.errors import ConfigError, Problem
 
-_SEQUENCE, _UTF16 = 0x30, 0x1E
-_COMMON_NAME, _ORGANISATION = bytes.fromhex("550403"), bytes.fromhex("55040a")
 _HOSTNAME_MISMATCH, _IP_MISMATCH = 62, 64  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, ..._IP_...
 _UNTRUSTED = (2, 18, 19, 20, 21)  # OpenSSL: X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT and its like
 _ASKS_FOR_CERTIFICATE = (
@@ -112,37 +109,19 @@ async def _issuer_at(host: str, port: int) -> str:
 
 
 def issuer_of(certificate: bytes) -> str:
-    """Name of the authority that signed a DER certificate (RFC 5280 §4.1)."""
+    """Name of the authority that signed `certificate` (DER), as far as it can be told.
+
+    Reading it takes the extra ``crypto``; without it the authority is an unknown one.
+    """
     try:
-        _, whole = next(_elements(certificate))
-        _, to_be_signed = next(_elements(whole))
-        names = [value for tag, value in _elements(to_be_signed) if tag == _SEQUENCE]
-        # The sequences are: signature algorithm, issuer, validity, subject, ...
-        found = dict(_attributes(names[1]))
-    except (StopIteration, IndexError, ValueError):
+        from cryptography import x509
+    except ImportError:
         return "an unknown authority"
-    return repr(found.get(_COMMON_NAME) or found.get(_ORGANISATION) or "nobody")
-
-
-def _attributes(name: bytes) -> Iterator[tuple[bytes, str]]:
-    for _, group in _elements(name):
-        for _, attribute in _elements(group):
-            (_, kind), (tag, value), *_ = _elements(attribute)
-            encoding = "utf-16-be" if tag == _UTF16 else "utf-8"
-            yield kind, value.decode(encoding, errors="replace")
-
-
-def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(tag, content) of each DER element in `data` (X.690 §8.1)."""
-    at = 0
-    while at + 2 <= len(data):
-        tag, size = data[at], data[at + 1]
-        at += 2
-        if size & 0x80:
-            count = size & 0x7F
-            size = int.from_bytes(data[at : at + count], "big")
-            at += count
-        if at + size > len(data):
-            raise ValueError("an element is longer than what holds it")
-        yield tag, data[at : at + size]
-        at += size
+    try:
+        issuer = x509.load_der_x509_certificate(certificate).issuer
+    except ValueError:
+        return "an unknown authority"
+    for kind in (x509.NameOID.COMMON_NAME, x509.NameOID.ORGANIZATION_NAME):
+        for attribute in issuer.get_attributes_for_oid(kind):
+            return repr(attribute.value)
+    return "an authority without a name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def test_issuer_is_read_from_the_certificate(certificate: bytes) -> None:
 def test_certificate_cut_anywhere_raises_nothing(certificate: bytes) -> None:
     for end in range(0, len(certificate), 7):
         assert issuer_of(certificate[:end]) == "an unknown authority"
+
+
+def test_without_cryptography_the_issuer_is_unknown(
+    certificate: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    assert issuer_of(certificate) == "an unknown authority"
 
 
 def test_nonsense_raises_nothing() -> None:
