@@ -195,8 +195,11 @@ class SinkOptions(CommonOptions):
     unroutable: Literal["raise", "drop", "dead"] = _option(
         "unroutable", _one_of("raise", "drop", "dead"), "raise", "what becomes of those"
     )
+    invalid: Literal["raise", "drop", "dead"] = _option(
+        "invalid", _one_of("raise", "drop", "dead"), "raise", "what becomes of rows no broker takes"
+    )
     dead_queue: str | None = _option(
-        "deadQueue", str, None, "unroutable=dead: the queue they go to"
+        "deadQueue", str, None, "unroutable=dead, invalid=dead: the queue they go to"
     )
     persistent: bool = _option("persistent", _flag, True, "messages outlive a broker's restart")
     dedupe_header: bool = _option(
@@ -215,8 +218,8 @@ class SinkOptions(CommonOptions):
             raise OptionError("publication", "needs the configFile that declares it")
         if self.publication is not None and self.exchange is not None:
             raise OptionError("exchange", "contradicts publication, which names its own")
-        if (self.unroutable == "dead") != (self.dead_queue is not None):
-            raise OptionError("deadQueue", "and unroutable=dead go together")
+        if ("dead" in (self.unroutable, self.invalid)) != (self.dead_queue is not None):
+            raise OptionError("deadQueue", "and unroutable=dead or invalid=dead go together")
         if not self.mandatory and self.unroutable != "raise":
             raise OptionError("unroutable", "needs mandatory=true: nothing comes back without")
 

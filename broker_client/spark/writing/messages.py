@@ -131,11 +131,14 @@ class MessageMaker:
         parts = zip(exchanges, keys, bodies, properties, mandatory, strict=False)
         return list(map(_outgoing, parts))
 
-    @staticmethod
-    def _bodies(batch: pa.RecordBatch) -> list[bytes]:
+    def _bodies(self, batch: pa.RecordBatch) -> list[bytes]:
         column = batch.column("body")
-        if column.null_count:
-            raise OptionError("body", "is null in a row; a message needs a body, if an empty one")
+        if column.null_count and self._options.invalid == "raise":
+            raise OptionError(
+                "body",
+                "is null in a row, and a message needs a body, if an empty one; invalid=drop and "
+                "invalid=dead set such rows aside",
+            )
         bodies: list[bytes] = column.cast(pa.binary()).to_pylist()  # text is UTF-8 there already
         return bodies
 
@@ -144,7 +147,7 @@ class MessageMaker:
         if name not in COLUMNS or name not in batch.schema.names:
             return repeat(otherwise)
         column = batch.column(name)
-        values: list[Any] = column.to_pylist()
+        values: list[Any] = _times(column) if name == "timestamp" else column.to_pylist()
         if name == "headers":
             given = otherwise or {}
             return [otherwise if each is None else {**given, **dict(each)} for each in values]
@@ -174,8 +177,25 @@ class MessageMaker:
                 self._id_column, "is null in a row; with ids=column every row needs an id"
             )
         return [
-            self._ids.next(exchange, key, header, body) if name is None else name
+            self._ids.next(exchange, key, header, body or b"") if name is None else name
             for name, exchange, key, header, body in zip(
                 given, exchanges, keys, headers, bodies, strict=False
             )
         ]
+
+
+def _times(column: pa.Array) -> list[Any]:
+    """Values of a column of times; a number for one that Python cannot hold, which is refused as
+    the message is encoded."""
+    try:
+        times: list[Any] = column.to_pylist()
+        return times
+    except (ValueError, OverflowError):
+        return [_time(value) for value in column]
+
+
+def _time(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return value.value

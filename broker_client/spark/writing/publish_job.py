@@ -3,6 +3,10 @@
 A task hands over its messages and waits for the last confirm. A window of messages at most is
 unconfirmed; what is nacked, or lost with its channel, is sent again with the same message id. The
 link stays open from task to task.
+
+When the broker closes the channel or the connection because of a message, it does not say which:
+what was unconfirmed is sent one at a time until the culprit is found. It fails the task, or is set
+aside, and the others go on.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
-from broker_client.errors import ChannelClosedError, TransportError
-from broker_client.message import Outgoing, Returned
+from broker_client.errors import InvalidMessageError, TransportError
+from broker_client.message import Outgoing, Properties, Returned
 from broker_client.spark.endpoints import connect_any
 from broker_client.spark.errors import SinkError
 from broker_client.transport.base import Channel, Connector, Link
+from broker_client.transport.closes import Meaning, meaning_of
 from broker_client.transport.confirms import ConfirmLedger
 
 log = logging.getLogger("broker_client.spark.sink")
@@ -25,21 +31,34 @@ log = logging.getLogger("broker_client.spark.sink")
 _BATCH = 200  # publishes written at once: enough to fill a socket, few enough to start soon
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds before sending again
 _IDS_SHOWN = 5
+_INVALID_LOGGED = 10  # of a task
+_NOTE_LENGTH = 1_000  # characters of a header of a dead message
+_LONGEST_EXPIRATION = 2**32 - 1  # milliseconds; RabbitMQ closes the channel over more (406)
+
+Fate = Literal["raise", "drop", "dead"]
+"""What becomes of a message: its task fails, it is only counted, or it goes to the dead queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishLimits:
     """How a job publishes.
 
-    Args of time are in seconds. `dead_queue` takes what no queue took; None with `drop_returned`
-    False makes that an error.
+    Args:
+        window: messages unconfirmed at a time.
+        confirm_timeout: seconds without any confirm after which the link is given up.
+        retries: further attempts for each message.
+        connect_timeout: seconds.
+        unroutable: fate of what no queue takes.
+        invalid: fate of what AMQP cannot carry, or the broker refuses.
+        dead_queue: needed for the fate ``dead``.
     """
 
     window: int
     confirm_timeout: float
     retries: int
     connect_timeout: float
-    drop_returned: bool = False
+    unroutable: Fate = "raise"
+    invalid: Fate = "raise"
     dead_queue: str | None = None
 
 
@@ -51,6 +70,7 @@ class PublishCounts:
     confirmed: int = 0
     returned: int = 0
     nacked: int = 0
+    invalid: int = 0
     retried: int = 0
     max_in_flight: int = 0
 
@@ -58,11 +78,12 @@ class PublishCounts:
 class _Unconfirmed:
     """A message on its way, and how often it was sent."""
 
-    __slots__ = ("attempts", "message", "returned")
+    __slots__ = ("attempts", "is_dead", "message", "returned")
 
     def __init__(self, message: Outgoing) -> None:
         self.message = message
         self.attempts = 0
+        self.is_dead = False  # a copy for the dead queue
         self.returned: Returned | None = None
 
     @property
@@ -134,6 +155,7 @@ class PublishJob:
         """
         position = 0
         self.counts.published += len(messages)
+        messages = [each for each in messages if self._is_sound(each)]
         while position < len(messages):
             await self._wait_while_full()
             room = min(self._limits.window - self._in_flight, _BATCH)
@@ -153,6 +175,18 @@ class PublishJob:
 
     # ------------------------------------------------------------------ sending
 
+    def _is_sound(self, message: Outgoing) -> bool:
+        """False for a message that is set aside at once."""
+        expiration = message.properties.expiration
+        if message.body is None:
+            fault = "its body is null"
+        elif expiration is not None and not _is_expiration(expiration):
+            fault = f"its expiration {expiration[:40]!r} is no number of milliseconds"
+        else:
+            return True
+        self._set_aside(_Unconfirmed(message), fault)
+        return False
+
     @property
     def _in_flight(self) -> int:
         return len(self._ledger) + len(self._again)
@@ -170,13 +204,22 @@ class PublishJob:
             channel = await self._usable_channel()
         except TransportError as error:
             raise self._failed(str(error), entries) from error
-        self._ledger.add(channel.next_publish_seq, entries)
+        first = channel.next_publish_seq
+        self._ledger.add(first, entries)
         for entry in entries:
             entry.attempts += 1
             self._by_id[entry.message_id] = entry
         self.counts.max_in_flight = max(self.counts.max_in_flight, self._in_flight)
         try:
             await channel.publish([entry.message for entry in entries])
+        except InvalidMessageError as error:  # found as they are encoded: none of them was sent
+            self._ledger.settle(first, first + len(entries) - 1)
+            if len(entries) == 1:
+                self._set_aside(entries[0], str(error))
+                return
+            middle = len(entries) // 2
+            await self._transmit(entries[:middle])
+            await self._transmit(entries[middle:])
         except TransportError as error:
             self._lose(error)
 
@@ -208,15 +251,48 @@ class PublishJob:
         self._wake.clear()
         self._check()
         if quiet and self._ledger:
-            self._lost = TransportError(f"no confirm for {self._limits.confirm_timeout:g} s")
+            self._lost = self._silent()
         if self._lost is not None:
             reason, self._lost = self._lost, None
-            if isinstance(reason, ChannelClosedError) and reason.reply_code:
-                raise self._failed(str(reason), list(self._ledger)) from reason
+            if _is_about_a_message(reason):
+                await self._find_culprits(self._ledger.take_all())
+                return
             log.warning("%d publishes in doubt: %s; sending them again", len(self._ledger), reason)
-            self._channel = None
-            self._link.drop()
+            self._forget_link()
             self._retry_all()
+
+    async def _find_culprits(self, suspects: list[_Unconfirmed]) -> None:
+        """Send `suspects` one at a time, since the broker refuses one of them."""
+        for position, entry in enumerate(suspects):
+            self._check()
+            await self._transmit([entry])
+            await self._settled()
+            reason, self._lost = self._lost, None
+            if reason is None:
+                continue
+            self._forget_link()
+            if not _is_about_a_message(reason):
+                self._again = [*self._ledger.take_all(), *suspects[position + 1 :], *self._again]
+                return
+            self._ledger.take_all()
+            self._set_aside(entry, str(reason))
+
+    async def _settled(self) -> None:
+        """Wait until nothing is unconfirmed, or the link is lost or silent."""
+        while self._ledger and self._lost is None:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(self._limits.confirm_timeout):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._lose(self._silent())
+
+    def _silent(self) -> TransportError:
+        return TransportError(f"no confirm for {self._limits.confirm_timeout:g} s")
+
+    def _forget_link(self) -> None:
+        self._channel = None
+        self._link.drop()
 
     async def _send_again(self) -> None:
         entries, self._again = self._again, []
@@ -258,16 +334,30 @@ class PublishJob:
 
     def _unroutable(self, entry: _Unconfirmed, returned: Returned) -> None:
         self.counts.returned += 1
+        reason = (
+            f"returned by exchange {returned.exchange!r}: {returned.reply_code} "
+            f"{returned.reply_text}; no queue is bound for {returned.routing_key!r}"
+        )
+        self._end(entry, self._limits.unroutable, reason, _unroutable_copy(entry.message, returned))
+
+    def _set_aside(self, entry: _Unconfirmed, reason: str) -> None:
+        """End `entry`, which AMQP cannot carry or the broker refuses."""
+        self.counts.invalid += 1
+        self._by_id.pop(entry.message_id, None)
+        if self.counts.invalid <= _INVALID_LOGGED:
+            log.warning("message %.255s is set aside: %s", entry.message_id, reason)
+        self._end(entry, self._limits.invalid, reason, _invalid_copy(entry.message, reason))
+        self._wake.set()
+
+    def _end(self, entry: _Unconfirmed, fate: Fate, reason: str, copy: Outgoing) -> None:
         dead_queue = self._limits.dead_queue
-        to_dead_queue = dead_queue is not None and entry.message.routing_key == dead_queue
-        if dead_queue is not None and not to_dead_queue:
-            self._again.append(_Unconfirmed(_dead(entry.message, returned, dead_queue)))
-        elif not self._limits.drop_returned or to_dead_queue:
-            reason = (
-                f"returned by exchange {returned.exchange!r}: {returned.reply_code} "
-                f"{returned.reply_text}; no queue is bound for {returned.routing_key!r}"
-            )
+        if entry.is_dead or fate == "raise":
             self._fatal = self._fatal or self._failed(reason, [entry])
+        elif fate == "dead":
+            assert dead_queue is not None, "the options see to it"
+            dead = _Unconfirmed(copy._replace(exchange="", routing_key=dead_queue, mandatory=True))
+            dead.is_dead = True
+            self._again.append(dead)
 
     def _lose(self, error: TransportError) -> None:
         self._lost = self._lost or error
@@ -285,15 +375,40 @@ class PublishJob:
         return SinkError(reason, ids[:_IDS_SHOWN], len(ids))
 
 
-def _dead(message: Outgoing, returned: Returned, queue: str) -> Outgoing:
-    """`message` for the queue of unroutable ones, with a note of where it was meant to go."""
+def _is_about_a_message(error: TransportError) -> bool:
+    return meaning_of(error) in (Meaning.REFUSED, Meaning.MISSING)
+
+
+def _is_expiration(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text[:20]) <= _LONGEST_EXPIRATION
+
+
+def _unroutable_copy(message: Outgoing, returned: Returned) -> Outgoing:
+    """`message` for the dead queue, with a note of where it was meant to go."""
     headers = {
         **(message.properties.headers or {}),
         "x-unroutable-exchange": returned.exchange,
         "x-unroutable-routing-key": returned.routing_key,
         "x-unroutable-reason": returned.reply_text,
     }
-    return Outgoing("", queue, message.body, message.properties._replace(headers=headers), True)
+    return message._replace(properties=message.properties._replace(headers=headers))
+
+
+def _invalid_copy(message: Outgoing, reason: str) -> Outgoing:
+    """The body of `message` for the dead queue, with what is safe to send of the rest."""
+    message_id = message.properties.message_id or ""
+    headers = {
+        "x-invalid-reason": reason[:_NOTE_LENGTH],
+        "x-invalid-exchange": message.exchange[:_NOTE_LENGTH],
+        "x-invalid-routing-key": message.routing_key[:_NOTE_LENGTH],
+        "x-invalid-message-id": message_id[:_NOTE_LENGTH],
+    }
+    properties = Properties(
+        message_id=message_id.encode()[:255].decode(errors="ignore"),
+        headers=headers,
+        delivery_mode=message.properties.delivery_mode,
+    )
+    return message._replace(body=message.body or b"", properties=properties)
 
 
 async def close_quietly(link: PublishingLink) -> None:

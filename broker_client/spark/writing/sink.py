@@ -190,7 +190,8 @@ def limits_of(options: SinkOptions) -> PublishLimits:
         confirm_timeout=options.confirm_timeout,
         retries=options.retries,
         connect_timeout=options.connect_timeout,
-        drop_returned=options.unroutable == "drop",
+        unroutable=options.unroutable,
+        invalid=options.invalid,
         dead_queue=options.dead_queue,
     )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from broker_client.message import PERSISTENT, Outgoing, Properties
 from broker_client.spark.errors import SinkError
 from broker_client.spark.loop_thread import LoopThread
 from broker_client.spark.writing.publish_job import (
+    Fate,
     PublishCounts,
     PublishingLink,
     PublishJob,
@@ -52,13 +55,14 @@ def publish(
     *,
     retries: int = 3,
     confirm_timeout: float = 10.0,
-    drop_returned: bool = False,
+    unroutable: Fate = "raise",
+    invalid: Fate = "raise",
     dead_queue: str | None = None,
 ) -> PublishCounts:
-    terms = PublishLimits(WINDOW, confirm_timeout, retries, 10.0, drop_returned, dead_queue)
+    limits = PublishLimits(WINDOW, confirm_timeout, retries, 10.0, unroutable, invalid, dead_queue)
 
     async def run() -> PublishCounts:
-        job = PublishJob(link, terms)
+        job = PublishJob(link, limits)
         try:
             await job.send(batch)
             await job.finish()
@@ -133,9 +137,10 @@ def test_06_returned_messages_are_dropped_or_go_to_the_dead_queue_when_asked(
     queues.declare("out", "dead")
     batch = [*messages(["good"]), *messages(["lost"], "nowhere")]
     link = PublishingLink([queues.connector()])
-    counts = publish(thread, link, batch, drop_returned=True)
+    counts = publish(thread, link, batch, unroutable="drop")
     assert (counts.confirmed, counts.returned) == (1, 1)
-    counts = publish(thread, PublishingLink([queues.connector()]), batch, dead_queue="dead")
+    link = PublishingLink([queues.connector()])
+    counts = publish(thread, link, batch, unroutable="dead", dead_queue="dead")
     assert (counts.confirmed, counts.returned) == (2, 1)
     assert queues.take_ids("out") == ["good", "good"]
     (dead,) = queues.take("dead")
@@ -207,3 +212,92 @@ def test_06_missing_exchange_fails_at_once(queues: Queues, thread: LoopThread) -
     batch = [Outgoing("nowhere", "k", b"x", Properties(message_id="m"), True)]
     with pytest.raises(SinkError, match="404"):
         publish(thread, PublishingLink([queues.connector()]), batch)
+
+
+# --------------------------------------------------------------------------- hostile rows
+
+
+def hostile() -> list[Outgoing]:
+    """One message of each kind that AMQP cannot carry or RabbitMQ refuses; each has an id."""
+    kinds: dict[str, dict[str, Any]] = {
+        "key": {"routing_key": "k" * 300},
+        "id" * 200: {},
+        "header name": {"headers": {"h" * 300: "x"}},
+        "headers": {"headers": {"h": "x" * 200_000}},
+        "priority": {"priority": -1},
+        "time": {"timestamp": datetime(1969, 12, 31, tzinfo=UTC)},
+        "expiration": {"expiration": "soon"},
+        "long expiration": {"expiration": str(2**32)},
+        "missing exchange": {"exchange": "nowhere"},
+        "user": {"user_id": "somebody else"},
+        "body": {"body": None},
+    }
+    made = []
+    for name, wrong in kinds.items():
+        (message,) = messages([name])
+        outside = {
+            key: wrong.pop(key) for key in ("routing_key", "exchange", "body") if key in wrong
+        }
+        properties = message.properties._replace(**wrong)
+        made.append(message._replace(properties=properties, **outside))
+    return made
+
+
+def among_good_ones(bad: list[Outgoing]) -> tuple[list[str], list[Outgoing]]:
+    ids = numbered(20 * len(bad))
+    batch = messages(ids)
+    for position, message in enumerate(bad):
+        batch.insert(20 * position + 7, message)
+    return ids, batch
+
+
+@pytest.mark.parametrize("fate", ["drop", "dead"])
+def test_invalid_rows_are_set_aside_and_all_others_arrive(
+    queues: Queues, thread: LoopThread, fate: Fate
+) -> None:
+    queues.declare("out", "dead")
+    bad = hostile()
+    ids, batch = among_good_ones(bad)
+    counts = publish(
+        thread,
+        PublishingLink([queues.connector()]),
+        batch,
+        invalid=fate,
+        dead_queue="dead" if fate == "dead" else None,
+    )
+    assert counts.invalid == len(bad)
+    assert counts.confirmed == len(ids) + (len(bad) if fate == "dead" else 0)
+    assert set(queues.take_ids("out")) == set(ids)
+    dead = {
+        str((each.properties.headers or {})["x-invalid-message-id"]): each
+        for each in queues.take("dead")
+    }
+    if fate == "drop":
+        assert not dead
+        return
+    assert dead.keys() == {str(each.properties.message_id) for each in bad}
+    for message in bad:
+        copy = dead[str(message.properties.message_id)]
+        assert copy.body == (message.body or b"")
+        assert (copy.properties.headers or {})["x-invalid-reason"]
+    assert "user_id" in (dead["user"].properties.headers or {})["x-invalid-reason"]
+    assert "nowhere" in (dead["missing exchange"].properties.headers or {})["x-invalid-reason"]
+
+
+@pytest.mark.parametrize("bad", hostile(), ids=lambda each: str(each.properties.message_id)[:20])
+def test_invalid_row_fails_the_task_and_is_the_only_one_named(
+    queues: Queues, thread: LoopThread, bad: Outgoing
+) -> None:
+    queues.declare("out")
+    _, batch = among_good_ones([bad])
+    with pytest.raises(SinkError) as caught:
+        publish(thread, PublishingLink([queues.connector()]), batch)
+    assert caught.value.message_ids == (bad.properties.message_id,)
+
+
+def test_dead_queue_that_is_missing_fails_the_task(queues: Queues, thread: LoopThread) -> None:
+    queues.declare("out")
+    _, batch = among_good_ones(hostile()[:1])
+    link = PublishingLink([queues.connector()])
+    with pytest.raises(SinkError, match="312 NO_ROUTE"):
+        publish(thread, link, batch, invalid="dead", dead_queue="dead")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from broker_client.amqp.encode import publish_frames
 from broker_client.config.publishing import PublicationConfig, PublicationOptions
+from broker_client.errors import InvalidMessageError
 from broker_client.message import PERSISTENT, TRANSIENT
 from broker_client.spark.endpoints import Target
 from broker_client.spark.errors import OptionError
@@ -132,3 +135,19 @@ def test_unknown_columns_are_left_out_when_allowed() -> None:
     check_columns({"body": "string", "x": "int"}, options(ignore_unknown_columns=True))
     columns = {"body": pa.array(["a"]), "x": pa.array([1])}
     assert len(made(columns, ignore_unknown_columns=True)) == 1
+
+
+def test_null_body_is_kept_apart_where_invalid_rows_are() -> None:
+    bodies = pa.array([b"a", None])
+    first, second = made({"body": bodies}, invalid="drop")
+    assert (first.body, second.body) == (b"a", None)
+    assert first.properties.message_id != second.properties.message_id
+
+
+@pytest.mark.parametrize("micros", [253402300800000000, -62135596800000001, 2**63 - 1])
+def test_time_that_python_cannot_hold_makes_its_message_invalid_and_no_other(micros: int) -> None:
+    column = pa.array([0, micros], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    first, second = made({"body": pa.array([b"a", b"b"]), "timestamp": column})
+    assert first.properties.timestamp == datetime(1970, 1, 1, tzinfo=UTC)
+    with pytest.raises(InvalidMessageError, match="timestamp"):
+        publish_frames(1, second, 0)

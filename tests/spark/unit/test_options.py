@@ -71,6 +71,7 @@ def test_missing_source_option_is_named(missing: str) -> None:
         ({"ids": "random"}, "ids"),
         ({"unroutable": "dead"}, "deadQueue"),
         ({"deadQueue": "q"}, "deadQueue"),
+        ({"invalid": "dead"}, "deadQueue"),
         ({"mandatory": "false", "unroutable": "drop"}, "unroutable"),
         ({"publication": "p"}, "publication"),
         ({"window": "0"}, "window"),
