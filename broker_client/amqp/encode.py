@@ -89,9 +89,13 @@ def as_received(message: Outgoing, frame_max: int) -> Outgoing:
     What stays in one process is delivered like this, so that it is the same on all brokers.
 
     Raises:
-        InvalidMessageError: as `publish_frames`, for headers and timestamp.
+        InvalidMessageError: as `publish_frames`, for exchange, routing key, headers, timestamp.
     """
-    properties = message.properties
+    properties, key = message.properties, message.routing_key
+    if len(key) > 255 or not key.isascii():
+        encode_short(key, "routing key")
+    if not message.exchange.isascii():
+        encode_short(message.exchange, "exchange")
     headers, time = properties.headers, properties.timestamp
     if headers is None and time is None:
         return message

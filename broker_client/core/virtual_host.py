@@ -284,6 +284,7 @@ class VirtualHost:
             ReplyError: 403 for the default exchange, 404 for a missing end, 406 for a bad x-match.
         """
         self._check_not_default(source)
+        _check_short("binding key", binding_key)
         exchange = self.exchange(source)
         if destination.kind == "exchange":
             self._check_not_default(destination.name)
@@ -346,5 +347,14 @@ class VirtualHost:
 def _check_name(kind: str, name: str) -> None:
     if name.startswith("amq."):
         raise access_refused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
-    if len(name.encode()) > _NAME_BYTES:
-        raise precondition_failed(f"{kind} name is longer than {_NAME_BYTES} bytes")
+    _check_short(f"{kind} name", name)
+
+
+def _check_short(what: str, text: str) -> None:
+    """Refuse what cannot travel: no client could name it again, and no file keep it."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise precondition_failed(f"{what} {text!a} holds half of a surrogate pair") from None
+    if size > _NAME_BYTES:
+        raise precondition_failed(f"{what} is longer than {_NAME_BYTES} bytes")

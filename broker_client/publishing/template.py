@@ -262,12 +262,9 @@ class Template:
             # Encoded now: what the caller does to them later is not sent.
             properties = properties._replace(headers=FrozenTable.of(headers))
         outgoing: Outgoing = _new(Outgoing, (self.exchange, key, body, properties, mandatory, ""))
-        if overrides or not isinstance(key, str) or len(key) > _SURELY_SHORT:
+        if overrides or not isinstance(key, str) or len(key) > 255 or not key.isascii():
             check_publish(outgoing, overrides)  # the publication's own were, by `__init__`
         return outgoing
-
-
-_SURELY_SHORT = 63  # characters, four bytes at most each: within AMQP's 255 bytes
 
 
 def _overridden(properties: Properties, overrides: PublishOverrides) -> Properties:

@@ -187,3 +187,18 @@ async def test_x_delay_that_is_no_number_delays_nothing(
 ) -> None:
     assert await watch.publish(a_message(headers={"x-delay": value})) == [True]
     assert await watch.depth("q") == 1
+
+
+# --------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("key", ["\ud800", "k" * 256, "ü" * 128])
+async def test_routing_key_that_no_broker_carries_is_refused_and_costs_no_channel(
+    watch: Watch, queue: str, key: str
+) -> None:
+    await watch.channel.bind_queue(queue, "amq.fanout", "")
+    with pytest.raises(InvalidMessageError):
+        await watch.channel.publish([a_message(exchange="amq.fanout", to=key)])
+    longest = "ü" * 127 + "k"
+    await watch.publish(a_message(exchange="amq.fanout", to=longest, delivery_mode=PERSISTENT))
+    assert [delivery.routing_key for delivery in await watch.drain(queue)] == [longest]

@@ -9,7 +9,7 @@ import logging
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,21 @@ from broker_client.amqp.properties import encode_properties
 from broker_client.core.exchange import Destination
 from broker_client.core.settings import EngineSettings
 from broker_client.core.settle_results import Done, NodeClosed
-from broker_client.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
+from broker_client.errors import (
+    ChannelClosedError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
 from broker_client.message import PERSISTENT, TRANSIENT, Delivery
 from broker_client.node.node import Node
 from broker_client.runtime.clock import ManualClock
 from broker_client.store.maintenance import check, compact
 from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
+from broker_client.transport.embedded.channel import EmbeddedChannel
+from broker_client.transport.embedded.nodes import EmbeddedNodes
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
 from tests.support.files import rows
@@ -640,3 +648,29 @@ async def test_message_that_cannot_be_decoded_is_delivered_as_such_and_blocks_no
         assert second is not None
         assert (second.body, second.fault) == (b"2", "")
         assert harness.node.failure is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda channel: channel.declare_queue("\ud800"),
+        lambda channel: channel.declare_exchange("\ud800"),
+        lambda channel: channel.bind_queue("q", "amq.topic", "\ud800"),
+        lambda channel: channel.bind_queue("q", "amq.topic", "k" * 256),
+    ],
+    ids=["queue", "exchange", "binding key", "long binding key"],
+)
+async def test_name_that_is_no_text_closes_its_channel_and_not_the_node(
+    path: Path, change: Callable[[EmbeddedChannel], Awaitable[object]]
+) -> None:
+    nodes = EmbeddedNodes()
+    link = await nodes.connector(f"embedded://{path}", "/").connect(timeout=5)
+    await (await link.open_channel()).declare_queue("q")
+    channel = await link.open_channel()
+    with pytest.raises(ChannelClosedError, match="406"):
+        await change(channel)
+    other = await link.open_channel()
+    assert (await other.check_queue("q")).message_count == 0
+    assert not nodes.have_failed
+    await link.close()
+    await nodes.close()
