@@ -39,6 +39,7 @@ BrokerClientError
 │   ├── StaleDeliveryError
 │   ├── InvalidContentError
 │   ├── ConsumerCancelledError
+│   │   ├── AckTimeoutError
 │   │   └── ConsumerLostError
 │   ├── HandlerError
 │   ├── RecoveryFailedError
@@ -630,6 +631,19 @@ class ConsumerCancelledError(DeliveryError):
         return (
             f"subscription {self.subscription!r} on queue {self.queue!r} "
             "was cancelled by the broker"
+        )
+
+
+class AckTimeoutError(ConsumerCancelledError):
+    """The broker cancelled the consumer because a delivery was unsettled for too long.
+
+    RabbitMQ does so from 4.3 on, for quorum queues; before, it closes the channel.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"subscription {self.subscription!r} on queue {self.queue!r} was cancelled by the "
+            "broker: a delivery was unsettled for longer than its time-out"
         )
 
 

@@ -95,6 +95,21 @@ class Delivery(NamedTuple):
     """Why the properties that another client wrote cannot be decoded. The body is complete."""
 
 
+def counted_attempts(delivery: Delivery) -> int | None:
+    """Deliveries of this copy so far, including this one; None where the broker counts none.
+
+    RabbitMQ: quorum queues count returns in `x-delivery-count`, and from 4.3 on, where that is for
+    failures alone, all of them in `x-acquired-count`. A first delivery may have neither.
+    """
+    if delivery.attempts is not None:
+        return delivery.attempts
+    headers = delivery.properties.headers or {}
+    for count in (headers.get("x-acquired-count"), headers.get("x-delivery-count")):
+        if type(count) is int and count >= 0:  # a publisher may have written anything
+            return count + 1
+    return None
+
+
 class Message:
     """A delivered message as handlers see it.
 
@@ -211,11 +226,9 @@ class Message:
     @property
     def attempts(self) -> int | None:
         """Deliveries of this copy so far, including this one; None if the broker does not tell."""
-        if self.delivery.attempts is not None:
-            return self.delivery.attempts
-        count = (self.delivery.properties.headers or {}).get("x-delivery-count")
-        if isinstance(count, int):  # RabbitMQ: quorum queues count returns
-            return count + 1
+        counted = counted_attempts(self.delivery)
+        if counted is not None:
+            return counted
         if self.redeliveries is not None:
             return self.redeliveries + 1
         return None if self.redelivered else 1

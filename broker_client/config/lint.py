@@ -222,6 +222,15 @@ def _quorum(
             f"raise the limit to {_DELIVERY_LIMIT} or more, and limit failures by attempts in "
             "recovery",
         )
+    redeliveries = subscription.redeliveries
+    most = redeliveries.limit if "limit" in redeliveries.model_fields_set else 0
+    taken_out = _DELIVERY_LIMIT if limit is None else limit
+    if remote and isinstance(taken_out, int) and 0 <= taken_out < most:
+        yield Finding(
+            (*path, "redeliveries", "limit"),
+            f"{most} redeliveries are never reached: RabbitMQ 4 takes a message out of a quorum "
+            f"queue after {taken_out} (x-delivery-limit of {queue.name!r})",
+        )
 
 
 _DELIVERY_LIMIT = 20

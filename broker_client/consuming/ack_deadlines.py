@@ -35,6 +35,11 @@ class AckDeadlines:
         self._reports = reports
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def has_overdue(self) -> bool:
+        """True while there is a delivery that was warned of."""
+        return any(each.ack_deadline == math.inf for each in self._unacked)
+
     def start(self, entry: UnackedDelivery, left: float | None = None) -> None:
         """`entry` has `left` seconds from now on; by default all of its time."""
         loop = asyncio.get_running_loop()

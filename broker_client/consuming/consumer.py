@@ -24,6 +24,7 @@ from broker_client.consuming.setup import ConsumingSetup, check_capabilities
 from broker_client.consuming.stream_position import OFFSET
 from broker_client.consuming.watchdog import Watchdog
 from broker_client.errors import (
+    AckTimeoutError,
     BrokerClientError,
     BrokerClosedError,
     ChannelClosedError,
@@ -167,7 +168,10 @@ class Consumer:
         gone = self._gone = asyncio.get_running_loop().create_future()
         channel.on_close = self._leave
         self._channel = channel
-        self._recovery.can_defer = link.capabilities.deferred_requeue
+        can = link.capabilities
+        self._recovery.can_defer = can.deferred_requeue or (
+            can.delayed_retry and self._setup.has_delayed_retry
+        )
         try:
             self._qos, self._awaits_room = -1, False
             async with self._operations:
@@ -188,6 +192,8 @@ class Consumer:
             self._unacked.lose_all()
             self._dispatcher.take_waiting()  # dropped: it is not ours any more
             channel.abort()
+        if isinstance(error, AckTimeoutError):
+            raise error
         if isinstance(error, ConsumerCancelledError):
             if not self._reports.emit("cancelled", error) and not self._reports.emit(
                 "cancel", error
@@ -301,7 +307,9 @@ class Consumer:
             self._gone.set_result(error)
 
     def _cancelled_by_broker(self, consumer_tag: str) -> None:
-        self._leave(ConsumerCancelledError(self._config.name, self._setup.queue))
+        # RabbitMQ gives no reason; it takes unsettled deliveries back if that is the reason.
+        kind = AckTimeoutError if self._unacked.has_overdue else ConsumerCancelledError
+        self._leave(kind(self._config.name, self._setup.queue))
 
     # ------------------------------------------------------------------ pausing, prefetch
 
@@ -455,8 +463,9 @@ class Consumer:
 
 def _is_ack_timeout(error: BrokerClientError) -> bool:
     """RabbitMQ closes a channel whose consumer keeps a delivery for too long with 406 and
-    "delivery acknowledgement on channel 1 timed out"; no other 406 says so."""
-    return (
+    "delivery acknowledgement on channel 1 timed out"; no other 406 says so. From 4.3 on it
+    cancels the consumer."""
+    return isinstance(error, AckTimeoutError) or (
         isinstance(error, ChannelClosedError)
         and error.reply_code == _PRECONDITION_FAILED
         and "timed out" in error.reply_text

@@ -29,7 +29,7 @@ from broker_client.message import (
 
 _ERROR_TEXT_LIMIT = 1024  # characters
 _NAME_LIMIT = 128
-_NOT_COPIED = ("CC", "BCC", "x-delivery-count")
+_NOT_COPIED = ("CC", "BCC", "x-delivery-count", "x-acquired-count")
 
 
 def recovery_headers(

@@ -19,6 +19,7 @@ from broker_client.config import (
     SubscriptionConfig,
     VhostConfig,
 )
+from broker_client.config.topology import QueueConfig
 from broker_client.consuming.deduplication import HandledIds, handled_ids_from
 from broker_client.consuming.redeliveries import CounterFactory, RedeliveryCounter, counter_from
 from broker_client.errors import UnsupportedError
@@ -51,6 +52,8 @@ class ConsumingSetup:
     is_stream: bool = False
     settle_within: float | None = None
     """Seconds a delivery may stay unsettled; None where the configuration does not tell."""
+    has_delayed_retry: bool = False
+    """The queue holds back what failed, on a broker that can (RabbitMQ 4.3)."""
 
     @classmethod
     def plain(cls, config: SubscriptionConfig) -> Self:
@@ -109,6 +112,7 @@ class ConsumingStores:
             _keyed_dead_letter_exchange(vhost, config.queue),
             queue is not None and queue.kind == "stream",
             self._settle_within(vhost, config),
+            queue is not None and _has_delayed_retry(queue),
         )
 
     def _settle_within(self, vhost: VhostConfig, config: SubscriptionConfig) -> float | None:
@@ -153,6 +157,12 @@ class ConsumingStores:
                     await store.close()
             except Exception as error:  # noqa: BLE001 - a store of the user's choice
                 log.warning("%r: while closing: %r", store, error)
+
+
+def _has_delayed_retry(queue: QueueConfig) -> bool:
+    """RabbitMQ: `returned` is for basic.nack, and we refuse by basic.reject, which counts."""
+    arguments = queue.arguments
+    return queue.kind == "quorum" and arguments.get("x-delayed-retry-type") in ("all", "failed")
 
 
 def _keyed_dead_letter_exchange(vhost: VhostConfig, name: str) -> str | None:

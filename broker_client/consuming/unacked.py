@@ -71,6 +71,11 @@ class Unacked:
     def __len__(self) -> int:
         return len(self._by_tag)
 
+    @property
+    def has_overdue(self) -> bool:
+        """True while the time of a delivery is nearly over, as far as that time is known."""
+        return self._deadlines is not None and self._deadlines.has_overdue
+
     def held(self) -> set[UnackedDelivery]:
         """What counts against the prefetch: unacked, or stale."""
         return {*self._by_tag.values(), *self.stale}

@@ -195,7 +195,8 @@ class Template:
         if headers["BCC"] is None:
             del headers["BCC"]
         headers["CC"] = _copies_to(said.get("CC"), back=f"{message.queue}.{key}")
-        headers.pop("x-delivery-count", None)  # the broker's, of the message as it came
+        for count in ("x-delivery-count", "x-acquired-count"):
+            headers.pop(count, None)  # the broker's, of the message as it came
         if properties.user_id is not None:
             headers[ORIGINAL_USER_ID] = properties.user_id
         history = headers.get(RASCAL)

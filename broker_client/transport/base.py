@@ -200,6 +200,9 @@ class Channel(Protocol):
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         """Give the delivery back to its queue after `delay` seconds.
 
+        With `Capabilities.delayed_retry` it goes back at once, and its queue holds it back for as
+        long as its arguments say.
+
         Raises:
             UnsupportedError: the broker has no deferred requeue.
         """

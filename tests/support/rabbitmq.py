@@ -181,10 +181,10 @@ class RabbitMQ:
             raise RabbitMQError(f"rabbitmqctl {' '.join(args)}: {done.stdout}{done.stderr}")
         return done.stdout.strip()
 
-    def make_vhost(self) -> str:
-        """Make a vhost nobody has used; returns its name."""
+    def make_vhost(self, **settings: Any) -> str:
+        """Make a vhost nobody has used, with these settings; returns its name."""
         name = f"v-{uuid4().hex[:12]}"
-        self._request("PUT", f"vhosts/{name}", {})
+        self._request("PUT", f"vhosts/{name}", settings)
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
         self._request("PUT", f"permissions/{name}/guest", everything)
         return name

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from broker_client.message import Delivery, Properties
+from broker_client.message import Delivery, Properties, counted_attempts
 
 DDL = (
     "message_id string, body binary, exchange string, routing_key string, queue string, "
@@ -199,10 +199,8 @@ def _micros(instant: datetime | None) -> int | None:
 
 
 def _attempt(delivery: Delivery) -> int | None:
-    if delivery.attempts is not None:
-        return delivery.attempts
-    count = (delivery.properties.headers or {}).get("x-delivery-count")
-    # RabbitMQ: quorum queues count returns. On other queues a publisher may have written anything.
-    if type(count) is int and 0 <= count < _INT32:
-        return count + 1
+    counted = counted_attempts(delivery)
+    # On other queues than RabbitMQ's quorum queues a publisher may have written anything.
+    if counted is not None and counted <= _INT32:
+        return counted
     return None if delivery.redelivered else 1

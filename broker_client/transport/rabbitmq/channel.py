@@ -280,7 +280,9 @@ class NetworkChannel(TopologyCommands):
         self._write(commands.Basic.Nack(delivery_tag, requeue=True))
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
-        raise UnsupportedError("deferred requeue", "RabbitMQ gives a message back at once only")
+        if not self._owner.capabilities.delayed_retry:
+            raise UnsupportedError("deferred requeue", "RabbitMQ gives a message back at once only")
+        self.nack(delivery_tag, requeue=True)  # and its queue holds it back
 
     def touch(self, delivery_tag: int) -> float:
         raise UnsupportedError("touch", "RabbitMQ cannot extend the time of one delivery")
