@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from broker_client.message import Delivery, Outgoing, Properties, Returned
+from broker_client.message import Delivery, Outgoing, Properties, Returned, counted_attempts
 
 # AMQP 0-9-1 §1.8, basic class, in the order of the flag bits.
 WIRE_ORDER = (
@@ -60,3 +60,23 @@ def test_returned_carries_the_message_as_it_was_sent() -> None:
         312, "NO_ROUTE", sent.exchange, sent.routing_key, sent.body, sent.properties
     )
     assert returned[2:] == sent[:4]
+
+
+@pytest.mark.parametrize(
+    ("headers", "counted"),
+    [
+        ({}, None),
+        ({"x-delivery-count": 0}, 1),
+        ({"x-delivery-count": 2}, 3),
+        ({"x-acquired-count": 2}, 3),
+        ({"x-acquired-count": 4, "x-delivery-count": 1}, 5),
+        ({"x-delivery-count": "many"}, None),
+        ({"x-delivery-count": -3}, None),
+        ({"x-acquired-count": True, "x-delivery-count": 1}, 2),
+    ],
+)
+def test_attempts_are_counted_by_a_quorum_queue_of_any_version(
+    headers: dict[str, object], counted: int | None
+) -> None:
+    delivery = Delivery("c", 1, True, "x", "k", b"body", Properties(headers=headers))
+    assert counted_attempts(delivery) == counted

@@ -265,7 +265,7 @@ class NetworkChannel(TopologyCommands):
             self.flush()
             tags = self._settled_up_to(delivery_tag)
             if not requeue:
-                self._write(commands.Basic.Nack(delivery_tag, multiple=True))
+                self._write(commands.Basic.Nack(delivery_tag, multiple=True, requeue=False))
             for tag in tags if requeue else ():
                 self._write(commands.Basic.Reject(tag, requeue=True))
             return

@@ -374,3 +374,19 @@ def test_delivery_limit_that_counts_shutdowns_is_warned_of_where_rabbitmq_has_th
     assert "counts orderly shutdowns too" in message
     assert on_quorum("amqp://h", {"x-delivery-limit": 20}) == []
     assert on_quorum("embedded://", {"x-delivery-limit": 4}) == []
+
+
+def test_more_redeliveries_than_a_quorum_queue_allows_are_never_reached() -> None:
+    options = {"dead_letter_exchange": "dlx", "arguments": {"x-queue-type": "quorum"}}
+    subscription = {"queue": "q", "redeliveries": {"counter": "memory", "limit": 21}}
+    vhost = {
+        **SAFE,
+        "connection": "amqp://h",
+        "queues": {"q": {"options": options}, "dead": None},
+        "subscriptions": {"s": subscription},
+    }
+    ((path, message),) = warned(vhost)
+    assert path.endswith("redeliveries.limit")
+    assert "takes a message out of a quorum queue after 20 (x-delivery-limit" in message
+    subscription["redeliveries"] = {"counter": "memory", "limit": 20}
+    assert warned(vhost) == []
