@@ -58,6 +58,7 @@ class Declarations:
         self._restored_at = float("-inf")
         self._backoff = Backoff(config.connections[0].retry)
         self._repair: asyncio.Task[None] | None = None
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Declarations {self._vhost}: {len(self.refused)} refused>"
@@ -115,6 +116,7 @@ class Declarations:
 
     async def close(self) -> None:
         """Stop repairing. May be called more than once."""
+        self._closed = True
         if self._repair is not None:
             self._repair.cancel()
             await asyncio.wait([self._repair])
@@ -126,7 +128,7 @@ class Declarations:
         self._reported = {str(error) for error in self.refused}
 
     async def _mend(self) -> None:
-        while self.refused:
+        while self.refused and not self._closed:
             await asyncio.sleep(self._backoff.next())
             try:
                 await self.restore()
