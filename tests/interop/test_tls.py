@@ -141,6 +141,11 @@ async def test_nothing_is_checked_without_verify(place: Place) -> None:
         pass
 
 
+async def test_plain_address_at_a_tls_port_says_what_to_write(place: Place) -> None:
+    with pytest.raises(ConnectFailedError, match=r"TLS.* write amqps://"):
+        await Broker.create({"vhosts": {"/": {"connection": f"amqp://localhost:{place.port}"}}})
+
+
 async def test_missing_client_certificate_is_said_to_be_missing(place: Place) -> None:
     with pytest.raises(ConnectFailedError, match=r"asks for a client certificate"):
         await Broker.create(place.config(certfile=None, keyfile=None))

@@ -37,7 +37,7 @@ from broker_client.transport.limits import SizeLimit, size_limit_in
 from broker_client.transport.rabbitmq.declare import TopologyCommands
 from broker_client.transport.rabbitmq.errors import (
     FOREIGN_ERRORS,
-    cancelled_from_outside,
+    Cancellation,
     is_bare,
     translate,
 )
@@ -334,14 +334,14 @@ class NetworkChannel(TopologyCommands):
     async def _close_underlay(self) -> None:
         # aiormq itself sends channel.close and waits for the answer; on a socket that is dead
         # there is none. Its number stays taken until the answer comes.
-        deadline = asyncio.timeout(_CLOSE_TIMEOUT)
+        cancellation = Cancellation()
         try:
-            async with deadline:
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await self._channel.close()
         except asyncio.CancelledError:
-            if not deadline.expired() and cancelled_from_outside():
-                raise
+            cancellation.reraise()
         except (TimeoutError, *FOREIGN_ERRORS) as error:
+            cancellation.reraise()
             log.debug("%r: close: %r", self, error)
         except Exception as error:
             if not is_bare(error):
@@ -405,6 +405,7 @@ class NetworkChannel(TopologyCommands):
 
     @asynccontextmanager
     async def _translated(self, deadline: asyncio.Timeout | None = None) -> AsyncIterator[None]:
+        cancellation = Cancellation()
         try:
             yield
         except BrokerClientError:
@@ -414,12 +415,13 @@ class NetworkChannel(TopologyCommands):
                 raise
             raise self._failure(error) from error  # the socket's own (ETIMEDOUT)
         except asyncio.CancelledError:
-            if cancelled_from_outside():
-                raise
+            cancellation.reraise()
             raise self._failure(None) from None  # aiormq cancels what waits on a closing link
         except FOREIGN_ERRORS as error:
+            cancellation.reraise()
             raise self._failure(error) from error
         except Exception as error:
+            cancellation.reraise()
             if is_bare(error):
                 raise self._failure(None) from None
             raise

@@ -73,6 +73,18 @@ def is_bare(error: Exception) -> bool:
     return type(error) is Exception
 
 
-def cancelled_from_outside() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+class Cancellation:
+    """Tells a cancellation of the running task from one that aiormq makes of its own errors.
+
+    aiormq cancels what waits on a connection that closes, and answers a cancellation with an error
+    when its own clean-up fails. Make one before each call, and ask in each `except`.
+    """
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task is not None else 0
+
+    def reraise(self) -> None:
+        """Raise CancelledError if the task was cancelled since."""
+        if self._task is not None and self._task.cancelling() > self._before:
+            raise asyncio.CancelledError

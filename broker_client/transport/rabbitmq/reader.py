@@ -34,6 +34,7 @@ _METHOD_FRAME = struct.Struct(">BHII")  # frame type, channel, payload size, met
 _TUNE_ARGUMENTS = struct.Struct(">HIH")  # channel_max, frame_max, heartbeat
 CLOSE_OK_FRAME = _METHOD_FRAME.pack(decode.METHOD, 0, 4, _CLOSE_OK) + bytes((decode.FRAME_END,))
 _UNTUNED_FRAME_MAX = 131_072  # bytes; RabbitMQ's own, until connection.tune says otherwise
+_TLS_ALERT = b"\x15\x03"  # RFC 8446 §5.1: content type and the first byte of the version
 _READ_LIMIT = 2**20  # bytes aiormq may leave unread before the socket is paused
 
 
@@ -110,6 +111,8 @@ class FrameReader(asyncio.StreamReader):
         """Loop time of the last bytes from the broker."""
         self.has_heard = False
         """True once there were any."""
+        self.speaks_tls = False
+        """True when the first bytes were a TLS alert."""
         self.frame_max = _UNTUNED_FRAME_MAX
         """Largest frame in bytes, as negotiated; 0 for no limit."""
 
@@ -156,8 +159,9 @@ class FrameReader(asyncio.StreamReader):
         if self._finished:
             return
         self.heard_at = self._clock()
-        self.has_heard = True
         buffer = self._rest + bytes(data) if self._rest else bytes(data)
+        if not self.has_heard:
+            self.has_heard, self.speaks_tls = True, buffer.startswith(_TLS_ALERT)
         if self._broken:
             super().feed_data(buffer)
             return

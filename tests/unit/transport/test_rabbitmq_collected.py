@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from yarl import URL
 
-from broker_client.transport.rabbitmq.connector import NetworkLink, _Connection
+from broker_client.transport.rabbitmq.connector import _Connection
+from broker_client.transport.rabbitmq.link import NetworkLink
 from broker_client.transport.rabbitmq.reader import Limits
 
 
