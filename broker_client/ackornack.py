@@ -13,7 +13,7 @@ from broker_client.transport.base import Channel
 
 
 class AckOrNack(UnackedDelivery):
-    """What a handler calls, once, to settle its message."""
+    """Settles a message. Called once by its handler."""
 
     __slots__ = ("_recovery",)
 
@@ -31,17 +31,17 @@ class AckOrNack(UnackedDelivery):
         """Settle the message.
 
         Args:
-            error: None acks. Anything else begins recovery, and travels in the headers of copies.
+            error: None acks. Anything else starts recovery, and is added to the headers of copies.
             recovery: a strategy or a list of them, as objects or as the mappings of the YAML;
                 None uses the subscription's own.
-            all: settle every unsettled delivery of this channel up to this one, too.
+            all: settle every unsettled delivery of this channel up to this one.
 
         Raises:
             ConfigError: `recovery` names no strategy; nothing is settled then.
             WrongLoopError: called in another event loop; nothing is settled then.
         """
         if asyncio.get_running_loop() is not self._recovery.loop:
-            raise WrongLoopError("a message can be settled in its Broker's event loop only")
+            raise WrongLoopError("a message can only be settled in its Broker's event loop")
         chain: tuple[Strategy, ...] = ()
         if error is not None:
             chain = (

@@ -1,11 +1,10 @@
-"""Channels lent for the length of a block, never a dead one.
+"""A pool of channels, each leased for the length of a block.
 
-State changes in plain methods; coroutines only wait. A waiter is woken to look again, nothing is
-handed to it, so a cancellation cannot lose a channel; but who comes later stands behind all who
-wait and all who have been woken, or a lane that is always busy would take back at once what it
-just gave up for another. A channel is looked at when it is lent and
-when it comes back: the race in which rascal lost messages, a channel closed between the two
-(rascal PR 81), ends in a retired channel here and another look.
+State changes in plain methods; coroutines only wait. A waiter is woken to check again; no channel
+is handed to it, so a cancellation cannot lose one. Newcomers queue behind everyone who waits or has
+been woken: otherwise a busy sender would take back at once the channel that it released for
+another. A channel is checked when it is leased and when it comes back. If it was closed in between,
+which made rascal lose messages (rascal PR 81), it is retired and the caller checks again.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from broker_client.transport.base import Channel
 log = logging.getLogger("broker_client.pool")
 
 Notify = Callable[[str, PoolStats], object]
-"""Told ``busy`` and ``ready`` (as in rascal)."""
+"""Called with ``busy`` and ``ready`` (as in rascal)."""
 
 
 class _Waiter(NamedTuple):
-    """Somebody in the line. Tickets are unique, so futures are never compared."""
+    """A waiting caller. Tickets are unique, so futures are never compared."""
 
     ticket: int
     turn: asyncio.Future[None]
@@ -48,7 +47,7 @@ class ChannelPool:
         vhost: whose channels these are, for stats.
         mode: which of its channels, for stats.
         notify: called with ``busy`` each time a caller finds as many others waiting as there may
-            be channels, and with ``ready`` once nobody waits any more. Must not raise.
+            be channels, and with ``ready`` once no caller waits. Must not raise.
         tasks: owner of the tasks that open and close channels in the background.
     """
 
@@ -137,7 +136,7 @@ class ChannelPool:
             self._tasks.spawn(self._fill(), f"fill {self._name}")
 
     def close(self) -> None:
-        """Refuse new leases, fail those who wait, drop what is idle. Harmless twice."""
+        """Refuse new leases, fail waiting callers, drop idle channels. May be called again."""
         self._closed = True
         if self._evictor is not None:
             self._evictor.cancel()

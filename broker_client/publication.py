@@ -1,4 +1,4 @@
-"""One message on its way to the broker, and what became of it."""
+"""`Publication`: one publish and its outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("broker_client.publication")
 
 
 class Outcome(NamedTuple):
-    """A publish that ended well."""
+    """A publish that succeeded."""
 
     message_id: str
     seconds: float
@@ -29,12 +29,12 @@ WAITING, SENT, ENDED = "waiting", "sent", "ended"
 
 
 class Publication(Emitter):
-    """What `broker.publish` returns: the publish under way.
+    """A publish in progress, as returned by `broker.publish`.
 
     Emits exactly one of ``success(message_id)``, ``return(message)`` (a `Returned`) and
-    ``error(error, message_id)``, and ``paused(message_id)`` before it while it waits for a link.
-    A listener that comes late is told what it missed. Awaiting it gives the `Outcome`, or raises
-    the `PublishError` that says what happened instead.
+    ``error(error, message_id)``, and before it ``paused(message_id)`` while it waits for a link.
+    A listener that is added later is called at once. Awaiting it returns the `Outcome` or raises
+    a `PublishError`.
     """
 
     EVENTS: ClassVar[frozenset[str]] = frozenset({"success", "error", "return", "paused"})
@@ -112,11 +112,11 @@ class Publication(Emitter):
             yield from self._wait()
         if self._error is not None:
             self._withdraw_complaint()
-            raise self._error.with_traceback(None)  # not that of whoever else awaited it
+            raise self._error.with_traceback(None)  # not the traceback of another awaiter
         return Outcome(self.message_id, self._seconds, self.maybe_duplicate)
 
     def _wait(self) -> Generator[Any, None, None]:
-        """Several may wait, each on a future of its own: one that stops changes nothing."""
+        """Wait on a separate future, so that cancelling one waiter does not affect others."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._waiters is None:
             self._waiters = []
@@ -128,14 +128,14 @@ class Publication(Emitter):
             waiters.remove(waiter)
 
     def abort(self) -> bool:
-        """Take the message back; True when it had not been sent and never will be.
+        """Withdraw the message; True if it was not sent and never will be.
 
-        False when it is too late: it was sent, if only on a link that was lost since.
+        False if it was already sent, even on a link that has been lost since.
         """
         return self._withdraw(self, PublishAbortedError(self.name, self.message_id))
 
     def when_ended(self, then: Callable[[PublishError | None], None]) -> None:
-        """Call `then`, with what went wrong or None, as soon as it has ended."""
+        """Call `then` with the error, or None, as soon as it has ended."""
         self._noticed = True
         self.on("success", lambda message_id: then(None))
         self.on("error", lambda error, message_id: then(error))
@@ -149,22 +149,22 @@ class Publication(Emitter):
     # ------------------------------------------------------------------ for the publish queue
 
     def succeed(self, now: float) -> None:
-        """It is confirmed (or written, without confirms)."""
+        """End as confirmed, or as written on a channel without confirms."""
         self._seconds = now - self.started
         self._end("success")
 
     def fail(self, error: PublishError) -> None:
-        """It ended as an error."""
+        """End with an error."""
         self._error = error
         self._end("error")
 
     def give_back(self, error: PublishError, message: Returned) -> None:
-        """The broker returned it."""
+        """End as returned by the broker."""
         self._error, self._returned = error, message
         self._end("return")
 
     def pause(self) -> None:
-        """It waits because the link is down."""
+        """Emit `paused`: it waits because the link is down."""
         self._paused = True
         self.emit("paused", self.message_id)
 
@@ -186,7 +186,7 @@ class Publication(Emitter):
             self._complaint.withdraw()
 
     def _told(self) -> tuple[Any, ...]:
-        """What the listeners of the event it ended with are given."""
+        """Arguments for the listeners of its final event."""
         if self._event == "success":
             return (self.message_id,)
         return (self._error, self.message_id) if self._event == "error" else (self._returned,)
@@ -206,14 +206,14 @@ class Publication(Emitter):
             self._call(event, listener, args)  # this one only: the others have been told
 
     def _listener_failed(self, event: str, error: BaseException) -> None:
-        """Logged and no more: an `error` here would be a second end of the publication."""
+        """Log only: an `error` event would be a second end of the publication."""
         log.error("%r: a listener of %r raised", self, event, exc_info=error)
 
 
 class _Complaint:
-    """Goes with its publication, and says then that nobody looked at how it ended.
+    """Logs a failure that was never noticed, when its publication is garbage-collected.
 
-    As asyncio does of tasks: so it is said as soon as it is certain, also as a program ends.
+    asyncio does the same for tasks: the line appears as soon as it is certain, even at exit.
     """
 
     __slots__ = ("_error", "_noticed")
@@ -223,7 +223,7 @@ class _Complaint:
         self._noticed = False
 
     def withdraw(self) -> None:
-        """Somebody looked."""
+        """The failure was noticed."""
         self._noticed = True
 
     def __del__(self) -> None:

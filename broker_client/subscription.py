@@ -1,4 +1,4 @@
-"""A consumer kept alive: subscribes, hands messages over, and subscribes again when it must."""
+"""`Subscription`: a consumer that is kept alive, and its handlers."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ class Subscription(Emitter):
 
     The consumer starts with the first `message` listener, `handle` or ``async for``. Events:
 
-    * ``message(message, content, ack_or_nack)``: a delivery. A listener that raises without
-      having settled has its message recovered by the subscription's `recovery`.
-    * ``invalid_content(error, message, ack_or_nack)``: the body cannot be decrypted or does not
-      fit its content type; else ``invalid_message``; with no listener it is nacked without
-      requeue and reported as `error`.
-    * ``redeliveries_exceeded(error, message, ack_or_nack)``: it came again too often; else
-      ``redeliveries_error``; with no listener it is nacked without requeue, as above.
-      ``redeliveries_error(error, message, ack_or_nack)``: the counter failed; with no listener
-      that is reported as `error`, and the message is handled.
-    * ``duplicate(message)``: it was handled before, and acked unhandled (`deduplicate`).
+    * ``message(message, content, ack_or_nack)``: a delivery. If a listener raises before it
+      settles the message, the subscription's `recovery` runs.
+    * ``invalid_content(error, message, ack_or_nack)``: the body cannot be decrypted or decoded.
+      Without a listener, ``invalid_message`` is emitted; without a listener for that either, the
+      message is nacked without requeue and an `error` emitted.
+    * ``redeliveries_exceeded(error, message, ack_or_nack)``: more redeliveries than allowed;
+      ``redeliveries_error`` without a listener, and without either as above.
+      ``redeliveries_error(error, message, ack_or_nack)``: the counter failed; without a listener
+      that is an `error`, and the message is handled.
+    * ``duplicate(message)``: it was handled before and is acked unhandled (`deduplicate`).
     * ``subscribed()``, ``cancelled(error)`` or ``cancel(error)`` (by the broker), ``error(error)``.
-    * ``ack_lost(message, error)``: a settle came after the delivery had gone back.
-    * ``ack_due(message, seconds)``: 80 % of the time it may stay unsettled are over, and so many
-      seconds left; where the configuration tells of a time-out.
-    * ``ack_timeout(error)``: the broker closed the channel, a message being too long unsettled.
-    * ``message_timeout(message)``: the broker took back this message alone.
+    * ``ack_lost(message, error)``: the settlement came after the delivery had gone back.
+    * ``ack_due(message, seconds)``: 80 % of a time-out known from the configuration have passed;
+      `seconds` are left.
+    * ``ack_timeout(error)``: the broker closed the channel because a message was unsettled for too
+      long.
+    * ``message_timeout(message)``: the broker took back this message only.
     * ``already_settled(error)``, ``recovery_failed(error)``.
-    * ``prefetch_saturated(count)``: every place of the prefetch is held by a message that waits
-      for the `defer` of its recovery, so that nothing else is delivered meanwhile.
-    * ``loop_blocked(seconds, name)``: a handler kept the event loop busy for longer than
-      `loop_lag`.
+    * ``prefetch_saturated(count)``: messages that wait for the `defer` of their recovery hold
+      every place of the prefetch, so nothing else is delivered.
+    * ``loop_blocked(seconds, name)``: a handler blocked the event loop for longer than `loop_lag`.
     """
 
     EVENTS: ClassVar[frozenset[str]] = frozenset(
@@ -90,12 +90,12 @@ class Subscription(Emitter):
     ) -> None:
         """
         Args:
-            config: what was declared.
-            vhost: where it lives.
-            publisher: publishes the copies of recovery, and answers.
+            config: the declaration.
+            vhost: the vhost of its queue.
+            publisher: publishes copies for recovery, and answers.
             tasks: owner of the tasks that keep it alive and call its listeners.
-            setup: what the whole configuration says of it; by default it stands alone.
-            log: writes down every delivery, and how it ended.
+            setup: settings that depend on the whole configuration; by default, none.
+            log: delivery-event log, which records every delivery and its outcome.
         """
         super().__init__(tasks)
         self.config = config
@@ -141,11 +141,11 @@ class Subscription(Emitter):
 
     @property
     def is_ended(self) -> bool:
-        """True once it is cancelled and none of its handlers runs any more."""
+        """True once it is cancelled and all of its handlers have ended."""
         return self._consumer.is_closed
 
     def stats(self) -> SubscriptionStats:
-        """A snapshot."""
+        """Return a snapshot of its counters."""
         unacked, counts = self._unacked, self._unacked.counts
         return SubscriptionStats(
             name=self.config.name,
@@ -167,10 +167,11 @@ class Subscription(Emitter):
     # ------------------------------------------------------------------ listening
 
     def handle(self, handler: H) -> H:
-        """Have `handler` take the messages: ``handler(content)`` or ``handler(content, message)``.
+        """Add a handler without acks: ``handler(content)`` or ``handler(content, message)``.
 
-        A decorator. Returning acks, raising recovers, and what it returns answers a message that
-        has a `reply_to`; see `broker_client.consuming.handlers`.
+        Usable as a decorator. When it returns, the message is acked; when it raises, recovery
+        runs; its result answers a message with a `reply_to`. See
+        `broker_client.consuming.handlers`.
 
         Raises:
             InvalidHandlerError: it takes another number of arguments.
@@ -181,8 +182,8 @@ class Subscription(Emitter):
     def __aiter__(self) -> DeliveryIterator:
         """``async for message, content, ack_or_nack in subscription``.
 
-        At most `prefetch` messages wait here for the loop, which ends when the subscription is
-        cancelled. Settle each message; one that is left unsettled keeps its place in the prefetch.
+        At most `prefetch` messages wait for the loop, which ends when the subscription is
+        cancelled. Settle each message: an unsettled one keeps its place in the prefetch.
         """
         if not self._is_iterated:
             self._is_iterated = True
@@ -201,41 +202,39 @@ class Subscription(Emitter):
     # ------------------------------------------------------------------ pausing, prefetch
 
     async def pause(self) -> None:
-        """Have nothing more delivered until `resume`.
+        """Stop deliveries until `resume`.
 
-        What no handler has begun returns to the queue at once; handlers that run may finish and
-        settle. It outlives reconnects, and may be called more than once.
+        Messages that no handler has begun go back to the queue at once; running handlers may
+        finish and settle theirs. The pause lasts over reconnects. May be called more than once.
         """
         await self._consumer.pause()
 
     async def resume(self) -> None:
-        """Consume again after `pause`, on the same channel where it is still there."""
+        """Consume again after `pause`, on the same channel if it is still open."""
         await self._consumer.resume()
 
     async def set_channel_prefetch(self, prefetch: int) -> None:
-        """Limit the unsettled messages of the whole channel, from now on and after reconnects.
+        """Limit the unsettled messages of the whole channel, now and after reconnects.
 
         Args:
             prefetch: messages; 0 is no limit.
 
         Raises:
-            TransportError: the broker refused (RabbitMQ 4.3 does, unless told otherwise), or the
-                channel failed; the subscription then consumes on another.
+            TransportError: the broker refused (RabbitMQ 4.3 does by default), or the channel
+                failed; the subscription then consumes on another.
         """
         await self._consumer.set_channel_prefetch(prefetch)
 
     # ------------------------------------------------------------------ ending
 
     async def cancel(self) -> None:
-        """Stop in order: no new deliveries, those that no handler has begun return to the queue,
-        wait for the rest to be settled, close the channel.
+        """Stop consuming, wait for running handlers, and close the channel.
 
-        Waits `close_timeout` at most; what is unsettled then goes back to its queue, and handlers
-        that still run are cancelled; those that do not end by that within 5 s are left alone.
-        Recovery that waits for a `defer` returns its message at once.
-        A handler may call it, and settle its own message before or after: then it returns at once,
-        and the rest happens beside the handler, which is not cancelled. May be called more than
-        once.
+        Messages that no handler has begun, or that wait for a `defer`, go back to the queue at
+        once. After `close_timeout`, unsettled messages go back too and running handlers are
+        cancelled; a handler that does not end within 5 s is abandoned.
+        A handler may call this, and settle its own message before or after. The call then returns
+        at once, and the handler is not cancelled. May be called more than once.
         """
         caller = asyncio.current_task()
         if self.is_handled_by(caller) and not self.is_cancelled:
