@@ -321,7 +321,7 @@ class OperationTimeoutError(TransportError, TimeoutError):
 
 
 class ManagementError(TransportError):
-    """The management API did not do as asked. `status` is 0 when it did not answer at all."""
+    """The management API failed. `status` is 0 if it did not answer."""
 
     retryable = True
 

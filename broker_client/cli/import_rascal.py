@@ -1,4 +1,4 @@
-"""``broker-client import-rascal``: from a configuration of node's rascal to one of ours."""
+"""``broker-client import-rascal``: converts a configuration of Node's rascal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def import_rascal(
         typer.Option("-o", "--output", help="File to write; printed when left out."),
     ] = None,
 ) -> None:
-    """Turn a configuration of node's rascal into YAML for this client.
+    """Turn a configuration of Node's rascal into YAML for this client.
 
     What has no counterpart becomes a comment that says why.
     """

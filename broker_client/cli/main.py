@@ -87,7 +87,7 @@ def check(
         typer.echo(str(error), err=True)
         if sum(_is_of_rascal(problem.message) for problem in error.problems) > 1:
             typer.echo(
-                f"{file}: looks like a configuration of node's rascal; "
+                f"{file}: looks like a configuration of Node's rascal; "
                 f"broker-client import-rascal {file} -o app.yaml converts it",
                 err=True,
             )

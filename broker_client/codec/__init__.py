@@ -1,1 +1,1 @@
-"""An application's content as bytes and back: by content type, and encrypted."""
+"""Content to bytes and back, by content type; encryption."""

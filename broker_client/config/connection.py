@@ -126,7 +126,7 @@ class ConnectionConfig(Settings):
     name: str | None = None
     """Name of the connection, shown by the broker's management."""
     client_properties: dict[str, Any] = Field(default_factory=dict)
-    """Further properties the broker is told of this client."""
+    """Further client properties sent to the broker."""
     channel_max: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Most channels of the connection; 0 is no limit, left out is what the broker proposes."""
     frame_max: Annotated[ByteSize, Field(le=2**32 - 1)] | None = None

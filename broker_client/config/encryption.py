@@ -12,7 +12,7 @@ _CBC_IV, _GCM_IV, _GCM_LEAST = 16, 12, 8
 
 
 class EncryptionConfig(Settings):
-    """A key and what to do with it. CBC profiles read and write what node's rascal does."""
+    """A key and what to do with it. CBC profiles read and write what Node's rascal does."""
 
     name: str
     """Key of the profile; it travels with each message, so that the reader finds the key."""

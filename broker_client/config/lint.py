@@ -1,4 +1,4 @@
-"""What a configuration may say, but hardly means; and what no broker can do.
+"""Checks of a whole configuration: likely mistakes, and what no broker can do.
 
 The models are right, each by itself, and every name names something: this looks at how they work
 together. Warnings are kept and logged, mistakes refuse the configuration.

@@ -38,7 +38,7 @@ Source = str | os.PathLike[str] | Mapping[str, object] | BrokerConfig
 def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> BrokerConfig:
     """The configuration in `source`, complete and checked.
 
-    What is allowed but hardly meant is logged as a warning, and kept in `BrokerConfig.warnings`.
+    Likely mistakes are logged as warnings, and kept in `BrokerConfig.warnings`.
 
     Args:
         source: path of a YAML or JSON file; or what such a file would hold, as a mapping; or a
@@ -75,7 +75,7 @@ def _complete(tree: Section, problems: list[Problem], file: str | None) -> Broke
 def _finish(
     config: BrokerConfig, root: Section | None, problems: list[Problem], file: str | None
 ) -> None:
-    """Refuse what cannot work, keep and log what is hardly meant."""
+    """Refuse what cannot work; keep and log warnings of likely mistakes."""
     warnings: list[Problem] = []
     for finding in () if problems else findings(config):
         shown, line = locate(root, finding.path)

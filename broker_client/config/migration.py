@@ -1,4 +1,4 @@
-"""What to write in place of a key of node's rascal, or of another client or tool."""
+"""What to write in place of a key of Node's rascal, or of another client or tool."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class VhostConfig(Settings):
     assert_: bool = Field(default=False, validation_alias="assert")
     """Make the vhost, by the management API."""
     check: bool = False
-    """Fail unless the vhost is there already, by the management API."""
+    """Fail unless the vhost already exists, by the management API."""
     namespace: MadeUp = None
     """Put this in front of the names of exchanges and queues on the broker: a text, or true for a
     fresh UUID at each start."""
@@ -287,7 +287,7 @@ class BrokerConfig(Settings):
         """The counter of a subscription: the vhost's, the file's or a built-in one.
 
         Raises:
-            KeyError: there is none of that name; the loader refuses that.
+            KeyError: no such name; the loader refuses that.
         """
         vhost = self.vhosts[subscription.vhost]
         known = BUILT_IN_COUNTERS | self.redeliveries.counters | vhost.redeliveries.counters

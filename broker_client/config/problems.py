@@ -45,7 +45,7 @@ def hint(name: str, known: Sequence[str]) -> str:
 def unknown_key(
     name: str, known: Sequence[str], sections: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """What to say of a key that is none of `known`; `sections` as for `advice`."""
+    """Text for a key that is not in `known`; `sections` as for `advice`."""
     advised = advice(name, known, sections)
     return f"unknown key: {advised}" if advised else "unknown key" + hint(name, known)
 

@@ -92,7 +92,7 @@ class ExchangeConfig(Named):
     assert_: bool = Field(default=True, validation_alias="assert")
     """Declare it."""
     check: bool = False
-    """Fail unless it is there already."""
+    """Fail unless it already exists."""
     options: ExchangeOptions = ExchangeOptions()
     """Options of the declaration."""
 
@@ -153,7 +153,7 @@ class QueueConfig(Named):
     assert_: bool = Field(default=True, validation_alias="assert")
     """Declare it."""
     check: bool = False
-    """Fail unless it is there already."""
+    """Fail unless it already exists."""
     purge: bool = False
     """Empty it when the broker starts (not at reconnects)."""
     reply_to: MadeUp = None

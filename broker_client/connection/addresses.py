@@ -39,7 +39,7 @@ class Address:
         """A link to it.
 
         Raises:
-            TransportError: there is none.
+            TransportError: there is no link.
         """
         return await self.connector.connect(timeout=self.connect_timeout)
 
@@ -116,7 +116,7 @@ class Addresses:
             once: True tries each address once, now; False goes on in rounds until one answers.
             timeout: seconds for all of it; None is for ever.
             first: called before each round: the index of the address to start it with.
-            on_failure: told of each attempt that failed.
+            on_failure: notified of each attempt that failed.
 
         Raises:
             Exception: the last failure, when `once` is set, when time is up, or when no address is

@@ -29,7 +29,7 @@ _DROPPED_REMEMBERED = 4  # links that may not have come to rest yet
 
 
 class ConnectionOwner(Protocol):
-    """Who wants to know. All but `prepare` are plain calls that must not raise."""
+    """The owner of a connection. All methods but `prepare` are plain and must not raise."""
 
     async def prepare(self, link: Link) -> None:
         """Make a new link ready; raise to have it given up."""
@@ -62,7 +62,7 @@ class Connection:
     Args:
         name: for logs and `repr`.
         addresses: where to connect to.
-        owner: told of links and losses.
+        owner: notified of links and losses.
         prepare_timeout: seconds its owner has to make a new link ready.
         leader: a connection that this one follows: it waits for its link, and tries the address
             of that first.
@@ -122,7 +122,7 @@ class Connection:
 
     @property
     def state(self) -> str:
-        """In a word, for errors: up, down or closed."""
+        """State for error texts: up, down or closed."""
         return "closed" if self._closed else "up" if self._link else "down"
 
     async def open(self, *, retry: bool = False, timeout: float | None = None) -> None:
@@ -146,7 +146,7 @@ class Connection:
         self._tasks.spawn(self._keep(), "keep")
 
     def start(self) -> None:
-        """Connect in the background, however long it takes. Harmless when begun already."""
+        """Connect in the background, however long it takes. Has no effect if already started."""
         if self._up is None and not self._closed:
             self._up, self._down = asyncio.Event(), asyncio.Event()
             self._tasks.spawn(self._keep(), "keep")
@@ -169,7 +169,7 @@ class Connection:
     async def close(self) -> None:
         """Close the link in order and stay closed.
 
-        Harmless twice; goes on where one that was cancelled left off.
+        May be called more than once; goes on where one that was cancelled left off.
         """
         self._closed = True
         await self._tasks.cancel()
@@ -192,7 +192,7 @@ class Connection:
             self._report_loss(link, ConnectionLostError(link.url, reason))
 
     def drop(self) -> None:
-        """Drop the present link and say nothing: `close` then has nobody to wait for."""
+        """Drop the present link without notification, so that `close` does not wait for it."""
         if self._link is not None:
             self._link.abort()
 

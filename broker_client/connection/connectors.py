@@ -181,7 +181,7 @@ class VhostConnector:
 
         Raises:
             ManagementError: it could not be made, or is missing.
-            ConnectFailedError: nobody answered, or not in time.
+            ConnectFailedError: no address answered in time.
         """
         if self._assert:
             await self._network.assert_vhost()

@@ -1,1 +1,1 @@
-"""Everything that comes in: consumers kept alive, deliveries dispatched, checked, settled."""
+"""The consuming side: consumers kept alive; deliveries checked, handled and settled."""

@@ -134,7 +134,7 @@ class Checks:
     def ended(
         self, entry: UnackedDelivery, outcome: DeliveryOutcome
     ) -> Coroutine[Any, Any, None] | None:
-        """`entry` is unacked no more; returns what has to be written down for it."""
+        """`entry` is no longer unacked; returns what has to be written down for it."""
         if self._handled is None or entry.message.message_id is None:
             return None
         key = self._key(entry)

@@ -65,7 +65,7 @@ class Consumer:
             dispatcher: takes deliveries.
             recovery: settles them, and knows those that are unacked.
             handlers: owner of the tasks that handlers run in.
-            reports: told of what happens to the consumer.
+            reports: notified of what happens to the consumer.
         """
         self._setup = setup
         self._config = setup.config
@@ -153,7 +153,7 @@ class Consumer:
             self.iterator.end()
 
     async def _restore_missing(self, error: BrokerClientError) -> None:
-        """Declare everything again when the queue is not there: nobody else would."""
+        """Declare everything again if the queue is missing: nothing else would."""
         if isinstance(error, ChannelClosedError) and error.reply_code == _NOT_FOUND:
             try:
                 await self._vhost.restore_topology()
@@ -190,7 +190,7 @@ class Consumer:
                 self._refill.cancel()
                 self._refill = None
             self._unacked.lose_all()
-            self._dispatcher.take_waiting()  # dropped: it is not ours any more
+            self._dispatcher.take_waiting()  # dropped: it is no longer ours
             channel.abort()
         if isinstance(error, AckTimeoutError):
             raise error

@@ -52,7 +52,7 @@ class UnackedDelivery:
         self.is_begun = False
         """True once somebody has begun to settle it."""
         self.is_lost = False
-        """True once it is not ours any more: its channel ended, or its time ran out."""
+        """True once it is no longer ours: its channel ended, or its time ran out."""
         self.error: BaseException | str | None = None
         """Why handling it failed."""
         self.requeues = False
@@ -70,5 +70,5 @@ class UnackedDelivery:
 
     @property
     def is_open(self) -> bool:
-        """True while nobody has settled it and it can be settled."""
+        """True while it is unsettled and can be settled."""
         return not self.is_begun and not self.is_lost

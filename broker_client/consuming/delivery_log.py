@@ -63,7 +63,7 @@ class DeliveryLog:
         *,
         requeues: bool,
     ) -> None:
-        """`message` is unacked no more."""
+        """`message` is no longer unacked."""
         reason = REASON_HANDLER_ERROR if isinstance(error, BaseException) else REASON_REJECTED
         match outcome:
             case DeliveryOutcome.ACKED:

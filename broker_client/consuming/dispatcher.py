@@ -52,7 +52,7 @@ class Dispatcher:
             checks: say whether a delivery is to be handled.
             recovery: settles deliveries, and knows those that are unacked.
             handlers: owner of the tasks that handlers run in.
-            reports: knows the listeners, and is told of what goes wrong.
+            reports: knows the listeners, and is notified of what goes wrong.
         """
         self._setup = setup
         self._config = setup.config

@@ -1,6 +1,6 @@
 """What is done with a delivery whose handler failed: a chain of strategies, one after another.
 
-The strategies and the headers they write are rascal's, with its flaws mended:
+The strategies and the headers they write are rascal's, with its flaws fixed:
 `ack` acks, a copy is mandatory and confirmed before the original is acked, a
 strategy that fails passes on to the next and never acks, and the last resort is a nack without
 requeue, which a dead-letter exchange catches. Only where a copy could not be had because the
@@ -78,7 +78,7 @@ class Recovery:
             publisher: publishes copies.
             unacked: where the deliveries are until they are settled.
             tasks: owner of the tasks that recovery runs in.
-            reports: told of strategies that failed.
+            reports: notified of strategies that failed.
         """
         self.loop = asyncio.get_running_loop()
         """The event loop that deliveries are settled in."""

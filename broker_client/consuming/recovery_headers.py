@@ -295,7 +295,7 @@ def _number(value: Any) -> int:
 
 
 def _seconds(value: Any) -> float:
-    """A time as headers carry it: AMQP's own, or node's rascal's table of a value."""
+    """A time as headers carry it: AMQP's own, or Node's rascal's table of a value."""
     if isinstance(value, Mapping):
         value = value.get("value")
     if isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""Events of one subscription, and a line in the log where nobody listens to them."""
+"""Events of one subscription, logged where they have no listener."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reports:
         return self._emitter.listeners(event)
 
     def emit(self, event: str, *args: object) -> bool:
-        """Call the listeners of `event`; False when there is none."""
+        """Call the listeners of `event`; False without a listener."""
         return self._emitter.emit(event, *args)
 
     def error(self, error: BaseException) -> None:

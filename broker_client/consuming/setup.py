@@ -44,9 +44,9 @@ class ConsumingSetup:
     profiles: Mapping[str, EncryptionConfig] = field(default_factory=dict)
     """What to decrypt with, by name."""
     counter: RedeliveryCounter | None = None
-    """Counts redeliveries; None where nobody does."""
+    """Counter of redeliveries, or None."""
     handled: HandledIds | None = None
-    """Ids of handled messages; None where nobody deduplicates."""
+    """Store of handled ids, or None without deduplication."""
     dead_letter_exchange: str | None = None
     """The queue's, where it may not know the key of a republished copy."""
     is_stream: bool = False

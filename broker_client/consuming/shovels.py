@@ -33,7 +33,7 @@ class Shovel:
         Args:
             config: what was declared.
             publisher: forwards the messages.
-            broker: told of failures (`error`).
+            broker: notified of failures (`error`).
         """
         self.config = config
         self._publisher = publisher

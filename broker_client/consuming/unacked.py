@@ -43,7 +43,7 @@ class Unacked:
             setup: of the subscription.
             checks: told how each delivery ended.
             tasks: owner of the tasks in which stores are written.
-            reports: told of what went wrong.
+            reports: notified of what went wrong.
             log: writes down every delivery and how it ended.
         """
         self._setup = setup
@@ -65,7 +65,7 @@ class Unacked:
         self._touched: Channel | None = None  # the channel of `_touch`: one for all its deliveries
         self._touch: Callable[[int], float]
         self.stale: set[UnackedDelivery] = set()
-        """Deliveries that are not ours any more, and whose handlers still run."""
+        """Deliveries that are no longer ours, and whose handlers still run."""
         self._changed: asyncio.Future[None] | None = None  # while somebody waits for a change
 
     def __len__(self) -> int:

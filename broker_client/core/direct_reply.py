@@ -44,7 +44,7 @@ class DirectReplies:
         return channel.reply_tag
 
     def stop(self, channel: ChannelState) -> None:
-        """No more replies to `channel`; no effect when it consumes none."""
+        """Stop replies to `channel`; no effect if it consumes none."""
         if channel.reply_token is not None:
             del self._channels[channel.reply_token]
             channel.reply_token, channel.reply_tag = None, ""
@@ -65,7 +65,7 @@ class DirectReplies:
         return message._replace(properties=message.properties._replace(reply_to=address))
 
     def deliver(self, message: Outgoing) -> bool:
-        """Hand a reply to who asked; False when it is none, or nobody waits for it."""
+        """Hand a reply to its requester; False if it is not a reply, or nobody waits for it."""
         if message.exchange or not message.routing_key.startswith(_ADDRESS):
             return False
         channel = self._channels.get(message.routing_key[len(_ADDRESS) :])

@@ -100,7 +100,7 @@ class ExchangeRemoved:
 
 @dataclass(frozen=True, slots=True)
 class QueueAdded:
-    """A durable queue was declared that is nobody's own."""
+    """A durable, non-exclusive queue was declared."""
 
     vhost: str
     name: str

@@ -11,7 +11,7 @@ def not_found(kind: str, name: str, vhost: str) -> ReplyError:
 
 
 def access_refused(why: str) -> ReplyError:
-    """403: not permitted, whoever asks."""
+    """403: not permitted to anyone."""
     return ReplyError(403, f"ACCESS_REFUSED - {why}")
 
 

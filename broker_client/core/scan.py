@@ -34,7 +34,7 @@ def ideal_pool_size(queues: int, most: int) -> int:
 
 
 class ScanPolicy:
-    """Decides; whoever owns the clock and the queues carries it out."""
+    """Decides which queues to scan; the owner of the clock and the queues does it."""
 
     def __init__(self, settings: ScanSettings) -> None:
         self.settings = settings

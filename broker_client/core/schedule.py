@@ -37,7 +37,7 @@ class Schedule:
             self._index.set(owner, at)
 
     def forget(self, owner: Owner) -> None:
-        """No more deadlines of `owner`."""
+        """Remove the deadlines of `owner`."""
         owner.due_at = NEVER
         self._index.discard(owner)
 

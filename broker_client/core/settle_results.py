@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It was in flight on this channel, and what was asked has been done."""
+    """It was in flight on this channel, and the operation was carried out."""
 
     seconds_left: float | None = None
     """After a touch: how long it may still be in flight."""

@@ -51,7 +51,7 @@ class State:
         """The queue `name` as `channel` may use it.
 
         Raises:
-            ReplyError: 404 when there is none, 405 when it is another connection's.
+            ReplyError: 404 if it does not exist, 405 when it is another connection's.
         """
         state = self.channels[channel]
         return self.vhosts[state.vhost].queue(name, state.connection)

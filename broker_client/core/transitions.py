@@ -303,7 +303,7 @@ class Transitions:
         self._settle_down(queues, now)
 
     def release(self, entries: Sequence[Entry], now: float) -> None:
-        """Give deliveries back that nobody began to handle: that is no failure of theirs.
+        """Return deliveries that no handler began; this does not count as a failure.
 
         RabbitMQ 4.3 does the same for basic.nack with requeue: the delivery does not count.
         """

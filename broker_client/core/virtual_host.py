@@ -138,7 +138,7 @@ class VirtualHost:
 
     def exchange(self, name: str) -> Exchange:
         """Raises:
-        ReplyError: 404 when there is none of that name.
+        ReplyError: 404 if it does not exist.
         """
         exchange = self.exchanges.get(name)
         if exchange is None:
@@ -211,7 +211,7 @@ class VirtualHost:
         """The queue as `connection` may use it.
 
         Raises:
-            ReplyError: 404 when there is none, 405 when it is another connection's.
+            ReplyError: 404 if it does not exist, 405 when it is another connection's.
         """
         queue = self.queues.get(name)
         if queue is None:

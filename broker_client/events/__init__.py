@@ -1,1 +1,1 @@
-"""What is told of messages and brokers: delivery events and their log, statistics, health."""
+"""What users observe: delivery events and their log, statistics, health."""

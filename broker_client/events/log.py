@@ -156,7 +156,7 @@ class EventLog:
         return self._pass(_Mark(close_file=True), timeout)
 
     def end(self) -> None:
-        """Take no more events, write what waits, close the file: soon, without waiting for it."""
+        """Refuse further events, write the buffer and close the file, without waiting for it."""
         if not self._closed:
             self._closed = True
             self._waiting.append(_Mark(close_file=True))
@@ -165,7 +165,7 @@ class EventLog:
     def close(self, timeout: float = 5.0) -> bool:
         """`end`, and wait for it; False if it took longer than `timeout` seconds.
 
-        Harmless twice. Events recorded after it are dropped and counted.
+        May be called more than once. Events recorded after it are dropped and counted.
         """
         self.end()
         self._thread.join(timeout)

@@ -1,1 +1,1 @@
-"""The core running: with a store, a clock and a scan loop."""
+"""The core, run with a store, a clock and a scan loop."""

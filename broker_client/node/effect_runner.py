@@ -70,7 +70,7 @@ class ConnectionReceiver(Protocol):
         ...
 
     def blocked(self, reason: str) -> None:
-        """The node is short of what publishes need: send no more until `unblocked`."""
+        """The node is short of memory: do not publish until `unblocked`."""
         ...
 
     def unblocked(self) -> None: ...
@@ -325,7 +325,7 @@ class EffectRunner:
         return True
 
     def _stop_failed(self) -> None:
-        """Nobody may go on in the belief that it works."""
+        """Close every connection, so that no client relies on the failed store."""
         self._close_connections(541, f"INTERNAL_ERROR - {self.failure}")
 
     def _close_connections(self, reply_code: int, reply_text: str) -> None:
@@ -342,7 +342,7 @@ class EffectRunner:
             log.exception("%r: a receiver failed at its close", self._owner)
 
     def close_connection(self, connection: int) -> None:
-        """Requeue what it had in flight, at once; its receivers hear no more."""
+        """Requeue its deliveries at once; its receivers get nothing more."""
         self.connections.pop(connection, None)
         for channel in self.engine.channels_of(connection):
             self.receivers.pop(channel, None)

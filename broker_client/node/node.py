@@ -217,7 +217,7 @@ class Node:
         return connection
 
     def close_connection(self, connection: int) -> None:
-        """Requeue what it had in flight, at once; its receivers hear no more."""
+        """Requeue its deliveries at once; its receivers get nothing more."""
         self._runner.close_connection(connection)
 
     def open_channel(self, connection: int, receiver: Receiver, *, confirm: bool) -> int:
@@ -227,7 +227,7 @@ class Node:
         return channel
 
     def close_channel(self, channel: int) -> None:
-        """Requeue what it had in flight, at once; its receiver hears no more."""
+        """Requeue its deliveries at once; its receiver gets nothing more."""
         self._runner.receivers.pop(channel, None)
         self.engine.close_channel(channel, self.now())
         self.wake()

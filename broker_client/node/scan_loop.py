@@ -70,7 +70,7 @@ class Scanner:
             self._timer = self._loop.call_later(delay, self._look)
 
     def stop(self) -> None:
-        """No more looks."""
+        """Stop scanning."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

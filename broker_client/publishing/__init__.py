@@ -1,1 +1,1 @@
-"""Everything that goes out: prepared, queued, sent in batches, confirmed."""
+"""The publishing side: messages prepared, queued, sent in batches and confirmed."""

@@ -50,7 +50,7 @@ class Outbox:
         connector: to the file.
         queue: the vhost's publish queue.
         tasks: owner of the forwarding task, and of the listeners of publications.
-        failed: told of each publish that the far broker will not have.
+        failed: notified of each publish that the far broker will not have.
     """
 
     def __init__(

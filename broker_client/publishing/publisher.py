@@ -1,4 +1,4 @@
-"""Everything that goes out: publishes, forwards, requests, and the copies that recovery makes."""
+"""`Publisher`: publishes, forwards, requests, and copies for recovery."""
 
 from __future__ import annotations
 

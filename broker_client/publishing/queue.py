@@ -206,7 +206,7 @@ class PublishQueue:
         )
 
     def _unconfirmed(self, publication: Publication) -> None:
-        """It was sent at least once, and nobody can say what became of it."""
+        """It was sent at least once, and its outcome is unknown."""
         waited = publication.deadline - publication.started
         error = PublishUnconfirmedError(
             publication.name, publication.message_id, waited, self._owner.link_state

@@ -1,1 +1,1 @@
-"""What everything runs on: tasks with an owner, emitters, clocks, deadlines, file locks."""
+"""Building blocks: owned tasks, emitters, clocks, deadlines, file locks."""

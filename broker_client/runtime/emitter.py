@@ -91,7 +91,7 @@ class Emitter:
         return self._listeners.get(event, ()) if self._listeners else ()
 
     def emit(self, event: str, *args: Any) -> bool:
-        """Call the listeners of `event` in the order they came; False when there is none."""
+        """Call the listeners of `event` in the order they came; False without a listener."""
         listeners = self._listeners.get(event) if self._listeners else None
         if not listeners:
             if event == "error":
@@ -151,7 +151,7 @@ class _Once:
 
 
 def close_unstarted(coroutine: Coroutine[Any, Any, Any], task: object) -> None:
-    """Close a coroutine whose task was cancelled before its first step; harmless after it."""
+    """Close a coroutine whose task was cancelled before its first step."""
     coroutine.close()
 
 

@@ -16,7 +16,7 @@ log = logging.getLogger("broker_client.tasks")
 T = TypeVar("T")
 
 PROGRAM_ENDS = (KeyboardInterrupt, SystemExit)
-"""What asyncio too lets through to whoever runs the loop."""
+"""Exceptions that asyncio also passes to the caller of the loop."""
 
 
 def raise_in_loop(error: BaseException) -> None:

@@ -1,1 +1,1 @@
-"""What a node keeps: nothing, or one SQLite file."""
+"""Stores of a node: one SQLite file, or none."""

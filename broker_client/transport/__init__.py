@@ -1,1 +1,1 @@
-"""What the client needs of a broker, and the two that there are: RabbitMQ and the built-in one."""
+"""What the client needs of a broker, with two implementations: RabbitMQ and the built-in broker."""

@@ -218,7 +218,7 @@ class Channel(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close in order: what was written before is handled before. Harmless twice."""
+        """Close in order, after what was written before. May be called more than once."""
         ...
 
     def abort(self) -> None:
@@ -250,7 +250,7 @@ class Link(Protocol):
     async def open_channel(self, *, confirm: bool = False) -> Channel: ...
 
     async def close(self) -> None:
-        """Close in order, in bounded time. Harmless twice."""
+        """Close in order, in bounded time. May be called more than once."""
         ...
 
     def abort(self) -> None:
@@ -270,7 +270,7 @@ class Connector(Protocol):
         """Open a link.
 
         Raises:
-            ConnectFailedError: nobody answered, or not in time.
+            ConnectFailedError: no address answered in time.
             AuthenticationRefusedError: the broker refused the login or the vhost.
         """
         ...

@@ -34,7 +34,7 @@ def usual_size_limit(server: Mapping[str, Any]) -> SizeLimit:
     """The largest body that a broker with these server properties takes unless told otherwise.
 
     RabbitMQ: `max_message_size` is 128 MiB from 3.8 on and 16 MiB from 4.0 on; clients are not
-    told of it.
+    notified of it.
     """
     number = rabbitmq_version(server)
     if number is None or number < (3, 8):

@@ -1,1 +1,1 @@
-"""A configuration of rascal's turned into one of ours."""
+"""Conversion of rascal configurations."""

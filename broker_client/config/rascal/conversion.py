@@ -1,4 +1,4 @@
-"""Turns a configuration of node's rascal into one of ours.
+"""Converts a configuration of Node's rascal.
 
 What rascal accepts is in its README and schema: camelCase, milliseconds, collections as names,
 lists or mappings, connections as URLs or parts. What has no counterpart here becomes a remark that
@@ -56,7 +56,7 @@ _ROOT = ("vhosts", "publications", "subscriptions", "shovels", "recovery", "encr
 
 
 def converted(document: Mapping[str, Any]) -> Draft:
-    """`document`, a rascal configuration, as one of ours; also when it lies under ``rascal``."""
+    """Convert `document`, a rascal configuration, which may be under the key ``rascal``."""
     inner = document.get("rascal")
     if "vhosts" not in document and isinstance(inner, Mapping):
         document = inner

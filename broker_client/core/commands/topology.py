@@ -65,7 +65,7 @@ class TopologyCommands:
 
     def check_exchange(self, channel: int, name: str) -> None:
         """Raises:
-        ReplyError: 404 when there is none.
+        ReplyError: 404 if it does not exist.
         """
         self._state.vhost(channel).exchange(name)
 
@@ -124,7 +124,7 @@ class TopologyCommands:
 
     def check_queue(self, channel: int, name: str, now: float) -> Declared:
         """Raises:
-        ReplyError: 404 when there is none, 405 for another connection's exclusive queue.
+        ReplyError: 404 if it does not exist, 405 for another connection's exclusive queue.
         """
         if self._replies.exists(name):
             return Declared(name, 0, 1)
@@ -158,7 +158,7 @@ class TopologyCommands:
         """Drop what is ready; returns the number.
 
         Raises:
-            ReplyError: 404 when there is none, 405 for another's exclusive queue.
+            ReplyError: 404 if it does not exist, 405 for another's exclusive queue.
         """
         return self._transitions.drop(self._state.queue(channel, name).clear())
 

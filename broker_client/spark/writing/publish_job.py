@@ -106,7 +106,7 @@ class PublishingLink:
         """A usable channel, `timeout` seconds at most after a link was lost.
 
         Raises:
-            TransportError: there is none.
+            TransportError: there is no link.
         """
         if self._channel is not None and self._channel.is_usable:
             return self._channel

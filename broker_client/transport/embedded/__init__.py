@@ -1,1 +1,1 @@
-"""Links to a node in this process. Here alone the client meets the broker."""
+"""Links to a node in this process: the only place where client and broker meet."""

@@ -48,7 +48,7 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _SharedNode]] = 
 _leaving: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[str, Store]] = (
     WeakKeyDictionary()
 )
-"""Stores of nodes that nobody holds any more; each lives on until it has let go of its file."""
+"""Stores of nodes without links, kept until each has closed its file."""
 
 
 _NONE: WeakValueDictionary[str, Store] = WeakValueDictionary()

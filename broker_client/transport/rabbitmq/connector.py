@@ -235,7 +235,7 @@ def masked(url: str, vhost: str) -> str:
 
 
 def _properties(name: str, more: Mapping[str, Any]) -> dict[str, Any]:
-    """What the broker is told of us: capabilities of the protocol as aiormq has them."""
+    """Client capabilities sent to the broker, as aiormq has them."""
     capabilities = more.get("capabilities", {})
     known = {"connection_name": name, "product": "broker_client", **more}
     known["capabilities"] = {**_CAPABILITIES, **capabilities}
