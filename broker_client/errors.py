@@ -38,6 +38,7 @@ BrokerClientError
 │   ├── AlreadySettledError
 │   ├── StaleDeliveryError
 │   ├── InvalidContentError
+│   │   └── InvalidHeadersError
 │   ├── ConsumerCancelledError
 │   │   ├── AckTimeoutError
 │   │   └── ConsumerLostError
@@ -616,6 +617,17 @@ class InvalidContentError(DeliveryError, ValueError):
 
     def __str__(self) -> str:
         return f"body is not valid {self.content_type}: {self.reason}"
+
+
+class InvalidHeadersError(InvalidContentError):
+    """The properties of a message cannot be read, as another client wrote them."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("", reason)
+        self.args = (reason,)
+
+    def __str__(self) -> str:
+        return f"headers cannot be read: {self.reason}"
 
 
 class ConsumerCancelledError(DeliveryError):

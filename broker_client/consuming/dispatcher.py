@@ -27,7 +27,7 @@ from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.recovery_headers import is_to_be_nacked, unflagged
 from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
-from broker_client.errors import HandlerError, InvalidContentError, described
+from broker_client.errors import HandlerError, InvalidContentError, InvalidHeadersError, described
 from broker_client.message import RASCAL, Delivery, Message
 from broker_client.runtime.tasks import PROGRAM_ENDS, TaskGroup, raise_in_loop
 from broker_client.transport.base import Channel
@@ -191,6 +191,8 @@ class Dispatcher:
         delivery = message.delivery
         body, content_type = delivery.body, delivery.properties.content_type
         try:
+            if delivery.fault:
+                raise InvalidHeadersError(delivery.fault)
             headers = delivery.properties.headers
             if headers and RASCAL in headers:
                 body, content_type = decrypt(self._setup.profiles, body, delivery.properties)

@@ -13,6 +13,7 @@ from broker_client.connection.vhost import Vhost
 from broker_client.errors import (
     BrokerClientError,
     InvalidContentError,
+    InvalidHeadersError,
     RequestLostError,
     RequestTimeoutError,
 )
@@ -98,6 +99,8 @@ class Requests:
     def _read(self, delivery: Delivery) -> Reply:
         message = Message(delivery, queue=self._queue, vhost=self._vhost.name, touch=_no_touch)
         try:
+            if delivery.fault:
+                raise InvalidHeadersError(delivery.fault)
             return Reply(message, content.decode(delivery.body, delivery.properties.content_type))
         except InvalidContentError:
             log.warning("%r: an answer cannot be read", self)
