@@ -316,15 +316,8 @@ class Recovery:
         message = entry.message
 
         def publish(with_error: bool) -> Coroutine[Any, Any, None]:
-            properties, headers = recovery_headers.forwarded(
-                message, error, strategy, with_error=with_error
-            )
-            return self._publisher.forward_copy(
-                strategy.publication,
-                message.with_properties(properties),
-                headers,
-                strategy.routing_key,
-            )
+            headers = recovery_headers.forwarded(message, error, strategy, with_error=with_error)
+            return self._publisher.forward_copy(message, headers, strategy)
 
         if self.unacked.is_ours(entry):
             await self._publish(publish)

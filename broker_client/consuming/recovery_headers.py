@@ -13,13 +13,11 @@ from datetime import datetime
 from typing import Any
 
 from broker_client.amqp.x_death import REJECTED, X_DEATH, dead_lettered, find_death
-from broker_client.config import Forward, ForwardOptions, Republish
+from broker_client.config import Forward, Republish
 from broker_client.errors import text_of
 from broker_client.message import (
     ORIGINAL_USER_ID,
-    PERSISTENT,
     RASCAL,
-    TRANSIENT,
     Delivery,
     Message,
     Outgoing,
@@ -133,8 +131,8 @@ def forwarded(
     strategy: Forward,
     *,
     with_error: bool = True,
-) -> tuple[Properties, dict[str, Any]]:
-    """Properties and headers of the copy that goes through a publication."""
+) -> dict[str, Any]:
+    """Headers of the copy that goes through a publication; its options are added there."""
     headers = recovery_headers(
         message,
         error,
@@ -145,31 +143,7 @@ def forwarded(
     if strategy.x_death_fix:
         # RabbitMQ drops a message that its deaths show to go in a circle.
         headers.pop(X_DEATH, None)
-    return _overridden(message.properties._replace(user_id=None), strategy.options, headers)
-
-
-def _overridden(
-    properties: Properties, options: ForwardOptions, headers: Mapping[str, Any]
-) -> tuple[Properties, dict[str, Any]]:
-    """Properties and headers of a forwarded copy, as its strategy wants them."""
-    changes: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in (
-            "content_type",
-            "content_encoding",
-            "priority",
-            "correlation_id",
-            "reply_to",
-            "type",
-            "app_id",
-        )
-        if getattr(options, name) is not None
-    }
-    if options.expiration is not None:
-        changes["expiration"] = str(round(options.expiration * 1000))
-    if options.persistent is not None:
-        changes["delivery_mode"] = PERSISTENT if options.persistent else TRANSIENT
-    return properties._replace(**changes), {**headers, **options.headers}
+    return headers
 
 
 def hops(message: Message) -> int:

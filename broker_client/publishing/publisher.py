@@ -9,7 +9,7 @@ from typing import Any
 
 from broker_client.codec import content as contents
 from broker_client.codec.encryption import encryption_note
-from broker_client.config import BrokerConfig, PublicationConfig
+from broker_client.config import BrokerConfig, Forward, PublicationConfig
 from broker_client.errors import InvalidMessageError, PublishError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
@@ -195,7 +195,7 @@ class Publisher:
     # ------------------------------------------------------------------ for recovery
 
     async def republish(self, vhost: str, outgoing: Outgoing) -> None:
-        """Publish a recovery copy to a queue; returns once it is confirmed (`Republisher`)."""
+        """Publish a recovery copy to a queue; returns once it is confirmed."""
         target = self._vhosts[vhost]
         full = rejects_when_full(target.vhost.config, queue=outgoing.routing_key)
         await target.send_confirmed(
@@ -206,20 +206,16 @@ class Publisher:
         )
 
     async def forward_copy(
-        self,
-        publication: str,
-        message: Message,
-        headers: Mapping[str, Any],
-        routing_key: str | None,
+        self, message: Message, headers: Mapping[str, Any], strategy: Forward
     ) -> None:
-        """Publish a recovery copy through a publication; returns once confirmed (`Republisher`).
+        """Publish a recovery copy through a publication; returns once it is confirmed.
 
         Always confirmed, whatever the publication says: the original is acked on the strength
         of it (as in rascal). The copy also gets a CC of ``<queue>.<routing key>``, by which an
         exchange behind it can lead it back to the queue it failed in.
         """
-        template = self._template(publication)
-        outgoing = template.copy(message, headers, routing_key)
+        template = self._template(strategy.publication)
+        outgoing = template.copy(message, headers, strategy)
         if template.config.delay:
             outgoing = await template.vhost.delayed(outgoing, template.config.delay)
         config = template.config

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from broker_client.amqp.encode import check_publish
 from broker_client.amqp.tables import FrozenTable
 from broker_client.codec.encryption import encrypt, encryption_note
-from broker_client.config import BrokerConfig, PublicationConfig, VhostConfig
+from broker_client.config import BrokerConfig, Forward, PublicationConfig, VhostConfig
 from broker_client.errors import InvalidMessageError, nearest
 from broker_client.message import (
     ORIGINAL_USER_ID,
@@ -117,6 +117,17 @@ def rejects_when_full(vhost: VhostConfig, *, exchange: str = "", queue: str = ""
     )
 
 
+_COPIED = (
+    "content_type",
+    "content_encoding",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "type",
+    "app_id",
+)
+"""What a recovery copy takes from its strategy, else its publication, else the message."""
+
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 
 
@@ -211,18 +222,36 @@ class Template:
         given["headers"] = headers
         return given
 
-    def copy(
-        self, message: Message, headers: Mapping[str, Any], routing_key: str | None
-    ) -> Outgoing:
+    def copy(self, message: Message, headers: Mapping[str, Any], strategy: Forward) -> Outgoing:
         """A copy of `message` as recovery sends it: with these headers, and mandatory.
 
-        It is encrypted where this publication encrypts, unless it is already.
+        What the strategy says wins over what this publication says, and that over what the
+        message brings along (as in rascal). It is encrypted where this publication encrypts,
+        unless it is already.
         """
-        key = routing_key or self.config.routing_key or message.routing_key
-        headers = {**headers, "CC": [f"{message.queue}.{key}"]}
-        body, properties = message.body, message.properties._replace(headers=headers)
+        options, ours = strategy.options, self._properties
+        key = strategy.routing_key or self.config.routing_key or message.routing_key
+        said = {**(ours.headers or {}), **options.headers}
+        every = {**headers, **said, "CC": _copies_to(said.get("CC"), back=f"{message.queue}.{key}")}
+        if RASCAL not in options.headers:
+            every[RASCAL] = headers[RASCAL]
+        changes: dict[str, Any] = {"headers": every, "user_id": ours.user_id}
+        for name in _COPIED:
+            value = getattr(options, name)
+            if value is None:
+                value = getattr(ours, name)
+            if value is not None:
+                changes[name] = value
+        if ours.expiration is not None:
+            changes["expiration"] = ours.expiration
+        if options.expiration is not None:
+            changes["expiration"] = _milliseconds(options.expiration)
+        if options.persistent is not None:
+            changes["delivery_mode"] = PERSISTENT if options.persistent else TRANSIENT
+        body, properties = message.body, message.properties._replace(**changes)
         if self.config.encryption is not None and encryption_note(properties) is None:
             body, properties = encrypt(self.config.encryption, body, properties)
+        properties = properties._replace(headers=FrozenTable.of(properties.headers or {}))
         if self._is_queue:
             key = self.routing_key
         return Outgoing(self.exchange, key, body, properties, mandatory=True)

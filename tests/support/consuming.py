@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from broker_client.ackornack import AckOrNack
-from broker_client.config import SubscriptionConfig
+from broker_client.config import Forward, SubscriptionConfig
 from broker_client.connection.vhost import Vhost
 from broker_client.consuming.checks import Checks
 from broker_client.consuming.delivery import DeliveryOutcome
@@ -89,11 +89,7 @@ class SubscriptionHarness:
         self.republished.append(outgoing)
 
     async def forward_copy(
-        self,
-        publication: str,
-        message: Message,
-        headers: Mapping[str, Any],
-        routing_key: str | None,
+        self, message: Message, headers: Mapping[str, Any], strategy: Forward
     ) -> None:
         raise AssertionError("nothing here forwards")
 
@@ -133,7 +129,7 @@ class RecordingPublisher:
 
     def __init__(self) -> None:
         self.republished: list[Outgoing] = []
-        self.forwarded: list[tuple[str, Message, Mapping[str, Any], str | None]] = []
+        self.forwarded: list[tuple[Message, Mapping[str, Any], Forward]] = []
         self.failure: Exception | None = None
         self.before_confirm: Callable[[], object] = lambda: None
 
@@ -142,13 +138,9 @@ class RecordingPublisher:
         self._confirm()
 
     async def forward_copy(
-        self,
-        publication: str,
-        message: Message,
-        headers: Mapping[str, Any],
-        routing_key: str | None,
+        self, message: Message, headers: Mapping[str, Any], strategy: Forward
     ) -> None:
-        self.forwarded.append((publication, message, headers, routing_key))
+        self.forwarded.append((message, headers, strategy))
         self._confirm()
 
     def _confirm(self) -> None:

@@ -160,8 +160,8 @@ async def test_republish_without_attempts_goes_on_for_ever() -> None:
 async def test_forward_publishes_through_the_publication_and_then_acks() -> None:
     harness = SettlingHarness()
     await harness.settle("failed", Forward(publication="errors", routing_key="a.b"))
-    [(publication, _, headers, routing_key)] = harness.publisher.forwarded
-    assert (publication, routing_key) == ("errors", "a.b")
+    [(_, headers, strategy)] = harness.publisher.forwarded
+    assert (strategy.publication, strategy.routing_key) == ("errors", "a.b")
     assert headers["rascal"]["recovery"] == {"fulfil": {"forwarded": 1}}
     assert (harness.sent, harness.outcomes) == ([ACK], ["forwarded"])
 

@@ -244,8 +244,8 @@ async def test_every_strategy_waits_with_the_message_unsettled(strategy: Strateg
     async with SubscriptionHarness() as harness:
         sent: list[str] = []
 
-        async def forward_copy(publication: str, *more: Any) -> None:
-            sent.append(publication)
+        async def forward_copy(message: Message, *more: Any) -> None:
+            sent.append(message.queue)
 
         harness.forward_copy = forward_copy  # type: ignore[assignment] # the test's own
         channel = await harness.consume()

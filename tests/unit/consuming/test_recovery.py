@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker_client.config import Forward, ForwardOptions, Nack, Republish
+from broker_client.config import Forward, Nack, Republish
 from broker_client.consuming import recovery_headers
 from broker_client.errors import (
     PublishRefusedError,
@@ -218,7 +218,7 @@ async def test_dead_letter_exchange_that_is_missing_is_left_to_the_broker() -> N
 async def test_x_death_fix_leaves_the_deaths_out() -> None:
     harness = SettlingHarness({"x-death": [death()], "kept": 1})
     await harness.settle("bad", Forward(publication="retry", x_death_fix=True))
-    [(_, _, headers, _)] = harness.publisher.forwarded
+    [(_, headers, _)] = harness.publisher.forwarded
     assert "x-death" not in headers
     assert headers["kept"] == 1
 
@@ -226,22 +226,4 @@ async def test_x_death_fix_leaves_the_deaths_out() -> None:
 async def test_x_death_stays_otherwise() -> None:
     harness = SettlingHarness({"x-death": [death()]})
     await harness.settle("bad", Forward(publication="retry"))
-    assert harness.publisher.forwarded[0][2]["x-death"] == [death()]
-
-
-async def test_options_of_forward_change_the_copy() -> None:
-    harness = SettlingHarness(
-        {"mine": 1, "theirs": 1}, priority=1, delivery_mode=2, content_type="text/plain"
-    )
-    options = ForwardOptions(
-        expiration=1.5, priority=9, persistent=False, headers={"theirs": 2}, app_id="a"
-    )
-    await harness.settle("bad", Forward(publication="retry", options=options, routing_key="again"))
-    [(publication, message, headers, routing_key)] = harness.publisher.forwarded
-    assert (publication, routing_key) == ("retry", "again")
-    properties = message.properties
-    assert (properties.expiration, properties.priority, properties.delivery_mode) == ("1500", 9, 1)
-    assert (properties.content_type, properties.app_id) == ("text/plain", "a")
-    assert (headers["mine"], headers["theirs"]) == (1, 2)
-    assert headers["rascal"]["recovery"]["fulfil"]["forwarded"] == 1
-    assert message.queue == "fulfil"
+    assert harness.publisher.forwarded[0][1]["x-death"] == [death()]

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from broker_client.ackornack import AckOrNack
-from broker_client.config import Nack, SubscriptionConfig
+from broker_client.config import Forward, Nack, SubscriptionConfig
 from broker_client.connection.vhost import Vhost
 from broker_client.errors import (
     BrokerClosedError,
@@ -75,11 +75,7 @@ class VhostHarness:
         self.republished.append(outgoing)
 
     async def forward_copy(
-        self,
-        publication: str,
-        message: Message,
-        headers: Mapping[str, Any],
-        routing_key: str | None,
+        self, message: Message, headers: Mapping[str, Any], strategy: Forward
     ) -> None:
         raise AssertionError("nothing here forwards")
 
