@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -76,9 +77,11 @@ def read_secret(path: str) -> str:
 
     Raises:
         OSError: it cannot be read.
-        UnicodeDecodeError: it is not UTF-8.
+        ValueError: it is not UTF-8.
     """
-    return Path(path).read_text("utf-8-sig").rstrip("\r\n")
+    with contextlib.suppress(UnicodeDecodeError):  # which shows the bytes
+        return Path(path).read_text("utf-8-sig").rstrip("\r\n")
+    raise ValueError(f"{path} is not UTF-8 text")
 
 
 class ManagementConfig(Settings):

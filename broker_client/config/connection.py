@@ -227,9 +227,10 @@ class ConnectionConfig(Settings):
             found = self.credentials()
             if inspect.isawaitable(found):
                 found = await found
-            if not isinstance(found, tuple | list) or [*map(type, found)] != [str, str]:
-                raise ValueError("the function `credentials` must return (user, password)")
-            return Credentials(found[0], SecretStr(found[1]))
+            if isinstance(found, tuple | list) and [*map(type, found)] == [str, str]:
+                return Credentials(found[0], SecretStr(found[1]))
+            del found  # a traceback may show locals
+            raise ValueError("the function `credentials` must return (user, password)")
         user, password = self.user, self.password
         if self.user_file is not None:
             user = read_secret(self.user_file)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -49,43 +50,15 @@ def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> 
         ConfigError: it cannot be used. `problems` lists everything that is wrong.
     """
     if isinstance(source, BrokerConfig):
-        if not source.is_checked:
-            _finish(source, None, [], None)
-        return source
-    if not isinstance(source, Mapping):
-        file = os.fspath(source)
-        return load_text(_text_of(file), file, environ=environ)
-    reader = Reader(os.environ if environ is None else environ)
-    return _complete(reader.from_mapping(source), reader.problems, None)
-
-
-def _complete(tree: Section, problems: list[Problem], file: str | None) -> BrokerConfig:
-    if not tree and problems:
-        raise ConfigError(_presentable(problems, file))
-    config, root, found = _validated(tree)
-    # What was not read cannot be right: one complaint about it is enough.
-    unread = {problem.path for problem in problems}
-    problems = [*problems, *(problem for problem in found if problem.path not in unread)]
-    if config is None:
-        raise ConfigError(_presentable(problems, file))
-    _finish(config, root, problems, file)
-    return config
-
-
-def _finish(
-    config: BrokerConfig, root: Section | None, problems: list[Problem], file: str | None
-) -> None:
-    """Refuse what cannot work; keep and log warnings of likely mistakes."""
-    warnings: list[Problem] = []
-    for finding in () if problems else findings(config):
-        shown, line = locate(root, finding.path)
-        found = Problem(shown, finding.message, line=line)
-        (problems if finding.fatal else warnings).append(found)
-    if problems:
-        raise ConfigError(_presentable(problems, file))
-    config.set_warnings(tuple(_presentable(warnings, file)))
-    for warning in config.warnings:
-        log.warning("%s", warning)
+        loaded = _Loaded(source, []) if source.is_checked else _finished(source, None, [], None)
+    elif isinstance(source, Mapping):
+        loaded = _from_mapping(source, environ)
+    else:
+        loaded = _from_file(os.fspath(source), environ)
+    # No frame of the traceback may hold what was read: with its locals shown, as rich does, it
+    # would show passwords.
+    del source, environ
+    return _config_of(loaded)
 
 
 def load_text(
@@ -96,25 +69,80 @@ def load_text(
     Raises:
         ConfigError: it cannot be used.
     """
+    loaded = _from_text(text, file, environ)
+    del text, environ
+    return _config_of(loaded)
+
+
+class _Loaded(NamedTuple):
+    """A configuration, or what is wrong with it."""
+
+    config: BrokerConfig | None
+    problems: list[Problem]
+
+
+def _config_of(loaded: _Loaded) -> BrokerConfig:
+    config, problems = loaded
+    if config is None:
+        raise ConfigError(problems)
+    return config
+
+
+def _from_mapping(source: Mapping[str, object], environ: Mapping[str, str] | None) -> _Loaded:
+    reader = Reader(os.environ if environ is None else environ)
+    return _complete(reader.from_mapping(source), reader.problems, None)
+
+
+def _from_text(text: str, file: str | None, environ: Mapping[str, str] | None) -> _Loaded:
     reader = Reader(os.environ if environ is None else environ)
     return _complete(reader.from_yaml(text), reader.problems, file)
 
 
-def _text_of(file: str) -> str:
+def _from_file(file: str, environ: Mapping[str, str] | None) -> _Loaded:
     if "://" in file:
         # It is not repeated: it may hold a password.
         text = "is an address; give a file or a mapping in which a vhost has it as `connection`"
-        raise ConfigError([Problem("", text, file.partition("://")[0] + "://...")])
+        return _Loaded(None, [Problem("", text, file.partition("://")[0] + "://...")])
     if "\n" in file:
         text = "is YAML, where the path of a file is expected; load it with yaml.safe_load first"
-        raise ConfigError([Problem("", text)])
+        return _Loaded(None, [Problem("", text)])
     try:
-        return Path(file).read_text(encoding="utf-8-sig")
+        content = Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError([Problem("", "is not UTF-8 text", file)]) from None
+        return _Loaded(None, [Problem("", "is not UTF-8 text", file)])
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ConfigError([Problem("", f"cannot be read: {reason}", file)]) from error
+        return _Loaded(None, [Problem("", f"cannot be read: {reason}", file)])
+    return _from_text(content, file, environ)
+
+
+def _complete(tree: Section, problems: list[Problem], file: str | None) -> _Loaded:
+    if not tree and problems:
+        return _Loaded(None, _presentable(problems, file))
+    config, root, found = _validated(tree)
+    # What was not read cannot be right: one complaint about it is enough.
+    unread = {problem.path for problem in problems}
+    problems = [*problems, *(problem for problem in found if problem.path not in unread)]
+    if config is None:
+        return _Loaded(None, _presentable(problems, file))
+    return _finished(config, root, problems, file)
+
+
+def _finished(
+    config: BrokerConfig, root: Section | None, problems: list[Problem], file: str | None
+) -> _Loaded:
+    """Refuse what cannot work; keep and log warnings of likely mistakes."""
+    warnings: list[Problem] = []
+    for finding in () if problems else findings(config):
+        shown, line = locate(root, finding.path)
+        found = Problem(shown, finding.message, line=line)
+        (problems if finding.fatal else warnings).append(found)
+    if problems:
+        return _Loaded(None, _presentable(problems, file))
+    config.set_warnings(tuple(_presentable(warnings, file)))
+    for warning in config.warnings:
+        log.warning("%s", warning)
+    return _Loaded(config, [])
 
 
 def _validated(tree: Section) -> tuple[BrokerConfig | None, Section, list[Problem]]:

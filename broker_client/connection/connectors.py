@@ -131,8 +131,8 @@ class Network:
             return config.management
         try:
             return config.management.with_credentials(await config.current_credentials())
-        except Exception as error:  # whatever the application's function raises
-            raise ConnectFailedError(config.masked_url, f"no credentials: {error}") from error
+        except Exception as error:  # noqa: BLE001 - whatever the application's function raises
+            raise ConnectFailedError(config.masked_url, f"no credentials: {error}") from None
 
     async def assert_vhost(self) -> None:
         """Create the vhost unless it is there.

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from broker_client.config import ManagementConfig
 from broker_client.errors import ManagementError
+from broker_client.runtime.tracebacks import without_frames
 
 _NOT_FOUND = 404
 _GRACE = 2.0  # seconds beyond `timeout`, which is for each step on the socket
@@ -69,20 +70,14 @@ async def _request(
             await asyncio.to_thread(_blocking_request, config, method, vhost, what, context)
     except TimeoutError as error:
         reason = f"no answer within {limit:g} s"
-        raise ManagementError(what, vhost, config.address, 0, reason) from error
+        raise ManagementError(what, vhost, config.address, 0, reason) from without_frames(error)
 
 
 def _blocking_request(
     config: ManagementConfig, method: str, vhost: str, what: str, context: ssl.SSLContext | None
 ) -> None:
     address = config.address
-    request = urllib.request.Request(  # noqa: S310 - the scheme is http or https
-        f"{address}/api/vhosts/{quote(vhost, safe='')}", method=method
-    )
-    password = config.password.get_secret_value() if config.password else ""
-    login = base64.b64encode(f"{config.user}:{password}".encode()).decode()
-    request.add_header("Authorization", f"Basic {login}")
-    request.add_header("Content-Type", "application/json")
+    request = _authorized(config, f"{address}/api/vhosts/{quote(vhost, safe='')}", method)
     if config.scheme == "https" and context is None:
         context = ssl.create_default_context()
     # No proxy of the environment's and no redirect: both would take the password elsewhere.
@@ -99,7 +94,17 @@ def _blocking_request(
             raise ManagementError(what, vhost, address, error.code, error.reason) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise ManagementError(what, vhost, address, 0, str(reason)) from error
+        raise ManagementError(what, vhost, address, 0, str(reason)) from without_frames(error)
+
+
+def _authorized(config: ManagementConfig, url: str, method: str) -> urllib.request.Request:
+    """A request with the password in its headers, and in no frame that stays."""
+    request = urllib.request.Request(url, method=method)  # noqa: S310 - http or https
+    password = config.password.get_secret_value() if config.password else ""
+    login = base64.b64encode(f"{config.user}:{password}".encode()).decode()
+    request.add_header("Authorization", f"Basic {login}")
+    request.add_header("Content-Type", "application/json")
+    return request
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -22,6 +22,7 @@ from broker_client.errors import (
     TransportError,
     UnsupportedError,
 )
+from broker_client.runtime.tracebacks import without_frames
 from broker_client.transport.limits import SizeLimit
 from broker_client.transport.rabbitmq.errors import (
     FOREIGN_ERRORS,
@@ -148,7 +149,7 @@ class NetworkConnector:
                     reason = await self._tls_failure(link, link.socket_error or error)
                     if reason is None:
                         raise
-                    raise ConnectFailedError(self._masked, reason) from error
+                    raise ConnectFailedError(self._masked, reason) from without_frames(error)
                 link.established(connection, self._size_limit)
                 return link
         except ConnectFailedError:
@@ -158,10 +159,10 @@ class NetworkConnector:
             raise ConnectFailedError(self._masked, "closed during the handshake") from None
         except TimeoutError as error:
             reason = f"no answer within {timeout:g} s" if deadline.expired() else str(error)
-            raise ConnectFailedError(self._masked, reason) from error
+            raise ConnectFailedError(self._masked, reason) from without_frames(error)
         except FOREIGN_ERRORS as error:
             cancellation.reraise()
-            raise self._refusal(link, error) from error
+            raise self._refusal(link, error) from without_frames(error)
         finally:
             if not link.is_open:
                 link.abort()
@@ -172,8 +173,9 @@ class NetworkConnector:
             return self._target
         try:
             user, password = await self._credentials()
-        except Exception as error:  # whatever the application's function raises
-            raise ConnectFailedError(self._masked, f"no credentials: {error}") from error
+        except Exception as error:  # noqa: BLE001 - whatever the application's function raises
+            reason = f"no credentials: {error}"
+            raise ConnectFailedError(self._masked, reason) from without_frames(error)
         return self._target.with_user(user).with_password(password.get_secret_value())
 
     @property
