@@ -6,7 +6,7 @@ import os
 import random
 from typing import NamedTuple
 
-from broker_client.config import BrokerConfig, PublicationConfig, RetryConfig
+from broker_client.config import BrokerConfig, ConnectionConfig, PublicationConfig, RetryConfig
 from broker_client.config.connection import connection_from
 from broker_client.config.loader import load_config
 from broker_client.connection.addresses import Addresses
@@ -60,7 +60,7 @@ def _from_urls(options: CommonOptions) -> list[Connector]:
             raise OptionError(option, _EMBEDDED)
         vhost = options.vhost or connection.vhost_name("/")
         connection = connection.model_copy(update={"vhost": vhost})
-        made.append(Network(connection, vhost, option).connector(_name()))
+        made.append(_connector(connection, vhost, option))
     return made
 
 
@@ -71,8 +71,30 @@ def _from_file(options: CommonOptions) -> list[Connector]:
     for connection in config.vhosts[vhost].connections:
         if connection.is_embedded:
             raise OptionError("configFile", f"says embedded://, which {_EMBEDDED}")
-        made.append(Network(connection, vhost, f"vhosts.{vhost}.connection").connector(_name()))
+        made.append(_connector(connection, vhost, f"vhosts.{vhost}.connection"))
     return made
+
+
+class _Impatient:
+    """Gives one attempt no more than the `connect_timeout` of its address: another may answer."""
+
+    def __init__(self, connector: Connector, connect_timeout: float) -> None:
+        self._connector, self._connect_timeout = connector, connect_timeout
+
+    def __repr__(self) -> str:
+        return repr(self._connector)
+
+    @property
+    def url(self) -> str:
+        return self._connector.url
+
+    async def connect(self, *, timeout: float) -> Link:
+        return await self._connector.connect(timeout=min(timeout, self._connect_timeout))
+
+
+def _connector(connection: ConnectionConfig, vhost: str, place: str) -> Connector:
+    connector = Network(connection, vhost, place).connector(_name())
+    return _Impatient(connector, connection.connect_timeout)
 
 
 def _name() -> str:

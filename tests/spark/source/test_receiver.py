@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from broker_client.amqp.tables import ForeignTime, FrozenTable
 from broker_client.errors import BrokerClientError
 from broker_client.message import Outgoing, Properties
-from broker_client.spark.endpoints import connectors
+from broker_client.spark.endpoints import connect_any, connectors
 from broker_client.spark.errors import SourceError
+from broker_client.spark.loop_thread import LoopThread
 from broker_client.spark.options import SourceOptions, parse
 from broker_client.spark.reading.queue_receiver import QueueReceiver
 from broker_client.spark.reading.rows import to_stream_batch
@@ -234,3 +236,31 @@ def test_queue_read_as_a_stream_is_refused_and_keeps_its_messages(queues: Queues
     finally:
         end.stop()
     until(lambda: queues.depth("in") == 3, "the messages to go back", 20)
+
+
+# --------------------------------------------------------------------------- several addresses
+
+
+def test_address_that_never_answers_leaves_time_for_the_next_one(
+    queues: Queues,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        given = {
+            "url": f"amqp://127.0.0.1:{port}/?connection_timeout=300,{queues.url}",
+            "queue": "in",
+            "spool": "unused",
+        }
+        brokers = connectors(parse(SourceOptions, given))
+        brokers.sort(key=lambda each: str(port) not in each.url)
+
+        async def connect() -> str:
+            link = await connect_any(brokers, timeout=15.0)
+            await link.close()
+            return link.url
+
+        thread = LoopThread("test connect")
+        try:
+            assert str(port) not in thread.call(connect(), 30)
+        finally:
+            thread.stop()
