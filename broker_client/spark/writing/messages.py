@@ -71,6 +71,7 @@ _PIECE = 1_000  # rows made into messages at a time: few enough for the processo
 # Called from C, a row at a time: no line of Python runs for each.
 _properties = partial(tuple.__new__, Properties)
 _outgoing = partial(tuple.__new__, Outgoing)
+_OTHERS = [repeat(Outgoing._field_defaults[name]) for name in Outgoing._fields[5:]]
 
 
 class MessageMaker:
@@ -128,7 +129,7 @@ class MessageMaker:
             ]
         properties = map(_properties, zip(*fields, strict=False))
         mandatory = repeat(self._options.mandatory)
-        parts = zip(exchanges, keys, bodies, properties, mandatory, strict=False)
+        parts = zip(exchanges, keys, bodies, properties, mandatory, *_OTHERS, strict=False)
         return list(map(_outgoing, parts))
 
     def _bodies(self, batch: pa.RecordBatch) -> list[bytes]:

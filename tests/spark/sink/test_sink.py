@@ -162,3 +162,19 @@ def test_address_is_not_shown_in_plans(spark: SparkSession, queues: Queues, tmp_
     stream = Stream(spark, queues, "in", tmp_path)
     plan = stream.frame()._jdf.queryExecution().toString()
     assert "guest:guest" not in plan
+
+
+def test_rows_that_no_broker_takes_go_to_the_dead_queue_and_the_others_arrive(
+    spark: SparkSession, queues: Queues
+) -> None:
+    queues.declare("out", "dead")
+    frame = spark.sql(
+        "select if(id = 7, null, 'text') as body, concat('m', id) as message_id, "
+        "if(id = 8, repeat('k', 300), 'out') as routing_key, "
+        "if(id = 9, 'soon', null) as expiration from range(20)"
+    )
+    writer = frame.write.format("broker").option("url", queues.url)
+    writer.option("invalid", "dead").option("deadQueue", "dead").mode("append").save()
+    bad = {"m7", "m8", "m9"}
+    assert set(queues.take_ids("out")) == set(numbered(20)) - bad
+    assert set(queues.take_ids("dead")) == bad

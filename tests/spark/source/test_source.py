@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.spark.queues import Queues, numbered, sorted_ids, until
+from tests.spark.source.test_receiver import HOSTILE, hostile
 from tests.spark.streams import Stream
 
 if TYPE_CHECKING:
@@ -257,3 +258,20 @@ def test_orphan_segments_come_first_with_a_new_checkpoint(
     queues.publish("in", numbered(10, "b"))
     stream.run()
     assert sorted_ids(stream.rows()) == sorted(numbered(10, "a") + numbered(10, "b"))
+
+
+def test_hostile_messages_arrive_marked_and_do_not_stop_a_query(
+    spark: SparkSession, queues: Queues, tmp_path: Path
+) -> None:
+    queues.declare("in")
+    queues.publish_all(hostile("in"))
+    stream = Stream(spark, queues, "in", tmp_path)
+    stream.run()
+    rows = {row["message_id"]: row for row in stream.rows()}
+    assert rows.keys() == {"first", *HOSTILE, "last"}
+    assert rows["first"]["fault"] is None
+    assert rows["last"]["fault"] is None
+    assert "64 levels" in rows["deep headers"]["fault"]
+    queues.publish("in", ["next"])
+    stream.run()
+    assert len(stream.rows()) == len(rows) + 1

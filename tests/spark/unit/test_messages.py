@@ -11,7 +11,7 @@ import pytest
 from broker_client.amqp.encode import publish_frames
 from broker_client.config.publishing import PublicationConfig, PublicationOptions
 from broker_client.errors import InvalidMessageError
-from broker_client.message import PERSISTENT, TRANSIENT
+from broker_client.message import PERSISTENT, TRANSIENT, Outgoing
 from broker_client.spark.endpoints import Target
 from broker_client.spark.errors import OptionError
 from broker_client.spark.options import SinkOptions
@@ -36,6 +36,7 @@ def test_body_alone_goes_where_the_options_say() -> None:
     assert message.mandatory
     assert message.properties.delivery_mode == PERSISTENT
     assert message.properties.message_id.endswith("-0")
+    assert message == Outgoing("ex", "key", b"hello", message.properties, mandatory=True)
 
 
 def test_row_says_otherwise_where_it_says_anything() -> None:
