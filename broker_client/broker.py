@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -26,6 +27,7 @@ from broker_client.consuming.shovels import Shovel
 from broker_client.errors import (
     BrokerClientError,
     BrokerClosedError,
+    ConnectFailedError,
     InvalidHandlerError,
     UnknownNameError,
     WrongLoopError,
@@ -95,6 +97,11 @@ class Broker(Emitter):
         *,
         counters: Mapping[str, CounterFactory] | None = None,
     ) -> None:
+        if not isinstance(config, BrokerConfig):
+            raise TypeError(
+                f"Broker() takes a BrokerConfig and stays closed; for a {type(config).__name__} "
+                "write `async with Broker.create(config) as broker`"
+            )
         super().__init__(TaskGroup("broker"))
         self.config = config
         self._consuming = ConsumingStores(config, counters or {})
@@ -444,10 +451,25 @@ class Broker(Emitter):
         self._check_usable()
         return await self._vhost(vhost).open_link()
 
-    async def purge(self) -> int:
-        """Empty every declared queue of every vhost; returns how many ready messages went."""
+    async def purge(self, queue: str | None = None, *, vhost: str | None = None) -> int:
+        """Empty a declared queue, or all of them; returns how many ready messages went.
+
+        Args:
+            queue: its name in the configuration; None empties every queue of every vhost.
+            vhost: the queue's, where several vhosts declare a queue of that name.
+
+        Raises:
+            UnknownNameError: no such queue, or no such vhost.
+            TransportError: no address answered.
+        """
         self._check_usable()
-        return sum([await vhost.purge() for vhost in self._vhosts.values()])
+        vhosts = list(self._vhosts.values()) if vhost is None else [self._vhost(vhost)]
+        if queue is not None:
+            known = [each.name for vhost in vhosts for each in vhost.config.queues.values()]
+            vhosts = [each for each in vhosts if queue in each.config.queues]
+            if len(vhosts) != 1:
+                raise UnknownNameError("queue", queue, known)
+        return sum([await each.purge(queue) for each in vhosts])
 
     async def nuke(self) -> None:
         """Cancel every subscription, delete every declared exchange and queue, and shut down.
@@ -476,18 +498,29 @@ class Broker(Emitter):
             raise failures[0]
 
     async def bounce(self, *, timeout: float = _BOUNCE_TIMEOUT) -> None:
-        """Cancel every subscription and replace every connection (as in rascal).
+        """Cut every connection, as a fault of the network would, and wait until all is back.
+
+        Connections, topology and subscriptions come back by themselves; publishes under way are
+        sent again, and deliveries in hand go back to their queues. A test sees by it how a
+        program takes a lost connection, on either broker.
 
         Args:
-            timeout: seconds for the connections of each vhost to be back.
+            timeout: seconds for everything to be back.
 
         Raises:
-            ConnectFailedError: they were not; the Broker goes on trying.
+            ConnectFailedError: it was not; the Broker goes on trying.
         """
         self._check_usable()
-        await self.unsubscribe_all()
+        deadline = asyncio.get_running_loop().time() + timeout
+        back = [_Resubscribed(each) for each in self._subscriptions if each.is_subscribed]
         for vhost in self._vhosts.values():
-            await vhost.bounce(timeout)
+            vhost.cut("bounced")
+        for vhost in self._vhosts.values():
+            await vhost.wait_all_up(deadline, timeout)
+        for each in back:
+            if not await each.wait(deadline):
+                reason = f"{each.subscription!r} was not back within {timeout:g} s after a bounce"
+                raise ConnectFailedError(", ".join(url for _, url in self.connections()), reason)
 
     async def shutdown(self, *, timeout: float = _DRAIN_TIMEOUT) -> None:
         """Shut down in order: drain subscriptions, confirm publishes, close connections.
@@ -612,12 +645,41 @@ class Broker(Emitter):
         return loop
 
     def _check_loop(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.get_running_loop()
         if os.getpid() != self._pid:
             raise WrongLoopError("this Broker was made before the process forked")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongLoopError(
+                "no event loop runs here: from another thread, call publish_sync, or "
+                "asyncio.run_coroutine_threadsafe with the loop of the Broker"
+            ) from None
+        if self._loop is None:
+            raise WrongLoopError(
+                "this Broker was not opened: use `async with Broker.create(config) as broker`"
+            )
         if loop is not self._loop:
             raise WrongLoopError("this Broker belongs to another event loop")
         return loop
+
+
+class _Resubscribed:
+    """Waits until a subscription has its consumer again."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self._again = asyncio.Event()
+        subscription.once("subscribed", lambda *_: self._again.set())
+
+    async def wait(self, deadline: float) -> bool:
+        """True once it is subscribed again or was cancelled; False when time is up (loop time)."""
+        while not self._again.is_set() and not self.subscription.is_cancelled:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return False
+            with contextlib.suppress(TimeoutError):  # a cancelled subscription tells nobody
+                await asyncio.wait_for(self._again.wait(), min(left, 0.1))
+        return True
 
 
 def _warn_unclosed(text: str, pid: int) -> None:

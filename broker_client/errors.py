@@ -15,6 +15,7 @@ BrokerClientError
 │   ├── AuthenticationRefusedError
 │   ├── ConnectionLostError
 │   ├── ChannelClosedError
+│   ├── ChannelsExhaustedError
 │   ├── OperationTimeoutError
 │   └── ManagementError
 ├── TopologyError
@@ -306,6 +307,25 @@ class ChannelClosedError(TransportError):
     def __str__(self) -> str:
         code = f"{self.reply_code} " if self.reply_code else ""
         return f"channel closed: {code}{self.reply_text}"
+
+
+class ChannelsExhaustedError(TransportError):
+    """A connection has as many channels open as its `channel_max` allows."""
+
+    retryable = True
+
+    def __init__(self, url: str, channel_max: int, consuming: int) -> None:
+        super().__init__(url, channel_max, consuming)
+        self.url, self.channel_max = url, channel_max
+        self.consuming = consuming
+        """Those of them that subscriptions have."""
+
+    def __str__(self) -> str:
+        return (
+            f"all {self.channel_max} channels of {self.url} are open, {self.consuming} of them for "
+            "subscriptions: raise channel_max of the connection, or of the broker where that is "
+            "lower; separate_connections gives subscriptions a connection of their own"
+        )
 
 
 class OperationTimeoutError(TransportError, TimeoutError):

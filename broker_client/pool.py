@@ -46,8 +46,8 @@ class ChannelPool:
         config: sizes and time-outs.
         vhost: whose channels these are, for stats.
         mode: which of its channels, for stats.
-        notify: called with ``busy`` each time a caller finds as many others waiting as there may
-            be channels, and with ``ready`` once no caller waits. Must not raise.
+        notify: called with ``busy`` when a caller finds as many others waiting as there may be
+            channels, and with ``ready`` once no caller waits. Must not raise.
         tasks: owner of the tasks that open and close channels in the background.
     """
 
@@ -246,7 +246,7 @@ class ChannelPool:
             channel.abort()
 
     def _look_busy(self) -> None:
-        if len(self._waiters) >= self._config.max and not self._paused:
+        if len(self._waiters) >= self._config.max and not self._paused and not self._busy:
             self._busy = True
             self._tell("busy")
 

@@ -154,7 +154,7 @@ class Addresses:
             reason = f"no answer within {timeout:g} s"
             raise ConnectFailedError(self.current.connector.url, reason) from error
 
-    def link_lost(self, since: float, *, elsewhere: bool = True) -> None:
+    def link_lost(self, since: float, used_at: float, *, elsewhere: bool = True) -> None:
         """The link to `current` is lost: say who is tried next, and when.
 
         The other addresses are tried at once, but for those whose last link died early; the one
@@ -162,12 +162,14 @@ class Addresses:
 
         Args:
             since: loop time at which the link came up.
+            used_at: loop time of the last confirm or ack on it. A link that was of use for as
+                long as the first wait is stable, so that waits cannot grow over a link that works.
             elsewhere: False tries the same address first: its link was given up by us.
         """
         now = asyncio.get_running_loop().time()
         lost = self.current
         self._lost = lost if elsewhere else None
-        if now - since >= lost.retry.stable_after:
+        if now - since >= lost.retry.stable_after or used_at - since >= lost.retry.min:
             lost.rests_until = now
             for each in self._all:
                 each.backoff.reset()

@@ -226,7 +226,7 @@ class Connection:
         link, since = self._link, asyncio.get_running_loop().time()
         loss = await self._lost
         self._fall(link, loss)
-        self._addresses.link_lost(since, elsewhere=not self._aborted)
+        self._addresses.link_lost(since, link.used_at, elsewhere=not self._aborted)
         if not self._addresses.left:
             self._give_up(loss)
 

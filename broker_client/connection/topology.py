@@ -82,15 +82,16 @@ class Topology:
             await run(_bind, bindings)
         return run.refused
 
-    async def purge(self, link: Link, *, part: Part = "all") -> int:
-        """Empty every queue; returns how many messages went."""
+    async def purge(self, link: Link, *, part: Part = "all", only: str | None = None) -> int:
+        """Empty every queue, or the one called `only`; returns how many messages went."""
         counts: list[int] = []
 
         async def purge_one(channel: Channel, queue: QueueConfig) -> None:
             counts.append(await channel.purge_queue(queue.qualified_name))
 
         async with self._channels(link) as run:
-            await run(purge_one, self._queues_of(part))
+            queues = self._queues_of(part)
+            await run(purge_one, [each for each in queues if only in (None, each.name)])
         return sum(counts)
 
     async def delete(self, link: Link) -> None:

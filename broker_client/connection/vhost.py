@@ -14,7 +14,7 @@ from broker_client.connection.consumers import ConsumersConnection, report_loss
 from broker_client.connection.declarations import Declarations, Emit
 from broker_client.connection.delay_queues import DelayStep
 from broker_client.connection.topology import Part
-from broker_client.errors import ConnectFailedError, TransportError
+from broker_client.errors import ChannelsExhaustedError, ConnectFailedError, TransportError
 from broker_client.events.health import ConnectionHealth, VhostHealth
 from broker_client.events.stats import ConnectionStats, PoolStats, PublishQueueStats, VhostStats
 from broker_client.pool import ChannelPool
@@ -44,6 +44,7 @@ class Vhost:
         self._connectors = connectors
         self._emit = emit
         self._blocked: str | None = None
+        self._exhausted: ChannelsExhaustedError | None = None  # until a channel is opened again
         self.on_pause: Callable[[], None] | None = None
         """Called when publishing has to stop: the link is lost, or the broker blocks it."""
         self.on_resume: Callable[[], None] | None = None
@@ -87,6 +88,8 @@ class Vhost:
         """In words, for errors."""
         if self._blocked is not None:
             return f"up, but blocked by the broker: {self._blocked}"
+        if self._exhausted is not None and self.connection.state == "up":
+            return f"up, but {self._exhausted}"
         outage = self.connection.outage
         if self.connection.state != "down" or outage is None:
             return self.connection.state
@@ -120,12 +123,16 @@ class Vhost:
                     each.state,
                     each.outage.seconds if each.outage is not None else 0.0,
                     str(each.outage.error) if each.outage is not None else "",
-                    (self._blocked or "") if each is self.connection else "",
+                    self._why_blocked if each is self.connection else "",
                 )
                 for role, each in self._connections()
             ),
             tuple(str(error) for error in self._declarations.refused),
         )
+
+    @property
+    def _why_blocked(self) -> str:
+        return self._blocked or (str(self._exhausted) if self._exhausted is not None else "")
 
     def connections(self) -> list[tuple[str, str]]:
         """(vhost, masked address) of each connection."""
@@ -174,22 +181,28 @@ class Vhost:
             connections.append(self._consumers.connection)
         await asyncio.gather(*(each.close() for each in connections))
 
-    async def bounce(self, timeout: float) -> None:
-        """Replace its connections.
+    def cut(self, reason: str) -> None:
+        """Cut its connections as a fault of the network would."""
+        for _, connection in self._connections():
+            connection.abort(reason)
+
+    async def wait_all_up(self, deadline: float, timeout: float) -> None:
+        """Return once every connection in use is up.
+
+        Args:
+            deadline: loop time until which to wait.
+            timeout: seconds that this is, for the error.
 
         Raises:
-            ConnectFailedError: they were not back within `timeout` seconds; they are still tried.
+            ConnectFailedError: they were not up in time; they are still tried.
         """
-        deadline = asyncio.timeout(timeout)
-        connections = [each for _, each in self._connections()]
+        limit = asyncio.timeout_at(deadline)
         try:
-            async with deadline:
-                for connection in connections:
-                    connection.abort("bounced")
-                for connection in connections:
+            async with limit:
+                for _, connection in self._connections():
                     await connection.wait_up()
         except TimeoutError as error:
-            if not deadline.expired():
+            if not limit.expired():
                 raise
             reason = f"not back within {timeout:g} s after a bounce; it is {self.link_state}"
             raise ConnectFailedError(self.connection.url, reason) from error
@@ -225,17 +238,17 @@ class Vhost:
         """
         await self._declarations.restore()
 
-    async def purge(self) -> int:
-        """Empty every declared queue; returns how many ready messages went."""
+    async def purge(self, queue: str | None = None) -> int:
+        """Empty one declared queue, or every one; returns how many ready messages went."""
         topology = self._declarations.topology
         link = await self.open_link()
         try:
-            count = await topology.purge(link, part="shared")
+            count = await topology.purge(link, part="shared", only=queue)
         finally:
             await link.close()
         own = self._consumers_link
         if own is not None and topology.has_own:  # without it the queues are gone
-            count += await topology.purge(own, part="own")
+            count += await topology.purge(own, part="own", only=queue)
         return count
 
     async def delete(self) -> None:
@@ -279,7 +292,15 @@ class Vhost:
     def _opener(self, *, confirm: bool) -> Callable[[], Awaitable[Channel]]:
         async def open_channel() -> Channel:
             link = await self.connection.wait_up()
-            return await link.open_channel(confirm=confirm)
+            try:
+                channel = await link.open_channel(confirm=confirm)
+            except ChannelsExhaustedError as error:
+                if self._exhausted is None:
+                    log.warning("%s: publishing has to wait: %s", self.name, error)
+                self._exhausted = error
+                raise
+            self._exhausted = None
+            return channel
 
         return open_channel
 
@@ -290,7 +311,7 @@ class Vhost:
         await self._declarations.establish(link, self._part)
 
     def link_up(self, link: Link) -> None:
-        self._blocked = None
+        self._blocked = self._exhausted = None
         self._emit("connect", self.name, link.url)
         self.regular.resume()
         self.confirm.resume()

@@ -20,7 +20,8 @@ class ConnectionHealth:
     last_error: str = ""
     """Why it is down."""
     blocked: str = ""
-    """Why the broker takes no publishes on it for now."""
+    """Why nothing can be published on it for now: the broker blocks it, or its channels are used
+    up."""
 
     @property
     def is_ready(self) -> bool:

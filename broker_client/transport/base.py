@@ -235,6 +235,8 @@ class Link(Protocol):
     on_blocked: Callable[[str], None] | None
     """The broker refuses publishes for now (connection.blocked); the argument says why."""
     on_unblocked: Callable[[], None] | None
+    used_at: float
+    """Loop time of the last confirm, or of the last ack written; at first far in the past."""
 
     @property
     def url(self) -> str:
@@ -259,7 +261,7 @@ class Link(Protocol):
 
 
 class Connector(Protocol):
-    """Makes links to one address; what `transport/network.py` and `transport/embedded.py` offer."""
+    """Makes links to one address; what `transport/rabbitmq` and `transport/embedded` offer."""
 
     @property
     def url(self) -> str:

@@ -10,14 +10,16 @@ from pamqp.base import Frame
 
 from broker_client.broker import Broker
 from broker_client.errors import (
-    ChannelClosedError,
+    ChannelsExhaustedError,
     ConnectFailedError,
+    PublishTimeoutError,
     TopologyError,
     UnsupportedError,
 )
 from broker_client.transport.rabbitmq.connector import NetworkConnector
+from tests.support.eventually import eventually
 from tests.support.fake_broker import FakeBroker
-from tests.support.rabbitmq import free_port
+from tests.support.rabbitmq import RabbitMQ, free_port
 
 SPECIAL = "p@s:s/w#%$é"
 ENCODED = "p%40s%3As%2Fw%23%25%24%C3%A9"
@@ -123,7 +125,7 @@ async def test_channel_beyond_the_limit_is_refused_and_numbers_are_used_again() 
         url = f"amqp://guest:guest@127.0.0.1:{fake.port}"
         link = await NetworkConnector(url, channel_max=3).connect(timeout=5.0)
         channels = [await link.open_channel() for _ in range(3)]
-        with pytest.raises(ChannelClosedError, match="all 3 channels"):
+        with pytest.raises(ChannelsExhaustedError, match="all 3 channels"):
             await link.open_channel()
         for _ in range(50):
             await channels.pop(0).close()
@@ -204,3 +206,34 @@ async def test_address_where_nobody_is_is_reported_by_us_alone(
     with pytest.raises(ConnectFailedError):
         await Broker.create(a_config(f"amqp://127.0.0.1:{free_port()}"))
     assert [each for each in caplog.records if not each.name.startswith("broker_client")] == []
+
+
+@pytest.mark.rabbitmq
+async def test_publish_and_subscription_without_a_channel_left_say_what_to_raise(
+    rabbitmq: RabbitMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["a", "b", "c", "d"]
+    connection = {"url": rabbitmq.url(rabbitmq.make_vhost()), "channel_max": 3, "retry": QUICK}
+    config = a_config(
+        connection,
+        separate_connections=False,
+        queues=names,
+        publications={"p": {"queue": "a", "timeout": "1s"}},
+        subscriptions={name: {"queue": name} for name in names},
+    )
+    said = "all 3 channels .* 3 of them for subscriptions: raise channel_max"
+    async with Broker.create(config) as broker:
+        held = [await broker.subscribe(name, lambda *_: None) for name in names[:3]]
+        await eventually(lambda: all(each.is_subscribed for each in held))
+        with pytest.raises(PublishTimeoutError, match=said):
+            await (await broker.publish("p", "x"))
+        assert not broker.health().ready
+        assert caplog.text.count("publishing has to wait") == 1
+        errors: list[BaseException] = []
+        last = await broker.subscribe(names[3])
+        last.on("error", errors.append).on("message", lambda *_: None)
+        await eventually(lambda: errors)
+        assert isinstance(errors[0], ChannelsExhaustedError)
+        await held[0].cancel()
+        await (await broker.publish("p", "x", timeout=10))
+        assert broker.health().ready

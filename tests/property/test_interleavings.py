@@ -220,7 +220,6 @@ class Play:
 
     def _bounce(self) -> None:
         self._call(self._broker.bounce(timeout=20))
-        self._subscriptions.clear()
 
     def _end(self) -> None:
         self._call(self._chance.choice((self._broker.shutdown, self._broker.nuke))())

@@ -296,6 +296,7 @@ class FakeLink:
         self.on_close: Callable[[TransportError], None] | None = None
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
+        self.used_at = float("-inf")
         self.url = url
         self.is_open = True
         self.how_ended = ""

@@ -382,20 +382,6 @@ async def test_nuke_deletes_everything_and_shuts_down() -> None:
     await link.close()
 
 
-async def test_bounce_makes_new_links_and_ends_subscriptions(broker: Broker) -> None:
-    subscription = await broker.subscribe("fulfil", Sink())
-    await eventually(lambda: subscription.is_subscribed)
-    heard: list[str] = []
-    broker.on("disconnect", lambda *args: heard.append("disconnect"))
-    broker.on("connect", lambda *args: heard.append("connect"))
-    broker.on("error", lambda *args: None)
-    await broker.bounce()
-    assert subscription.is_cancelled
-    assert heard == ["disconnect", "connect"]
-    await (await broker.publish("orders", "x"))
-    assert broker.stats().vhosts["/"].connects == 2
-
-
 async def test_closed_broker_refuses_at_once_and_closes_twice() -> None:
     broker = await Broker.create(a_config())
     await broker.shutdown()
@@ -486,6 +472,25 @@ async def test_listener_that_raises_is_an_error_of_the_broker(broker: Broker) ->
 
 
 # --------------------------------------------------------------------------- misuse
+
+
+async def test_call_from_a_thread_says_how_to_call(broker: Broker) -> None:
+    def call() -> None:
+        with pytest.raises(WrongLoopError, match="publish_sync"):
+            broker.handle("fulfil")
+        coroutine = broker.publish("orders", "x")
+        with pytest.raises(WrongLoopError, match="another thread"):
+            coroutine.send(None)
+
+    await asyncio.to_thread(call)
+
+
+async def test_broker_made_without_create_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"for a dict write .*Broker.create"):
+        Broker({"vhosts": {}})  # type: ignore[arg-type] # the mistake
+    unopened = Broker(load_config(a_config()))
+    with pytest.raises(WrongLoopError, match="was not opened"):
+        await unopened.publish("orders", "x")
 
 
 async def test_broker_cannot_be_pickled_or_copied(broker: Broker) -> None:

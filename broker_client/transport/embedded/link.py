@@ -20,6 +20,7 @@ class EmbeddedLink:
         self.on_close: Callable[[TransportError], None] | None = None
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
+        self.used_at = float("-inf")  # nothing depends on it: a node is there, or it is not
         self._url, self._node, self._vhost = url, node, vhost
         self._released = released
         self._channels: list[EmbeddedChannel] = []

@@ -62,6 +62,7 @@ class Owner(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     size_limit: SizeLimit
+    used_at: float
 
     @property
     def operation_timeout(self) -> float: ...
@@ -105,6 +106,11 @@ class NetworkChannel(TopologyCommands):
         return self._usable
 
     @property
+    def consumes(self) -> bool:
+        """True while it has a consumer."""
+        return bool(self._consumers)
+
+    @property
     def next_publish_seq(self) -> int:
         return self._next_seq
 
@@ -126,7 +132,11 @@ class NetworkChannel(TopologyCommands):
 
     def confirmed(self, seq: int, multiple: bool, acked: bool) -> None:
         """RabbitMQ confirms out of order, one by one or all up to `seq` that are still open."""
+        if seq >= self._next_seq:
+            log.warning("%r: the broker confirms %d, which was never published", self, seq)
+            seq = self._next_seq - 1  # what was published may be meant; the rest is made up
         early = self._confirmed_early
+        self._owner.used_at = asyncio.get_running_loop().time()
         if not multiple:
             if seq == self._confirmed + 1:
                 self._advance(seq)
@@ -302,6 +312,7 @@ class NetworkChannel(TopologyCommands):
         tags, self._acks = self._acks, []
         if not tags or not self._usable:
             return
+        self._owner.used_at = asyncio.get_running_loop().time()
         oldest = next(iter(self._outstanding), None)
         covered = [tag for tag in tags if oldest is None or tag < oldest]
         frames = []

@@ -14,6 +14,7 @@ import aiormq.exceptions
 
 from broker_client.errors import (
     ChannelClosedError,
+    ChannelsExhaustedError,
     ConnectFailedError,
     ConnectionLostError,
     TransportError,
@@ -54,6 +55,7 @@ class NetworkLink:
         self.on_close: Callable[[TransportError], None] | None = None
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
+        self.used_at = float("-inf")
         self.url = url
         self.operation_timeout = operation_timeout
         self.frame_max = 0
@@ -159,7 +161,8 @@ class NetworkLink:
         for number in range(1, self._channel_max + 1):
             if number not in taken:
                 return number
-        raise ChannelClosedError(0, f"all {self._channel_max} channels of the connection are open")
+        consuming = sum(bool(channel.consumes) for channel in self._channels.values())
+        raise ChannelsExhaustedError(self.url, self._channel_max, consuming)
 
     # ------------------------------------------------------------------ for the channels
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker_client.errors import ChannelClosedError, ConfigError
+from broker_client.errors import ChannelsExhaustedError, ConfigError
 from broker_client.spark.endpoints import connect_any, connectors
 from broker_client.spark.errors import OptionError
 from broker_client.spark.options import SinkOptions, SourceOptions, names, parse
@@ -132,7 +132,7 @@ async def test_limits_and_properties_of_the_configuration_hold_on_the_link(
     )
     assert (await link.open_channel()).size_limit.size_bytes == 1000
     await link.open_channel()
-    with pytest.raises(ChannelClosedError, match="all 2 channels"):
+    with pytest.raises(ChannelsExhaustedError, match="all 2 channels"):
         await link.open_channel()
     listed = rabbitmq.ctl("list_connections", "vhost", "frame_max", "client_properties")
     [ours] = [line for line in listed.splitlines() if line.startswith(vhost)]

@@ -39,10 +39,10 @@ class Desk:
         return [event for event, _ in self.told]
 
 
-async def test_busy_is_told_when_as_many_wait_as_there_may_be_channels() -> None:
+async def test_busy_is_told_once_when_as_many_wait_as_there_may_be_channels() -> None:
     desk = Desk(max=2)
     users = []
-    for expected in ([], [], [], [], ["busy"], ["busy", "busy"]):
+    for expected in ([], [], [], [], ["busy"], ["busy"]):
         users.append(User(desk.pool))
         await settle()
         assert desk.events == expected

@@ -274,15 +274,17 @@ async def test_patient_start_ends_at_its_time_limit() -> None:
 
 async def test_bounce_while_the_broker_is_away_ends_in_time_and_says_why(desk: Desk) -> None:
     desk.main[0].always = ConnectFailedError("fake://a/", "refused")
+    desk.vhost.cut("bounced")
     with pytest.raises(ConnectFailedError, match=r"not back within 5 s.*last error.*refused"):
-        await desk.vhost.bounce(5.0)
+        await desk.vhost.wait_all_up(asyncio.get_running_loop().time() + 5.0, 5.0)
     desk.main[0].always = None
     await desk.vhost.connection.wait_up()
 
 
 async def test_bounce_replaces_both_connections(desk: Desk) -> None:
     await desk.vhost.wait_up()
-    await desk.vhost.bounce(5.0)
+    desk.vhost.cut("bounced")
+    await desk.vhost.wait_all_up(asyncio.get_running_loop().time() + 5.0, 5.0)
     assert [len(each.links) for each in (desk.main[0], desk.consuming[0])] == [2, 2]
 
 
