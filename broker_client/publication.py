@@ -128,11 +128,14 @@ class Publication(Emitter):
             waiters.remove(waiter)
 
     def abort(self) -> bool:
-        """Withdraw the message; True if it was not sent and never will be.
+        """Take the message back; True when it had not been sent and never will be.
 
-        False if it was already sent, even on a link that has been lost since.
+        False when it is too late: it was sent, if only on a link that was lost since.
         """
-        return self._withdraw(self, PublishAbortedError(self.name, self.message_id))
+        withdrawn = self._withdraw(self, PublishAbortedError(self.name, self.message_id))
+        if withdrawn:
+            self._withdraw_complaint()  # whoever aborts knows how it ended
+        return withdrawn
 
     def when_ended(self, then: Callable[[PublishError | None], None]) -> None:
         """Call `then` with the error, or None, as soon as it has ended."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+import codecs
 import json
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from broker_client.errors import InvalidContentError
@@ -39,7 +39,7 @@ def encode(content: Any) -> tuple[bytes, str | None]:
         try:
             text = _encode_json(content)
         except TypeError:
-            text = _encode_json(to_jsonable_python(_plain(content)))
+            text = _encode_json(to_jsonable_python(content, by_alias=True))
     except (TypeError, ValueError, PydanticSerializationError, RecursionError) as error:
         raise InvalidContentError(JSON, str(error)) from error
     return _utf8(text, JSON), JSON
@@ -86,16 +86,25 @@ def _utf8(text: str, content_type: str) -> bytes:
 
 
 def _charset(parameters: str) -> str:
+    """The charset that the parameters of a content type name.
+
+    Raises:
+        LookupError: it is none that texts are written in. Python knows further ones (punycode,
+            idna) that take minutes for a body of some hundred kilobytes.
+    """
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset":
-            return value.strip().strip('"')
+            charset = value.strip().strip('"')
+            if _CHARSET.fullmatch(codecs.lookup(charset).name) is None:
+                raise LookupError(f"charset {charset!r} is not supported")
+            return charset
     return "utf-8"
 
 
-def _plain(content: Any) -> Any:
-    if isinstance(content, BaseModel):
-        return content.model_dump(mode="json")
-    if dataclasses.is_dataclass(content) and not isinstance(content, type):
-        return dataclasses.asdict(content)
-    return content
+_CHARSET = re.compile(
+    r"ascii|utf-(8|16|32)(-[bl]e|-sig)?|iso8859-\d+|cp(125\d|437|850|852|866|874|932|949|950)"
+    r"|koi8-[rtu]|mac-roman|shift_jis(x0213|_2004)?|euc_(jp|kr)|iso2022_(jp|kr)|big5(hkscs)?"
+    r"|gb(2312|k|18030)|tis-620"
+)
+"""Names of codecs, as Python normalises them, in which bodies of text may be written."""

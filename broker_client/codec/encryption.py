@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from broker_client.config import EncryptionConfig
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 ENCRYPTED = "application/octet-stream"
 _BLOCK_BITS = 128
+
+
+def check_available() -> None:
+    """Raise UnsupportedError when the package that encrypts is missing."""
+    if find_spec("cryptography") is None:
+        raise _missing()
 
 
 def encrypt(
@@ -132,10 +139,11 @@ def _encrypt_gcm(profile: EncryptionConfig, iv: bytes, body: bytes) -> bytes:
 
 
 def _decrypt_gcm(profile: EncryptionConfig, iv: bytes, body: bytes) -> bytes:
+    cipher = _gcm(profile)
     from cryptography.exceptions import InvalidTag
 
     try:
-        return bytes(_gcm(profile).decrypt(iv, body, profile.name.encode()))
+        return bytes(cipher.decrypt(iv, body, profile.name.encode()))
     except InvalidTag:
         raise ValueError("wrong key, or the message was changed") from None
 

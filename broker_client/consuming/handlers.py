@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import types
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -175,7 +176,7 @@ def _call_of(handler: Handler) -> _Call:
         ]
         by_name = by_name + [name for name in by_position if name not in positional_only]
         by_position = positional_only
-    check = None if content is None else _content_check(handler, hints.get(content, Any))
+    check = None if content is None else content_check(handler, hints.get(content, Any))
     return _Call(content, next(iter(messages), None), by_position, by_name, check)
 
 
@@ -200,17 +201,32 @@ def _is_message(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Message)
 
 
-def _content_check(handler: Handler, annotation: Any) -> Callable[[Any], Any] | None:
+def content_check(handler: Handler, annotation: Any) -> Callable[[Any], Any] | None:
+    """What turns a content into what `annotation` asks for; None where it asks for nothing.
+
+    A content other than bytes came out of JSON, and is checked as such: a strict model takes the
+    UUIDs, times, tuples and enumerations that the same model wrote.
+
+    Raises:
+        InvalidHandlerError: pydantic cannot check a content against it.
+    """
     if annotation in _ANY:
         return None
     try:
-        return TypeAdapter(annotation).validate_python
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as error:
         raise InvalidHandlerError(
             _name(handler),
             f"pydantic cannot check a content against {annotation!r}; annotate it as Any, or with "
             "a model, a dataclass or a built-in type",
         ) from error
+
+    def check(content: Any) -> Any:
+        if isinstance(content, bytes):
+            return adapter.validate_python(content)
+        return adapter.validate_json(json.dumps(content))
+
+    return check
 
 
 def _invalid(message: Message, error: ValidationError) -> InvalidContentError:

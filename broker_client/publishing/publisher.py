@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from broker_client.codec import content as contents
-from broker_client.codec.encryption import encryption_note
+from broker_client.codec.encryption import check_available, encryption_note
 from broker_client.config import BrokerConfig, Forward, PublicationConfig
 from broker_client.errors import InvalidMessageError, PublishError, UnknownNameError
 from broker_client.message import Message, Outgoing
@@ -19,6 +19,7 @@ from broker_client.publishing.template import (
     PublishOverrides,
     Template,
     check_overrides,
+    given,
     rejects_when_full,
 )
 from broker_client.publishing.vhost_publisher import VhostPublisher
@@ -50,6 +51,9 @@ class Publisher:
         config: where the names come from.
         vhosts: by name; may be filled after this.
         tasks: owner of the listeners of publications.
+
+    Raises:
+        UnsupportedError: something is to be encrypted, and the package for that is missing.
     """
 
     def __init__(
@@ -59,6 +63,12 @@ class Publisher:
         self._vhosts = vhosts
         self._tasks = tasks
         self._templates: dict[str, Template] = {}
+        if (
+            config.encryption
+            or any(each.encryption for each in config.publications.values())
+            or any(each.encryption for each in config.subscriptions.values())
+        ):
+            check_available()
 
     def __repr__(self) -> str:
         return f"<Publisher: {len(self._templates)} publications used>"
@@ -70,6 +80,7 @@ class Publisher:
         started = asyncio.get_running_loop().time()
         template = self._template(name)
         if overrides:
+            overrides = cast(PublishOverrides, given(overrides))
             check_overrides(overrides)
         body, content_type = contents.encode(content)
         return await self._publish(template, body, content_type, routing_key, overrides, started)
@@ -85,6 +96,7 @@ class Publisher:
         started = asyncio.get_running_loop().time()
         template = self._template(name)
         if overrides:
+            overrides = cast(ForwardOverrides, given(overrides))
             check_overrides(overrides, forward=True)
         key = routing_key or template.config.routing_key or message.routing_key
         return await self._publish(
@@ -177,18 +189,19 @@ class Publisher:
     ) -> Reply:
         """See `Broker.request`."""
         vhost = self._template(name).vhost
+        overrides = cast(PublishOverrides, given(overrides))
         check_overrides(overrides)
         timeout = overrides.get("timeout", _REQUEST_TIMEOUT)
 
         async def publish(reply_to: str, correlation_id: str) -> Publication:
-            given: PublishOverrides = {
+            every: PublishOverrides = {
                 "persistent": False,  # its answer does not outlive us either
                 "expiration": timeout,
                 **overrides,
                 "reply_to": reply_to,
                 "correlation_id": correlation_id,
             }
-            return await self.publish(name, content, routing_key, given)
+            return await self.publish(name, content, routing_key, every)
 
         return await vhost.requests.call(name, publish, timeout)
 

@@ -25,10 +25,11 @@ from broker_client.publishing.vhost_publisher import VhostPublisher
 
 
 class PublishOverrides(TypedDict, total=False):
-    """What one publish may set otherwise than its publication."""
+    """What one publish may set otherwise than its publication. None counts as not given, but for
+    the properties of the message, which it leaves out."""
 
-    message_id: str
-    headers: Mapping[str, Any]
+    message_id: str | None
+    headers: Mapping[str, Any] | None
     content_type: str
     content_encoding: str
     persistent: bool
@@ -59,6 +60,18 @@ class ForwardOverrides(PublishOverrides, total=False):
 _PUBLISH_OPTIONS = PublishOverrides.__required_keys__ | PublishOverrides.__optional_keys__
 _FORWARD_OPTIONS = ForwardOverrides.__required_keys__ | ForwardOverrides.__optional_keys__
 _LONGEST_EXPIRATION = 315_360_000.0  # seconds; RabbitMQ: ten years of 365 days
+
+
+def given(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`overrides` without those that are None where None is no value of theirs: not given."""
+    return {
+        name: value
+        for name, value in overrides.items()
+        if value is not None or name not in _NONE_MEANS_NOT_GIVEN
+    }
+
+
+_NONE_MEANS_NOT_GIVEN = ("message_id", "headers", "persistent", "mandatory", "timeout", "delay")
 
 
 def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> None:
@@ -201,7 +214,7 @@ class Template:
             given["expiration"] = int(properties.expiration or "") / 1000
         given.update(overrides)
         # The copy goes where its publication sends it, not to all the places of the first.
-        said = {**(ours.headers or {}), **overrides.get("headers", {})}
+        said = {**(ours.headers or {}), **(overrides.get("headers") or {})}
         headers = {**(properties.headers or {}), "BCC": None, **said}
         if headers["BCC"] is None:
             del headers["BCC"]
@@ -303,8 +316,8 @@ def _overridden(properties: Properties, overrides: PublishOverrides) -> Properti
         for name in (*_TEXT_PROPERTIES, "content_type", "priority", "timestamp")
         if name in overrides
     }
-    if "headers" in overrides:
-        changes["headers"] = {**(properties.headers or {}), **overrides["headers"]} or None
+    if headers := overrides.get("headers"):
+        changes["headers"] = {**(properties.headers or {}), **headers}
     if "expiration" in overrides:
         changes["expiration"] = _milliseconds(overrides["expiration"])
     if "persistent" in overrides:

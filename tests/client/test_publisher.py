@@ -266,3 +266,25 @@ async def test_namespace_keeps_two_applications_apart(start: StartBroker) -> Non
     await (await one.publish("orders", 1, "order.new"))
     await (await two.publish("kitchen", 2))
     await eventually(lambda: (first.contents, second.contents) == ([1], [2]))
+
+
+async def test_none_is_as_good_as_not_given(start: StartBroker) -> None:
+    broker = await start({"queues": ["q"], "publications": {"q": {"queue": "q"}}})
+    none: Any = None
+    publication = await broker.publish(
+        "q",
+        "x",
+        message_id=None,
+        headers=None,
+        persistent=none,
+        mandatory=none,
+        timeout=none,
+        delay=none,
+    )
+    assert len((await publication).message_id) == 32
+    link = await broker.connect()
+    channel = await link.open_channel()
+    delivery = await channel.get("q", no_ack=True)
+    assert delivery is not None
+    assert delivery.properties.delivery_mode == 2
+    await link.close()

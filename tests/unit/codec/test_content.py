@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from broker_client.codec.content import JSON, TEXT, decode, encode
 from broker_client.errors import InvalidContentError
@@ -109,3 +109,44 @@ def test_decode(body: bytes, content_type: str | None, content: Any) -> None:
 def test_body_that_does_not_fit_its_type_is_invalid_content(body: bytes, content_type: str) -> None:
     with pytest.raises(InvalidContentError):
         decode(body, content_type)
+
+
+class Named(BaseModel):
+    given_name: str = Field(alias="givenName")
+
+
+def test_model_is_written_by_its_aliases() -> None:
+    assert encode(Named(givenName="Ada")) == (b'{"givenName":"Ada"}', JSON)
+    assert encode([Named(givenName="Ada")]) == (b'[{"givenName":"Ada"}]', JSON)
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "utf-7", "rot13", "hex"])
+def test_charset_that_no_text_is_written_in_is_refused(charset: str) -> None:
+    with pytest.raises(InvalidContentError, match="charset"):
+        decode(b"a" * 400_000, f"text/plain; charset={charset}")
+
+
+@pytest.mark.parametrize(
+    "charset",
+    [
+        "utf-8",
+        "UTF8",
+        "us-ascii",
+        "latin-1",
+        "ISO-8859-15",
+        "windows-1252",
+        "cp1251",
+        "utf-16-le",
+        "utf-16",
+        "utf-32",
+        "koi8-r",
+        "shift_jis",
+        "euc-jp",
+        "euc-kr",
+        "big5",
+        "gbk",
+        "gb18030",
+    ],
+)
+def test_charset_that_texts_are_written_in_is_taken(charset: str) -> None:
+    assert decode("abc".encode(charset), f'text/plain; charset="{charset}"') == "abc"

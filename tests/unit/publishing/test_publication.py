@@ -253,3 +253,18 @@ async def test_success_says_how_long_it_took_however_late_one_asks(
 ) -> None:
     publication.succeed(publication.started + 2.5)
     assert [(await publication).seconds, (await publication).seconds] == [2.5, 2.5]
+
+
+async def test_abort_that_succeeded_is_not_logged_as_a_failure_nobody_noticed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def withdraw(publication: Publication, error: PublishError) -> bool:
+        publication.fail(error)
+        return True
+
+    outgoing = Outgoing("", "q", b"", Properties(message_id="m1"))
+    publication = Publication("p", outgoing, withdraw, TaskGroup("test"), started=0.0, timeout=1.0)
+    assert publication.abort()
+    del publication
+    gc.collect()
+    assert caplog.text == ""
