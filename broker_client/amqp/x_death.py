@@ -21,6 +21,17 @@ DELIVERY_LIMIT = "delivery_limit"
 
 Death = Mapping[str, Any]
 
+_TELLS_OF_DEATHS = frozenset(
+    (
+        X_DEATH,
+        *(
+            f"x-{which}-death-{what}"
+            for which in ("first", "last")
+            for what in ("exchange", "queue", "reason")
+        ),
+    )
+)
+
 
 def deaths(headers: Mapping[str, Any] | None) -> list[Death]:
     """The deaths that `headers` tell of, newest first; none where the header is malformed."""
@@ -44,6 +55,7 @@ def dead_lettered(
     exchange: str,
     routing_keys: Sequence[str],
     now: float,
+    with_last: bool = False,
 ) -> Properties:
     """The properties of the dead letter of a message, with this death noted in its headers.
 
@@ -57,6 +69,7 @@ def dead_lettered(
         exchange: that it was published to.
         routing_keys: that it was published with: its own, then those of its CC header.
         now: seconds since the epoch; the header has whole seconds.
+        with_last: add `x-last-death-*`, as RabbitMQ does from 4.0 on.
     """
     headers = dict(properties.headers or {})
     before = deaths(headers)
@@ -77,12 +90,18 @@ def dead_lettered(
         }
         if properties.expiration is not None:
             death["original-expiration"] = properties.expiration
-    if not before:
-        headers["x-first-death-exchange"] = exchange
-        headers["x-first-death-queue"] = queue
-        headers["x-first-death-reason"] = reason
+    which = (["first"] if not before else []) + (["last"] if with_last else [])
+    for each in which:
+        headers[f"x-{each}-death-exchange"] = exchange
+        headers[f"x-{each}-death-queue"] = queue
+        headers[f"x-{each}-death-reason"] = reason
     headers[X_DEATH] = [death, *(each for each in before if each not in same)]
     return properties._replace(headers=headers, expiration=None)
+
+
+def without_deaths(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """`headers` without what tells of deaths."""
+    return {key: value for key, value in headers.items() if key not in _TELLS_OF_DEATHS}
 
 
 def is_cycle(headers: Mapping[str, Any] | None, queue: str, reason: str) -> bool:

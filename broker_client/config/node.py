@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,9 @@ class NodeConfig(Settings):
     the file.
     """
 
+    compatibility: Literal["3.10", "4.3"] = "4.3"
+    """The RabbitMQ whose ways it has where versions differ; see
+    [what the built-in broker speaks](amqp-support.md#rabbitmq-by-version)."""
     message_timeout: Duration = 60.0
     """Time a delivery may stay unsettled before its queue takes it back."""
     max_message_timeout: Duration = 900.0

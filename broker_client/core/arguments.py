@@ -123,7 +123,7 @@ def queue_settings(arguments: Arguments, name: str, vhost: str) -> QueueSettings
         dead_letter_exchange=exchange,
         dead_letter_routing_key=routing_key,
         max_priority=read.number("x-max-priority", most=255) or 0,
-        delivery_limit=read.number("x-delivery-limit"),
+        delivery_limit=read.number("x-delivery-limit", least=-1),
         message_timeout=read.seconds("x-message-timeout"),
         consumer_timeout=read.seconds("x-consumer-timeout", least=1),
         single_active=arguments.get("x-single-active-consumer") is True,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from broker_client.amqp.x_death import dead_lettered
+from broker_client.amqp.x_death import dead_lettered, without_deaths
 from broker_client.core.queue import Queue
+from broker_client.core.settings import RabbitMQVersion
 from broker_client.message import Outgoing
 
+OUR_DEATHS = "x-deaths-by-broker"
+"""Header of dead letters, which no consumer sees and no client can publish: the deaths in their
+headers were written here. RabbitMQ 4 takes no account of those that a client publishes."""
 
-def dead_letter(message: Outgoing, queue: Queue, reason: str, now: float) -> Outgoing:
+
+def dead_letter(
+    message: Outgoing, queue: Queue, reason: str, now: float, version: RabbitMQVersion
+) -> Outgoing:
     """The message to publish to the dead-letter exchange of `queue`, where `message` died.
 
     Where the queue has a dead-letter routing key, the CC and BCC headers go, since those keys no
@@ -18,13 +25,18 @@ def dead_letter(message: Outgoing, queue: Queue, reason: str, now: float) -> Out
         queue.settings.dead_letter_routing_key,
     )
     assert exchange is not None, "queues without one make no dead letters"
+    properties, headers = message.properties, message.properties.headers
+    follows_4 = version >= (4, 0)
+    if follows_4 and (headers is None or OUR_DEATHS not in headers):
+        properties = properties._replace(headers={**without_deaths(headers or {}), OUR_DEATHS: 1})
     properties = dead_lettered(
-        message.properties,
+        properties,
         queue=queue.name,
         reason=reason,
         exchange=message.exchange,
         routing_keys=[message.routing_key, *extra_keys(message, "CC")],
         now=now,
+        with_last=follows_4,
     )
     if routing_key is None:
         return Outgoing(exchange, message.routing_key, message.body, properties)

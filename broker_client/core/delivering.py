@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from broker_client.core.dead_lettering import OUR_DEATHS
 from broker_client.core.effects import CloseChannel
 from broker_client.core.queue import ChannelState, Consumer, Entry, Queue
 from broker_client.core.settings import EngineSettings
 from broker_client.message import Headers, Properties
 
-HIDDEN = frozenset(("BCC",))
-_HIDDEN_AND_COUNTED = frozenset(("BCC", "x-delivery-count"))
+HIDDEN = frozenset(("BCC", OUR_DEATHS))
+_HIDDEN_AND_COUNTED = HIDDEN | {"x-delivery-count"}
 
 
 def shown_properties(entry: Entry, properties: Properties) -> Properties:

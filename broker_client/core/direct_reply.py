@@ -7,6 +7,7 @@ names the pseudo-queue carries that address, and a publish to the address is a d
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from broker_client.core.effects import Deliver
@@ -18,6 +19,7 @@ from broker_client.message import Delivery, Outgoing
 REPLY_TO = "amq.rabbitmq.reply-to"
 """Name of the pseudo-queue."""
 _ADDRESS = f"{REPLY_TO}."
+_REMEMBERED = 1_000  # addresses that are out of use, for answers that come late
 
 
 class DirectReplies:
@@ -27,6 +29,7 @@ class DirectReplies:
         self._state = state
         self._new_token = new_token or (lambda: str(state.next_id()))
         self._channels: dict[str, ChannelState] = {}
+        self._gone: deque[str] = deque(maxlen=_REMEMBERED)
 
     def consume(self, channel: ChannelState, consumer_tag: str, no_ack: bool) -> str:
         """Let `channel` consume replies; returns the consumer tag.
@@ -47,11 +50,16 @@ class DirectReplies:
         """Stop replies to `channel`; no effect if it consumes none."""
         if channel.reply_token is not None:
             del self._channels[channel.reply_token]
+            self._gone.append(channel.reply_token)
             channel.reply_token, channel.reply_tag = None, ""
 
     def exists(self, queue: str) -> bool:
         """True for the name of the pseudo-queue, and for an address in use."""
         return queue == REPLY_TO or queue.removeprefix(_ADDRESS) in self._channels
+
+    def gave_out(self, message: Outgoing) -> bool:
+        """True where `message` answers to an address that was in use not long ago."""
+        return not message.exchange and message.routing_key.removeprefix(_ADDRESS) in self._gone
 
     def with_address(self, channel: ChannelState, message: Outgoing) -> Outgoing:
         """A request whose `reply_to` is the address of `channel`.

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from broker_client.core.replies import precondition_failed
+from broker_client.core.settings import NEWEST, RabbitMQVersion
 from broker_client.core.topic import TopicTrie
 
 TYPES = ("direct", "fanout", "topic", "headers")
@@ -48,12 +49,20 @@ def freeze(value: Any) -> Any:
 class HeadersMatch:
     """The condition of one binding to a headers exchange."""
 
-    __slots__ = ("_every", "_wanted")
+    __slots__ = ("_every", "_sent", "_wanted")
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        """Raises:
-        ReplyError: 406 when x-match is none of the four words.
+    def __init__(self, arguments: Mapping[str, Any], version: RabbitMQVersion = NEWEST) -> None:
         """
+        Args:
+            arguments: of the binding.
+            version: the RabbitMQ that compares like this.
+
+        Raises:
+            ReplyError: 406 when x-match is none of the four words.
+        """
+        follows_4 = version >= (4, 0)
+        self._sent = _sent_term if follows_4 else _term
+        bound = _bound_term if follows_4 else _term
         mode = arguments.get("x-match", "all")
         if mode not in _X_MATCH:
             raise precondition_failed(
@@ -62,18 +71,36 @@ class HeadersMatch:
         with_x = mode.endswith("-with-x")
         self._every = mode.startswith("all")
         self._wanted = [
-            (key, None if value is None else _term(value))
+            (key, None if value is None else bound(value))
             for key, value in arguments.items()
             if key != "x-match" and (with_x or not key.startswith("x-"))
         ]
 
     def matches(self, headers: Mapping[str, Any]) -> bool:
         """True when `headers` fit; a void value asks only for presence."""
+        term = self._sent
         hits = (
-            key in headers and (wanted is None or _term(headers[key]) == wanted)
+            key in headers and (wanted is None or term(headers[key]) == wanted)
             for key, wanted in self._wanted
         )
         return all(hits) if self._every else any(hits)
+
+
+def _bound_term(value: Any) -> object:
+    """RabbitMQ 4: a number equals numbers of its own type only; a time in a binding is seconds."""
+    match value:
+        case bool():
+            return _term(value)
+        case float():
+            return "float", repr(value)  # -0.0 is not 0.0
+        case datetime():
+            return "number", int(value.timestamp())
+    return _term(value)
+
+
+def _sent_term(value: Any) -> object:
+    """RabbitMQ 4: as in a binding, but a time in a message equals nothing there."""
+    return ("time", value) if isinstance(value, datetime) else _bound_term(value)
 
 
 def _term(value: Any) -> object:
@@ -140,7 +167,12 @@ class Exchange:
     def __repr__(self) -> str:
         return f"<Exchange {self.name!r} {self.type} bindings={len(self.bindings)}>"
 
-    def bind(self, binding: Binding, arguments: Mapping[str, Any]) -> bool:
+    def bind(
+        self,
+        binding: Binding,
+        arguments: Mapping[str, Any],
+        version: RabbitMQVersion = NEWEST,
+    ) -> bool:
         """Add a binding; False when it was here already.
 
         Raises:
@@ -149,7 +181,7 @@ class Exchange:
         if binding in self.bindings:
             return False
         if self.kind == "headers":
-            self._headers[binding] = HeadersMatch(arguments)
+            self._headers[binding] = HeadersMatch(arguments, version)
         elif self.kind == "topic":
             self._topics.add(binding.binding_key, binding.destination)
         else:

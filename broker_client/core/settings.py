@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RabbitMQVersion = tuple[int, int]
+
+NEWEST: RabbitMQVersion = (4, 3)
+"""The RabbitMQ that an engine follows, where versions differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -29,3 +34,5 @@ class EngineSettings:
     waits behind others is read back ahead of its delivery."""
     memory_high_watermark: int = 1024 * 1024 * 1024
     """Bytes of bodies in memory above which publishers should wait; 0 is no limit."""
+    compatibility: RabbitMQVersion = NEWEST
+    """The RabbitMQ whose ways it has, where versions differ."""

@@ -39,7 +39,7 @@ class State:
 
     def add_vhost(self, name: str) -> VirtualHost:
         """A new vhost."""
-        self.vhosts[name] = vhost = VirtualHost(name, self._note)
+        self.vhosts[name] = vhost = VirtualHost(name, self._note, self.settings.compatibility)
         self._note(VHostAdded(name))
         return vhost
 

@@ -44,6 +44,7 @@ from broker_client.events.delivery_event import (
 from broker_client.message import Delivery, Outgoing
 
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
+_QUORUM_DELIVERY_LIMIT = 20  # RabbitMQ 4: of a quorum queue that states none
 _STEP = 1_000
 """Messages delivered by one command, or one `proceed`, from a queue at most."""
 
@@ -446,8 +447,11 @@ class Transitions:
             self._die(over, x_death.MAXLEN, now)
 
     def _dies_of_returns(self, entry: Entry, now: float) -> bool:
-        limit = entry.queue.settings.delivery_limit
-        if limit is None or entry.attempts <= limit:
+        settings = entry.queue.settings
+        limit = settings.delivery_limit
+        if limit is None and settings.quorum and self._settings.compatibility >= (4, 0):
+            limit = _QUORUM_DELIVERY_LIMIT
+        if limit is None or limit < 0 or entry.attempts <= limit:
             return False
         self._die(entry, x_death.DELIVERY_LIMIT, now)
         return True
@@ -484,7 +488,9 @@ class Transitions:
             self._routing_dead = False
 
     def _route_dead_letter(self, entry: Entry, reason: str, now: float) -> None:
-        letter = dead_letter(self._paging.fetch(entry), entry.queue, reason, now)
+        letter = dead_letter(
+            self._paging.fetch(entry), entry.queue, reason, now, self._settings.compatibility
+        )
         headers = letter.properties.headers or NO_HEADERS
         keys = [letter.routing_key, *extra_keys(letter, "CC", "BCC")]
         observer = self._observer

@@ -30,6 +30,7 @@ from broker_client.core.replies import (
     precondition_failed,
     resource_locked,
 )
+from broker_client.core.settings import NEWEST, RabbitMQVersion
 
 NO_HEADERS: Mapping[str, Any] = {}
 
@@ -55,15 +56,17 @@ def _nowhere(record: TopologyRecord) -> None:
 class VirtualHost:
     """Exchanges, queues and bindings under one name. An illegal command changes nothing."""
 
-    __slots__ = ("_bindings_to", "_note", "exchanges", "name", "queues", "routes")
+    __slots__ = ("_bindings_to", "_note", "_version", "exchanges", "name", "queues", "routes")
 
-    def __init__(self, name: str, note: Note = _nowhere) -> None:
+    def __init__(self, name: str, note: Note = _nowhere, version: RabbitMQVersion = NEWEST) -> None:
         """
         Args:
             name: of the vhost.
             note: told what must be kept, where something is.
+            version: the RabbitMQ whose ways it has.
         """
         self.name = name
+        self._version = version
         self._note = note
         self.exchanges = {n: Exchange(n, type) for n, type in _PREDECLARED.items()}
         self.queues: dict[str, Queue] = {}
@@ -290,7 +293,7 @@ class VirtualHost:
             self._check_not_default(destination.name)
             self.exchange(destination.name)
         binding = Binding(source, destination, binding_key, freeze(arguments))
-        if exchange.bind(binding, arguments):
+        if exchange.bind(binding, arguments, self._version):
             self._bindings_to.setdefault(destination, {})[binding] = None
             self.routes.clear()
             if self._is_kept(binding):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker_client.core.settings import EngineSettings
+from broker_client.core.settings import NEWEST, EngineSettings
 from broker_client.transport.base import Channel, Connector, Link
 from broker_client.transport.embedded.nodes import Address, EmbeddedNodes
 from broker_client.transport.rabbitmq.connector import NetworkConnector
@@ -17,6 +17,8 @@ from tests.contract.observers import Watch
 from tests.support.rabbitmq import RabbitMQ
 
 TRANSPORTS = ["embedded", "file", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
+EVERY_VERSION = ["embedded as 3.10", *TRANSPORTS]
+"""For `place`, indirectly: where the built-in broker can have the ways of an older RabbitMQ."""
 
 RABBITMQ_DIFFERS: dict[str, str] = {
     "test_delayed_publish_comes_at_its_time_once_and_as_new": "x-delay needs a plugin there",
@@ -27,7 +29,7 @@ RABBITMQ_DIFFERS: dict[str, str] = {
 
 CONNECT_TIMEOUT = 10.0
 
-EMBEDDED_FOLLOWS = (3, 10)
+EMBEDDED_FOLLOWS = NEWEST
 """The RabbitMQ whose ways the built-in broker has, where versions differ."""
 
 
@@ -55,6 +57,11 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     if request.param == "embedded":
         nodes = EmbeddedNodes()
         yield Place("embedded", nodes.connector("embedded://", "/"), nodes.close)
+        await nodes.close()
+        return
+    if request.param == "embedded as 3.10":
+        nodes = EmbeddedNodes(settings=EngineSettings(compatibility=(3, 10)))
+        yield Place("embedded", nodes.connector("embedded://", "/"), nodes.close, (3, 10))
         await nodes.close()
         return
     if request.param == "file":

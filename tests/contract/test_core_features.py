@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from broker_client.message import PERSISTENT
 from broker_client.transport.base import Channel, Link
-from tests.contract.conftest import Place
+from tests.contract.conftest import EVERY_VERSION, Place
 from tests.contract.observers import Consumer, Watch, a_message, numbered, reply_code_of
 from tests.support.eventually import eventually
 
@@ -50,6 +52,7 @@ async def test_consuming_replies_with_acks_is_refused(channel: Channel) -> None:
     assert await reply_code_of(Consumer.start(channel, REPLY_TO)) == 406
 
 
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
 async def test_answer_to_who_is_gone_is_dropped(
     place: Place, watch: Watch, other_link: Link, queue: str
 ) -> None:
@@ -62,6 +65,7 @@ async def test_answer_to_who_is_gone_is_dropped(
     assert [returned.reply_code for returned in server.returns] == returned_answers(place)
 
 
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
 async def test_mandatory_answer_arrives(
     place: Place, watch: Watch, other_link: Link, queue: str
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_client.message import Delivery
-from tests.contract.conftest import Place
+from tests.contract.conftest import EVERY_VERSION, Place
 from tests.contract.observers import Consumer, Watch, a_message, bodies, numbered
 
 
@@ -47,6 +47,7 @@ async def reject_one(watch: Watch, queue: str = "q") -> None:
 # --------------------------------------------------------------------------- dead letters
 
 
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
 async def test_rejected_message_carries_its_death(place: Place, watch: Watch) -> None:
     await dead_letter_queue(watch)
     await a_queue(watch, dead_letter_exchange="dlx")
@@ -102,6 +103,7 @@ async def test_second_death_in_the_same_queue_counts_up(watch: Watch) -> None:
     assert [(death["queue"], death["count"]) for death in deaths(letter)] == [("q", 2), ("r", 1)]
 
 
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
 async def test_deaths_that_a_client_publishes_count_up_to_version_3_only(
     place: Place, watch: Watch
 ) -> None:
@@ -270,3 +272,23 @@ async def test_publish_that_one_of_two_queues_rejects_is_nacked(watch: Watch) ->
 async def test_unknown_overflow_is_refused(watch: Watch) -> None:
     with pytest.raises(Exception, match="406"):
         await a_queue(watch, max_length=1, overflow="explode")
+
+
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
+async def test_quorum_queue_has_a_delivery_limit_of_twenty_from_version_4_on(
+    place: Place, watch: Watch
+) -> None:
+    await watch.channel.declare_queue("dead")
+    await a_queue(
+        watch, queue_type="quorum", dead_letter_exchange="", dead_letter_routing_key="dead"
+    )
+    await watch.publish(a_message())
+    for _ in range(21):
+        await watch.has("q", 1)
+        delivery = await watch.channel.get("q")
+        assert delivery is not None
+        watch.channel.nack(delivery.delivery_tag, requeue=True)
+    if place.version >= (4, 0):
+        await watch.has("dead", 1)
+    else:
+        await watch.has("q", 1)

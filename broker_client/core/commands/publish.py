@@ -7,6 +7,7 @@ from typing import Any
 
 from broker_client.core.commands.consume import ConsumeCommands
 from broker_client.core.commands.topology import NOTHING
+from broker_client.core.dead_lettering import OUR_DEATHS
 from broker_client.core.delivering import HIDDEN, without
 from broker_client.core.direct_reply import REPLY_TO, DirectReplies
 from broker_client.core.effects import Return
@@ -18,7 +19,7 @@ from broker_client.core.transitions import Transitions
 from broker_client.errors import ReplyError
 from broker_client.message import Outgoing, Returned
 
-_OURS = frozenset(("CC", "BCC", "x-delay"))
+_OURS = frozenset(("CC", "BCC", "x-delay", OUR_DEATHS))
 """Headers that mean something to a publish."""
 _LONGEST_EXPIRATION = 315_360_000_000  # milliseconds; RabbitMQ: ten years of 365 days
 
@@ -90,11 +91,21 @@ class PublishCommands:
             for queue in queues:
                 if not self._transitions.put(queue, message, now):
                     acked = False
-        # RabbitMQ: a direct reply reaches no queue, so a mandatory one comes back all the same.
-        if not queues and (not self._replies.deliver(message) or message.mandatory):
+        if not queues and not self._is_answer(message):
             self._unroutable(state, message, now)
         if state.confirms:
             self._state.confirm(state, acked)
+
+    def _is_answer(self, message: Outgoing) -> bool:
+        """Deliver a direct reply; False when `message` is to come back where it is mandatory.
+
+        RabbitMQ: up to 4.2 the address of a reply is no queue, so that a mandatory one comes back
+        although it arrives; from then on none comes back whose address was given out.
+        """
+        delivered = self._replies.deliver(message)
+        if self._state.settings.compatibility < (4, 3):
+            return delivered and not message.mandatory
+        return delivered or self._replies.gave_out(message)
 
     def _too_large(self, message: Outgoing) -> ReplyError:
         return precondition_failed(
@@ -117,6 +128,8 @@ class PublishCommands:
             if not isinstance(more, list):
                 raise precondition_failed(f"header '{name}' is not an array")
             keys.extend(key for key in more if isinstance(key, str))  # RabbitMQ skips the others
+        if headers.pop(OUR_DEATHS, None) is not None:
+            message = message._replace(properties=message.properties._replace(headers=headers))
         delay = self._delay(headers.get("x-delay"))
         if delay:
             headers["x-delay"] = -int(headers["x-delay"])

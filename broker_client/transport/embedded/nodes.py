@@ -220,6 +220,9 @@ class EmbeddedNodes:
         )
 
 
+_VERSIONS = {"3.10": (3, 10), "4.3": (4, 3)}
+
+
 def engine_settings(config: NodeConfig) -> EngineSettings:
     """The limits that a configuration sets."""
     return EngineSettings(
@@ -230,6 +233,7 @@ def engine_settings(config: NodeConfig) -> EngineSettings:
         max_message_size=config.max_message_size,
         memory_limit=config.memory_limit,
         memory_high_watermark=config.memory_high_watermark,
+        compatibility=_VERSIONS[config.compatibility],
     )
 
 

@@ -154,6 +154,9 @@ def test_a_dead_letter_tells_its_death(harness: EngineHarness) -> None:
         "x-first-death-exchange": "",
         "x-first-death-queue": "q",
         "x-first-death-reason": "rejected",
+        "x-last-death-exchange": "",
+        "x-last-death-queue": "q",
+        "x-last-death-reason": "rejected",
         "x-death": [
             {
                 "count": 1,

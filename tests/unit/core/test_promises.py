@@ -166,19 +166,24 @@ def test_expired_messages_die_in_the_order_in_which_they_stood(harness: EngineHa
     assert harness.drain("dead") == [b"%d" % n for n in range(5)]
 
 
-def test_x_death_that_a_publisher_sends_is_counted_on(harness: EngineHarness) -> None:
-    """as RabbitMQ 3.10 does; so a retry loop by republishing keeps its history."""
+@pytest.mark.parametrize(("version", "count"), [((3, 10), 5), ((4, 3), 1)])
+def test_x_death_that_a_publisher_sends_is_counted_on_by_version_3_alone(
+    version: tuple[int, int], count: int
+) -> None:
+    harness = EngineHarness(compatibility=version)
     harness.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
     harness.queue("dead")
     sent = [{"queue": "q", "reason": "rejected", "count": 4}]
-    harness.publish(a_message(headers={"x-death": sent}))
+    forged = {"x-deaths-by-broker": 1}
+    harness.publish(a_message(headers={"x-death": sent, **forged}))
     harness.get()
     harness.nack(1, requeue=False)
     letter = harness.get("dead")
     assert letter is not None
     assert letter.properties.headers is not None
     (death,) = letter.properties.headers["x-death"]
-    assert death["count"] == 5
+    assert death["count"] == count
+    assert "x-deaths-by-broker" not in letter.properties.headers
 
 
 def test_confirms_of_a_channel_become_one_behind_its_records_and_returns() -> None:
