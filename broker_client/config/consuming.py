@@ -184,7 +184,7 @@ class SubscriptionConfig(Settings):
     prefetch: Annotated[int, Field(ge=0, le=65535)] = 10
     """Unsettled messages at a time; 0 is no limit."""
     channel_prefetch: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Unsettled messages of the whole channel; RabbitMQ 4.3 refuses it unless told otherwise."""
+    """Unsettled messages of the whole channel; an error on RabbitMQ 4.3, which has it no more."""
     concurrency: Positive | None = None
     """Handlers running at a time; no limit but `prefetch` when left out."""
     content_type: str | None = None
