@@ -84,7 +84,7 @@ def check_publish(message: Outgoing, properties: Iterable[str] = Properties._fie
 
 
 def as_received(message: Outgoing, frame_max: int) -> Outgoing:
-    """`message` as a client gets it off the wire: headers and time in AMQP's types.
+    """`message` as a client receives it: headers and time in AMQP's types.
 
     What stays in one process is delivered like this, so that it is the same on all brokers.
 

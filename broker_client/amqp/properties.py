@@ -1,4 +1,4 @@
-"""Message properties as bytes, and back: the content header (AMQP 0-9-1 §4.2.6.1)."""
+"""Encoding and decoding of message properties: the content header (AMQP 0-9-1 §4.2.6.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values and field tables as bytes, and back (AMQP 0-9-1 §4.2.5).
+"""Encoding and decoding of values and field tables (AMQP 0-9-1 §4.2.5).
 
 The letters of the types are RabbitMQ's, which differ from the specification's table. What AMQP
 carries comes back as any client on a network sees it: times in whole seconds, tuples as lists.
@@ -42,7 +42,7 @@ _Path = str | tuple["_Path", str | int]
 
 
 class ForeignTime(datetime):
-    """A time that another client wrote in a way of its own: in milliseconds, or before 1970.
+    """A time that another client encoded differently: in milliseconds, or before 1970.
 
     It is encoded again as the number it was.
     """
@@ -73,7 +73,7 @@ class ForeignTime(datetime):
 
 
 class FrozenTable(Mapping[str, Any]):
-    """A field table as it goes on the wire. Later changes of what it was made of do not reach it.
+    """An encoded field table, which later changes of its source do not affect.
 
     Its values are those that a client reads off the wire. They are decoded when first read.
     """

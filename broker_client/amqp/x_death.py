@@ -34,7 +34,7 @@ _TELLS_OF_DEATHS = frozenset(
 
 
 def deaths(headers: Mapping[str, Any] | None) -> list[Death]:
-    """The deaths that `headers` tell of, newest first; none where the header is malformed."""
+    """Deaths in `headers`, newest first; none if the header is malformed."""
     found = (headers or {}).get(X_DEATH)
     return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
 

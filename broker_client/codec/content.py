@@ -21,7 +21,7 @@ _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow
 
 
 def encode(content: Any) -> tuple[bytes, str | None]:
-    """(body, content type) of what a caller publishes.
+    """Encode content; returns (body, content type).
 
     Bytes go as they are, with no content type; `str` becomes UTF-8 text; all else becomes JSON,
     pydantic models, dataclasses, dates, UUIDs and sets included.
@@ -46,7 +46,7 @@ def encode(content: Any) -> tuple[bytes, str | None]:
 
 
 def decode(body: bytes, content_type: str | None) -> Any:
-    """What a handler gets: `str` for text, the parsed value for JSON, otherwise the bytes.
+    """Decode a body for a handler: `str` for text, the parsed value for JSON, otherwise bytes.
 
     Raises:
         InvalidContentError: the body does not fit the content type.

@@ -33,7 +33,7 @@ def check_available() -> None:
 def encrypt(
     profile: EncryptionConfig, body: bytes, properties: Properties
 ) -> tuple[bytes, Properties]:
-    """`body` encrypted, and the properties that say how.
+    """Encrypt `body`; returns it with properties that describe the encryption.
 
     Raises:
         UnsupportedError: the `cryptography` package is missing.
@@ -57,7 +57,7 @@ def encrypt(
 def decrypt(
     profiles: Mapping[str, EncryptionConfig], body: bytes, properties: Properties
 ) -> tuple[bytes, str | None]:
-    """(plain body, content type) of a message; as they are when it is not encrypted.
+    """Decrypt a message; returns (plain body, content type), unchanged if it is not encrypted.
 
     Raises:
         InvalidContentError: the profile is unknown, the key is wrong, or the message was changed.
@@ -95,7 +95,7 @@ def decrypt(
 
 
 def encryption_note(properties: Properties) -> Mapping[str, Any] | None:
-    """What the headers say of the encryption, or None."""
+    """The encryption header, or None."""
     note = _raw_note(properties)
     return note if isinstance(note, Mapping) else None
 

@@ -1,4 +1,4 @@
-"""Deliveries that are about to time out: given more time while their handlers run, else warned of.
+"""Deliveries about to time out: extended while their handlers run, otherwise warned about.
 
 A time-out that only the broker knows, such as RabbitMQ's own `consumer_timeout`, is not seen here.
 """
@@ -37,11 +37,11 @@ class AckDeadlines:
 
     @property
     def has_overdue(self) -> bool:
-        """True while there is a delivery that was warned of."""
+        """True while a delivery that was warned about is unsettled."""
         return any(each.ack_deadline == math.inf for each in self._unacked)
 
     def start(self, entry: UnackedDelivery, left: float | None = None) -> None:
-        """`entry` has `left` seconds from now on; by default all of its time."""
+        """Start the time-out of `entry`: `left` seconds, by default all of its time."""
         loop = asyncio.get_running_loop()
         left = self._limit if left is None else left
         entry.ack_deadline = loop.time() + left - self._limit * (1 - SHARE)
@@ -78,7 +78,7 @@ class AckDeadlines:
             )
 
     def _extend(self, entry: UnackedDelivery) -> bool:
-        """Have the broker wait longer for `entry`; False where it does not, or no longer."""
+        """Extend the broker's time-out of `entry`; False if that is not possible."""
         try:
             left = entry.channel.touch(entry.message.delivery.delivery_tag)
         except BrokerClientError:

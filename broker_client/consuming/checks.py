@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 
 class Passed(Enum):
-    """What the checks say of a delivery that is not refused."""
+    """Result of the checks for an accepted delivery."""
 
     YES = "to be handled"
     DUPLICATE = "handled before"
 
 
 class Refusal(NamedTuple):
-    """Why a delivery is kept from its handlers."""
+    """Why a delivery is not handled."""
 
     events: tuple[str, ...]
     """It is for the listeners of the first of these events that has any."""
@@ -48,12 +48,12 @@ class Refusal(NamedTuple):
 
 
 def unreadable(error: InvalidContentError) -> Refusal:
-    """Of a body that cannot be decrypted, decoded or validated."""
+    """Refusal of a body that cannot be decrypted, decoded or validated."""
     return Refusal(("invalid_content", "invalid_message"), error)
 
 
 class Checks:
-    """Looks at deliveries before handlers do."""
+    """Checks deliveries before they are handled."""
 
     def __init__(self, setup: ConsumingSetup, reports: Reports) -> None:
         self._config = setup.config
@@ -65,12 +65,12 @@ class Checks:
 
     @property
     def are_needed(self) -> bool:
-        """True where there is anything to ask about a delivery."""
+        """True if deliveries have to be checked at all."""
         has_any = self._counter is not None or self._handled is not None
         return has_any and not self._config.options.no_ack
 
     def must_ask(self, entry: UnackedDelivery) -> bool:
-        """True when a store has to be asked whether `entry` is to be handled."""
+        """True if a store must be asked whether to handle `entry`."""
         message = entry.message
         if message.message_id is None:
             message.redeliveries = 0
@@ -95,7 +95,7 @@ class Checks:
     # ------------------------------------------------------------------ redeliveries
 
     async def _count(self, entry: UnackedDelivery, counter: RedeliveryCounter) -> Refusal | None:
-        """A broker that counts itself is believed."""
+        """Count a redelivery, unless the broker counts itself."""
         message, limits = entry.message, self._config.redeliveries
         attempts = message.attempts
         if attempts is not None:
@@ -115,7 +115,7 @@ class Checks:
         return Refusal(("redeliveries_exceeded", "redeliveries_error"), exceeded)
 
     def _uncounted(self, message: Message, reason: str) -> Refusal | None:
-        """For those who listen for it. Else the message is handled: it is not to blame."""
+        """Refuse it if there is a listener; otherwise handle it: it is not at fault."""
         error = RedeliveriesUncountedError(message.message_id, reason)
         if self._reports.listeners("redeliveries_error"):
             return Refusal(("redeliveries_error",), error)
@@ -169,7 +169,7 @@ class Deduplication:
         self._current: dict[str, tuple[UnackedDelivery, asyncio.Event]] = {}
 
     async def begin(self, key: str, entry: UnackedDelivery) -> bool:
-        """True when `entry` is the one to be handled for `key`, from now until `end`."""
+        """Reserve `key` for `entry` until `end`; False if another delivery has it."""
         while (other := self._current.get(key)) is not None:
             await other[1].wait()
         self._current[key] = (entry, asyncio.Event())
@@ -187,7 +187,7 @@ class Deduplication:
         return self._current.get(key, (None,))[0] is entry
 
     async def remember(self, key: str) -> None:
-        """`key` has been handled."""
+        """Record that Record that `key` has been handled."""
         await self._in_time(self._handled.add(key))
 
     async def _in_time(self, question: Coroutine[Any, Any, T]) -> T:
@@ -201,6 +201,6 @@ class Deduplication:
             raise OperationTimeoutError("store of handled ids", self._timeout) from error
 
     def end(self, key: str, entry: UnackedDelivery) -> None:
-        """`entry` is not being handled for `key` any more, if it was."""
+        """Release the reservation of `key` by `entry`, if any."""
         if self.has(key, entry):
             self._current.pop(key)[1].set()

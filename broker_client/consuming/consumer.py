@@ -1,4 +1,4 @@
-"""A consumer kept alive: on one channel after another, until it is told to end.
+"""A consumer kept alive, on one channel after another, until it is closed.
 
 One task, `_run`, holds the channel; whoever pauses, resumes or ends the consumer takes turns with
 it. The state of a subscription, and its closing, are here and nowhere else.
@@ -98,12 +98,12 @@ class Consumer:
 
     @property
     def is_closing(self) -> bool:
-        """True once it was told to end."""
+        """True once closing has begun."""
         return self._closing.is_set()
 
     @property
     def is_closed(self) -> bool:
-        """True once it has ended, and no handler runs any more."""
+        """True once it has ended and all handlers have too."""
         return self._closed.is_set() and not len(self._handlers)
 
     def start(self, tasks: TaskGroup) -> None:
@@ -115,7 +115,7 @@ class Consumer:
     # ------------------------------------------------------------------ keeping the consumer
 
     async def _run(self) -> None:
-        """Consume, and consume again whenever the consumer, its channel or the link is gone."""
+        """Consume, and start again whenever the consumer, its channel or the link is lost."""
         loop = asyncio.get_running_loop()
         try:
             while not self.is_closing:
@@ -161,7 +161,7 @@ class Consumer:
                 self._reports.emit("error", failure)
 
     async def _consume(self, link: Link) -> None:
-        """Subscribe on a new channel and stay until it, or the consumer, is gone."""
+        """Consume on a new channel until the channel or the consumer is lost."""
         check_capabilities(self._config, link.capabilities)
         channel = await link.open_channel()
         gone: asyncio.Future[BrokerClientError | None]
@@ -206,7 +206,7 @@ class Consumer:
     async def _stay(
         self, link: Link, gone: asyncio.Future[BrokerClientError | None]
     ) -> BrokerClientError | None:
-        """Wait until the channel or the consumer is gone, said or unsaid."""
+        """Wait until the channel or the consumer is lost, with or without a notification."""
         while True:
             await asyncio.wait([gone], timeout=self._watchdog.wait_for(link))
             if gone.done():
@@ -288,7 +288,7 @@ class Consumer:
         self._refill = None
 
     def _has_room(self) -> bool:
-        """True when to consume anew would help: nothing, or less, is held by those before."""
+        """True if a new consumer would get more: earlier deliveries hold less than before."""
         if self._awaits_room:
             return len(self._unacked.held()) < self._config.prefetch
         return self.state == "subscribed" and not any(
@@ -372,7 +372,7 @@ class Consumer:
                     raise
 
     def _release_waiting(self) -> None:
-        """Return to the queue what no handler has begun."""
+        """Return messages that no handler has begun."""
         self._unacked.release_unhandled(self._dispatcher.take_waiting())
         self._unacked.release_unhandled(self.iterator.take_waiting())
 
@@ -409,7 +409,7 @@ class Consumer:
             self._closed.set()
 
     def _close(self) -> None:
-        """From now on nothing new begins."""
+        """Begin nothing new from now on."""
         self._closing.set()
         self._dispatcher.hold()
         self._recovery.close()

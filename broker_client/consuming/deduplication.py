@@ -1,4 +1,4 @@
-"""Ids of messages that were handled, so that one that comes again is not handled again.
+"""Deduplication: ids of handled messages, so that a duplicate is not handled again.
 
 At least once means that a message may come twice. A subscription with `deduplicate` marks an id
 after its handler has succeeded and its ack is on its way, never before: a crash in between may
@@ -28,7 +28,7 @@ class HandledIds(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of files and sockets."""
+        """Close files and sockets."""
         ...
 
 

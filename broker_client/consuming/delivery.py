@@ -1,4 +1,4 @@
-"""One delivery, from its arrival until it has left our hands, and how it left."""
+"""One delivery, from its arrival to its settlement or loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_client.transport.base import Channel
 
 
 class DeliveryOutcome(StrEnum):
-    """How a delivery left our hands."""
+    """How a delivery ended."""
 
     ACKED = "acked"
     NACKED = "nacked"
@@ -32,7 +32,7 @@ WILL_COME_AGAIN = (DeliveryOutcome.LOST, DeliveryOutcome.TIMED_OUT, DeliveryOutc
 
 
 class UnackedDelivery:
-    """A delivery and what has been done about it."""
+    """A delivery and the state of its settlement."""
 
     __slots__ = (
         "ack_deadline",

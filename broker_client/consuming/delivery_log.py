@@ -34,7 +34,7 @@ REASON_CANCELLED = "consumer_cancelled"
 
 
 class DeliveryLog:
-    """Writes down what becomes of the deliveries of one subscription.
+    """Logs the outcome of one subscription's deliveries.
 
     Args:
         event_log: where to.
@@ -47,7 +47,7 @@ class DeliveryLog:
         self._since: dict[int, float] = {}  # delivery tag of the present channel -> time
 
     def delivered(self, message: Message) -> None:
-        """`message` has come."""
+        """`message` was delivered."""
         now = time.time()
         self._note(DELIVERED, message, now)
         if self._config.options.no_ack:

@@ -1,4 +1,4 @@
-"""The way of a delivery to its handlers: checked, made to wait, decoded, handed over.
+"""From a delivery to its handlers: checks, waiting, decoding, calling.
 
 Deliveries are handed over in the order they came. With a `concurrency`, or while the subscription
 is held, they wait here, unstarted, and can be released.
@@ -36,7 +36,7 @@ log = logging.getLogger("broker_client.subscription")
 
 
 class Dispatcher:
-    """Brings deliveries to the listeners of a subscription, behind a fence."""
+    """Passes deliveries to the listeners of a subscription, and isolates their failures."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Dispatcher:
     # ------------------------------------------------------------------ arriving
 
     def deliver(self, channel: Channel, delivery: Delivery) -> None:
-        """A delivery has come by `channel`."""
+        """Take a delivery that came by `channel`."""
         headers = delivery.properties.headers
         flag = None
         if headers and RASCAL in headers and not self._no_ack:
@@ -119,7 +119,7 @@ class Dispatcher:
         self._start_waiting()
 
     async def _check(self, ack_or_nack: AckOrNack, checks: Checks) -> bool:
-        """Ask, and deal with a message that is not to be handled; True when it is."""
+        """Run the checks and deal with a refusal; True if the message is to be handled."""
         verdict = await checks.ask(ack_or_nack)
         if isinstance(verdict, Refusal):
             self._refuse(ack_or_nack, verdict)
@@ -132,7 +132,7 @@ class Dispatcher:
         self._start_waiting()
 
     def _has_room(self) -> bool:
-        """False while as many messages are handled as the user allows.
+        """False while the limit of concurrent handlers is reached.
 
         Handlers of deliveries that were lost count too. Else each lost channel would add as many
         handlers as the prefetch allows.
@@ -142,7 +142,7 @@ class Dispatcher:
         return not (self._unacked.stale and self._prefetch and self._running >= self._prefetch)
 
     def _start_waiting(self) -> None:
-        """Start what waits, in order, as far as there is room."""
+        """Start waiting messages, in order, as far as the limit allows."""
         waiting = self._waiting
         while waiting:
             ack_or_nack, answer = waiting[0]
@@ -174,7 +174,7 @@ class Dispatcher:
         self._start_waiting()
 
     def take_waiting(self) -> list[AckOrNack]:
-        """What has not been started, to be released; nothing where there are no acks."""
+        """Messages that were not started, to be released; none without acks."""
         if self._no_ack:
             return []
         waiting, self._waiting = self._waiting, deque()

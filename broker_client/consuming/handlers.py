@@ -1,4 +1,4 @@
-"""Handlers as plain functions: returning acks, raising recovers, annotations are checked.
+"""Handlers as plain functions: ack on return, recovery on error, validated annotations.
 
 ``@broker.handle("orders")`` takes a function of the content, of the `Message`, or of both: the
 message goes to the parameter that is annotated as `Message` or called ``message``, the content to
@@ -85,7 +85,7 @@ def listener_from(
 
 
 def is_coroutine_function(handler: Handler) -> bool:
-    """True when calling `handler` only makes a coroutine: in the loop, it does not block."""
+    """True if calling `handler` only creates a coroutine, and so does not block."""
     if inspect.iscoroutinefunction(handler):
         return True
     return not inspect.isroutine(handler) and inspect.iscoroutinefunction(
@@ -94,7 +94,7 @@ def is_coroutine_function(handler: Handler) -> bool:
 
 
 def _answer(message: Message, result: Any) -> Outgoing:
-    """What tells the sender of `message` the result; dropped when its reply queue is gone."""
+    """Send the result to the sender of `message`; dropped if its reply queue is gone."""
     body, content_type = contents.encode(result)
     asked = message.properties
     properties = Properties(
@@ -230,7 +230,7 @@ def content_check(handler: Handler, annotation: Any) -> Callable[[Any], Any] | N
 
 
 def _invalid(message: Message, error: ValidationError) -> InvalidContentError:
-    """Where and why the content does not fit; never the content itself."""
+    """Where and why the content is invalid, without the content itself."""
     problems = "; ".join(
         f"{'.'.join(str(part) for part in each['loc']) or 'content'}: {each['msg']}"
         for each in error.errors(include_input=False, include_url=False)

@@ -42,13 +42,13 @@ class DeliveryIterator(AsyncIterator[Item]):
             await self._changed.wait()
 
     def take_waiting(self) -> list[AckOrNack]:
-        """What no loop has taken, to be released; nothing where there are no acks."""
+        """Messages that no loop has taken, to be released; none without acks."""
         if self._no_ack:
             return []
         items, self._items = self._items, deque()
         return [ack_or_nack for _, _, ack_or_nack in items]
 
     def end(self) -> None:
-        """Let the loops end once they have taken what is left."""
+        """End the loops once they have taken the remaining messages."""
         self._has_ended = True
         self._changed.set()

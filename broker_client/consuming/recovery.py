@@ -1,4 +1,4 @@
-"""What is done with a delivery whose handler failed: a chain of strategies, one after another.
+"""Recovery: a chain of strategies, tried in order, for a delivery whose handler failed.
 
 The strategies and the headers they write are rascal's, with its flaws fixed:
 `ack` acks, a copy is mandatory and confirmed before the original is acked, a
@@ -53,7 +53,7 @@ _RETURNS_REMEMBERED = 10_000  # messages
 
 
 class _End(Enum):
-    """How an attempt at one strategy ended."""
+    """Result of one strategy."""
 
     SETTLED = "settled"
     NOT_DONE = "not done"
@@ -137,7 +137,7 @@ class Recovery:
         await self._try(entry, last_resort, error, all=all)
 
     def default_chain(self, message: Message) -> tuple[Strategy, ...]:
-        """The chain of the configuration; or requeue, later each time it fails again.
+        """The configured chain; without one, requeue after a growing delay.
 
         The wait keeps a message that always fails from going round as fast as it can. A stream
         takes nothing back, so there the message is passed over.
@@ -147,7 +147,7 @@ class Recovery:
         return (self._requeue(message),)
 
     def _requeue(self, message: Message) -> Nack:
-        """Requeue, later each time that `message` comes to this; a stream takes nothing back."""
+        """Requeue `message` after a growing delay; a stream cannot take a message back."""
         if self._setup.is_stream:
             return Nack()
         return Nack(
@@ -155,7 +155,7 @@ class Recovery:
         )
 
     def returns_of(self, message: Message) -> int:
-        """Times that `message` was returned to its queue for having failed, as remembered."""
+        """How often `message` was requeued after a failure, as far as remembered."""
         return self._returns.get(_key_of(message), 0)
 
     def _count_return(self, message: Message) -> None:
@@ -197,7 +197,7 @@ class Recovery:
     async def _apply(
         self, entry: UnackedDelivery, strategy: Strategy, error: BaseException | str, all: bool
     ) -> bool:
-        """Carry `strategy` out; False when it declines: no attempt, or no hop, is left."""
+        """Carry out `strategy`; False if no attempt or hop is left."""
         if self._declines(entry.message, strategy):
             return False
         if isinstance(strategy, Nack) and self._can_defer(strategy) and not all:
@@ -233,7 +233,7 @@ class Recovery:
         return False
 
     def _has_no_hop_left(self, message: Message) -> bool:
-        """Attempts count for each queue, so that a ring of queues could go round for ever."""
+        """True if `max_hops` is reached: attempts count per queue, not per ring of queues."""
         most = self._config.max_hops
         return most is not None and recovery_headers.hops(message) >= most
 
@@ -255,7 +255,7 @@ class Recovery:
         return False
 
     def _check_saturation(self) -> None:
-        """Say so, once, when every place of the prefetch is taken by a recovery that waits."""
+        """Report, once, that waiting recoveries hold every place of the prefetch."""
         limits = [self._config.prefetch, self._config.channel_prefetch]
         limit = min((each for each in limits if each), default=None)
         was, self._is_saturated = self._is_saturated, limit is not None and self._deferred >= limit
@@ -269,7 +269,7 @@ class Recovery:
             )
 
     async def _dead_letter(self, entry: UnackedDelivery) -> bool:
-        """Reject as the broker does, but with the key the message was first published with.
+        """Dead-letter as the broker does, but with the original routing key.
 
         False leaves it to the broker: the key is not lost, or no exchange is known.
         """
@@ -324,7 +324,7 @@ class Recovery:
             self._copied(entry, DeliveryOutcome.FORWARDED)
 
     async def _publish(self, publish: Callable[[bool], Coroutine[Any, Any, None]]) -> None:
-        """Publish a copy with a note of the error; without it, if that makes the copy too large."""
+        """Publish a copy with the error in its headers, or without it if that is too large."""
         try:
             await publish(True)
         except MessageTooLargeError:

@@ -1,4 +1,4 @@
-"""What recovery publishes in place of a message: copies, their headers, dead letters.
+"""Copies that recovery publishes: their headers, and dead letters.
 
 Headers are rascal's, so that both may share queues. All is made from the message
 as it was delivered, never from headers that a handler may have changed.
@@ -72,7 +72,7 @@ def recovery_headers(
 
 
 def _note_of(error: BaseException | str) -> dict[str, Any]:
-    """What the headers tell of an error; never raises, and any broker takes it."""
+    """The error as a header value that any broker accepts. Never raises."""
     note: dict[str, Any] = {"message": _fitting(text_of(error), _ERROR_TEXT_LIMIT)}
     if isinstance(error, BaseException):
         note["name"] = _fitting(type(error).__name__, _NAME_LIMIT)
@@ -88,7 +88,7 @@ def _note_of(error: BaseException | str) -> dict[str, Any]:
 
 
 def _fitting(text: str, limit: int) -> str:
-    """`text`, shortened, without the halves of characters that UTF-8 cannot carry."""
+    """`text`, shortened, without surrogates that UTF-8 cannot encode."""
     if len(text) > limit:
         text = text[: limit - 3] + "..."
     return text.encode("utf-8", "replace").decode()
@@ -101,7 +101,7 @@ def republished(
     *,
     with_error: bool = True,
 ) -> Outgoing:
-    """The copy for the end of the message's own queue."""
+    """The copy for the tail of the message's own queue."""
     headers = recovery_headers(
         message,
         error,
@@ -147,7 +147,7 @@ def forwarded(
 
 
 def hops(message: Message) -> int:
-    """Copies that recovery has made of it so far, over all queues."""
+    """Number of copies that recovery has made so far, over all queues."""
     states = _history(message).get("recovery")
     if not isinstance(states, Mapping):
         return 0
@@ -163,7 +163,7 @@ def hops(message: Message) -> int:
 
 
 def is_to_be_nacked(delivery: Delivery, queue: str) -> bool | None:
-    """What the flag of `immediate_nack` says of a delivery; None where there is none.
+    """The flag of `immediate_nack` on a delivery, or None.
 
     True the first time round. False once `queue` has rejected it since: then it was dead-lettered,
     and somebody has sent it back to be handled again. RabbitMQ before 3.13 leaves the time of a
@@ -182,7 +182,7 @@ def is_to_be_nacked(delivery: Delivery, queue: str) -> bool | None:
 
 
 def unflagged(delivery: Delivery, queue: str) -> Delivery:
-    """`delivery` without the flag, which counts once."""
+    """`delivery` without the flag, which applies only once."""
     headers = copy.deepcopy(dict(delivery.properties.headers or {}))
     state = headers[RASCAL]["recovery"][queue]
     state.pop("immediateNack", None)
@@ -209,7 +209,7 @@ def has_lost_its_key(message: Message) -> bool:
 
 
 def dead_letter(message: Message, exchange: str, *, with_error: bool = True) -> Outgoing:
-    """The dead letter of a rejected message, as the broker makes it, but with its first key."""
+    """The dead letter of a rejected message, as the broker makes it, but with the original key."""
     first_exchange, key = _original(message)
     properties = dead_lettered(
         message.properties,
@@ -250,7 +250,7 @@ def _history(message: Message) -> Mapping[str, Any]:
 
 
 def _table_at(table: dict[str, Any], key: str) -> dict[str, Any]:
-    """The table under `key`, made anew where there is none: headers may come from anybody."""
+    """The table under `key`, created if missing or malformed: other clients may have set it."""
     inner = table.get(key)
     if not isinstance(inner, dict):
         inner = table[key] = {}

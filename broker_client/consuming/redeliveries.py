@@ -19,14 +19,14 @@ _REDIS_EXPIRY = 7 * 24 * 3600  # seconds after its last redelivery until a count
 
 
 class RedeliveryCounter(Protocol):
-    """Counts by key; ``<subscription>/<message id>`` is what subscriptions ask for."""
+    """Counts by key; subscriptions use ``<subscription>/<message id>``."""
 
     async def increment(self, key: str) -> int:
-        """Count one more redelivery of `key`, and say how many that makes."""
+        """Count one redelivery of `key`; returns the new count."""
         ...
 
     async def close(self) -> None:
-        """Let go of files and sockets."""
+        """Close files and sockets."""
         ...
 
 
@@ -66,7 +66,7 @@ class StubCounter:
         return 0
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 class MemoryCounter:
@@ -181,6 +181,6 @@ class SqliteFile:
         return result
 
     async def close(self) -> None:
-        """Close the file, once what was asked before is done."""
+        """Close the file after pending operations."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
         self._thread.shutdown()

@@ -11,7 +11,7 @@ log = logging.getLogger("broker_client.subscription")
 
 
 class Reports:
-    """What the parts of a subscription report through.
+    """Through this, the parts of a subscription emit events.
 
     Args:
         name: of the subscription.
@@ -31,13 +31,13 @@ class Reports:
         return self._emitter.emit(event, *args)
 
     def error(self, error: BaseException) -> None:
-        """Call the listeners of `error`; log it, with its cause, if there is none."""
+        """Call the listeners of `error`; without one, log it with its cause."""
         if self._emitter.has_listener("error"):
             self._emitter.emit("error", error)
         else:
             log.error("%s", error, exc_info=error.__cause__)
 
     def warn(self, event: str, *args: object, text: str, values: tuple[object, ...] = ()) -> None:
-        """Call the listeners of `event`; log `text`, filled in with `values`, if there is none."""
+        """Call the listeners of `event`; without one, log `text` with `values`."""
         if not self._emitter.emit(event, *args):
             log.warning("subscription %s: %s", self.name, text % values)

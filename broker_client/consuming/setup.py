@@ -1,4 +1,4 @@
-"""What a subscription needs of the whole configuration, looked up once; and the stores of a broker.
+"""Settings that a subscription needs from the whole configuration, and the shared stores.
 
 Counters of redeliveries and stores of handled ids are shared by the subscriptions that name them,
 and live as long as the broker.
@@ -36,7 +36,7 @@ _TIMEOUTS = ("x-consumer-timeout", "x-message-timeout")  # milliseconds
 
 @dataclass(frozen=True, slots=True)
 class ConsumingSetup:
-    """One subscription's part of the configuration."""
+    """Settings of one subscription."""
 
     config: SubscriptionConfig
     queue: str
@@ -57,12 +57,12 @@ class ConsumingSetup:
 
     @classmethod
     def plain(cls, config: SubscriptionConfig) -> Self:
-        """Of a subscription that stands alone."""
+        """Settings of a subscription without a shared configuration."""
         return cls(config, config.queue)
 
 
 def check_capabilities(config: SubscriptionConfig, capabilities: Capabilities) -> None:
-    """See that this broker can do what the subscription `config` asks for.
+    """Check that this broker supports the subscription `config`.
 
     Raises:
         UnsupportedError: it cannot; the error says what to write instead.
@@ -96,7 +96,7 @@ class ConsumingStores:
                 )
 
     def setup(self, config: SubscriptionConfig) -> ConsumingSetup:
-        """What the subscription `config` needs.
+        """Settings of the subscription `config`.
 
         Raises:
             UnsupportedError: the package behind a store is missing.

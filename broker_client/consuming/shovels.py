@@ -45,7 +45,7 @@ class Shovel:
         return f"<Shovel {self.config.name}: {self.moved} moved>"
 
     def start(self, subscription: Subscription) -> None:
-        """Move what `subscription` receives from now on."""
+        """Start moving messages of `subscription`."""
         vhost = subscription.config.vhost
         subscription.on("error", lambda error: self._broker.emit("error", error, vhost))
         subscription.on("message", self._move)

@@ -15,7 +15,7 @@ OFFSET = "x-stream-offset"
 
 
 class StreamPosition:
-    """What has been settled of a stream; holds no more than is unsettled."""
+    """Settled offsets of a stream; memory is bounded by the unsettled ones."""
 
     def __init__(self) -> None:
         self._highest: int | None = None

@@ -89,7 +89,7 @@ class Unacked:
     # ------------------------------------------------------------------ in
 
     def add(self, entry: UnackedDelivery) -> None:
-        """`entry` has been delivered."""
+        """Add a delivery."""
         self.delivered += 1
         if self._no_ack:
             entry.is_lost = True  # the broker counted it as settled when it sent it
@@ -134,12 +134,12 @@ class Unacked:
         self._settle(entry, DeliveryOutcome.NACKED, lambda tag: channel.requeue_later(tag, delay))
 
     def release(self, entry: UnackedDelivery) -> None:
-        """Return `entry` to its queue: that is no failure of its message."""
+        """Return `entry` to its queue without counting a failure."""
         entry.requeues = True
         self._settle(entry, DeliveryOutcome.RELEASED, entry.channel.release)
 
     def release_unhandled(self, entries: Iterable[UnackedDelivery]) -> None:
-        """Release those of `entries` that nobody has begun to settle and that are still ours."""
+        """Release those of `entries` that are unsettled and still ours."""
         for entry in entries:
             if entry.is_begun:
                 continue
@@ -154,7 +154,7 @@ class Unacked:
             self.ack(entry, DeliveryOutcome.DUPLICATE)
 
     def time_out(self, delivery_tag: int) -> None:
-        """The broker took a delivery back, its time being over."""
+        """The broker took a delivery back because it timed out."""
         entry = self._by_tag.get(delivery_tag)
         if entry is None:
             return
@@ -188,7 +188,7 @@ class Unacked:
             self._wake()
 
     def is_ours(self, entry: UnackedDelivery) -> bool:
-        """False, and reported, when `entry` cannot be settled any more.
+        """True if `entry` can still be settled; otherwise reported.
 
         A tag means nothing on another channel, so a late settle is never sent; the broker
         delivers the message again.
@@ -209,7 +209,7 @@ class Unacked:
         self._reports.warn("already_settled", error, text="%s", values=(error,))
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds; looked at whenever a delivery leaves."""
+        """Wait until `condition` holds; checked whenever a delivery leaves."""
         while not condition():
             if self._changed is None:
                 self._changed = asyncio.get_running_loop().create_future()
@@ -269,7 +269,7 @@ class Unacked:
     # ------------------------------------------------------------------ more time
 
     def touch_on(self, channel: Channel) -> Callable[[int], float]:
-        """What extends the time of a delivery of `channel`."""
+        """A function that extends the time-out of a delivery of `channel`."""
         if self._touched is not channel:
             self._touched, self._touch = channel, self._make_touch(channel)
         return self._touch

@@ -1,4 +1,4 @@
-"""Does the broker still have our consumer? A broker may lose one and not say so.
+"""Checks whether the broker still has our consumer: a broker may lose one silently.
 
 What AMQP tells is how many consumers a queue has. None, while we believe to be one, means that
 ours is gone; where others consume too, the loss of ours cannot be seen.
@@ -21,7 +21,7 @@ _NOT_FOR_US = (403, 405)  # refused, or exclusive to another connection
 
 
 class Watchdog:
-    """Asks for the consumers of one subscription's queue, now and then.
+    """Asks for the number of consumers of a subscription's queue, from time to time.
 
     A count of none is believed when it comes twice. Where it comes again after a new consumer was
     made, and ours was never counted, the broker counts otherwise than we think, as RabbitMQ does
@@ -48,11 +48,11 @@ class Watchdog:
         return min(_SOON, self._period) if self._first or self._none_counted else self._period
 
     def started(self) -> None:
-        """There is a new consumer."""
+        """A new consumer has started."""
         self._first, self._none_counted = True, 0
 
     async def is_lost(self, link: Link) -> bool:
-        """Ask; True when the consumer is gone.
+        """Ask the broker; True if the consumer is gone.
 
         On a channel of its own, since a queue that is missing costs the channel.
         """

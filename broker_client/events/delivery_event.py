@@ -1,4 +1,4 @@
-"""What can happen to a message, as one line of the delivery-event log.
+"""Delivery events: what happens to messages, as lines of the log.
 
 The built-in broker notes these inside its pure core, the client from what it sees of a remote
 broker; `eventlog` writes them and `broker_client.spark.event_log` reads them. docs/event-log.md

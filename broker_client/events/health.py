@@ -1,4 +1,4 @@
-"""How a Broker is, in a form for probes: frozen snapshots."""
+"""Health of a Broker for probes, as frozen snapshots."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class VhostHealth:
 
     @property
     def live(self) -> bool:
-        """False once a connection was given up: only a new Broker brings it back."""
+        """False once a connection was given up: only a new Broker helps."""
         return all(each.state != "closed" for each in self.connections)
 
     @property

@@ -37,7 +37,7 @@ _LINGER = 0.02  # seconds the writer lets events gather: fewer, larger writes
 
 @dataclass(frozen=True, slots=True)
 class EventLogStats:
-    """A log as it is now; counts since its start."""
+    """State of a log, and counts since its start."""
 
     recorded: int
     """Events given to it."""
@@ -113,12 +113,12 @@ class EventLog:
     # ------------------------------------------------------------------ taking in
 
     def record(self, event: DeliveryEvent) -> None:
-        """Have one event written, soon; without waiting, and without failing."""
+        """Queue one event for writing. Never waits, never fails."""
         now = time.time()
         self.record_lines([self.lines.line(event, now)], now)
 
     def record_many(self, events: Iterable[DeliveryEvent], now: float | None = None) -> None:
-        """Have `events` written, in order.
+        """Queue `events` for writing, in order.
 
         Args:
             now: time of those that have none, in seconds since the epoch; by default the present.
@@ -152,7 +152,7 @@ class EventLog:
         return self._pass(_Mark(close_file=False), timeout)
 
     def roll(self, timeout: float = 5.0) -> bool:
-        """Write what waits and close the file, so that readers see all recorded so far."""
+        """Write the buffer and close the file, so that readers see everything recorded so far."""
         return self._pass(_Mark(close_file=True), timeout)
 
     def end(self) -> None:
@@ -197,7 +197,7 @@ class EventLog:
                 return
 
     def _take(self) -> None:
-        """Write what waits, up to a chunk or a mark."""
+        """Write the buffer, up to a chunk or a mark."""
         lines: list[str] = []
         day, mark = 0, None
         while self._waiting and len(lines) < _CHUNK:
@@ -228,7 +228,7 @@ class EventLog:
 
 
 class _Mark:
-    """A place in the buffer that somebody waits for."""
+    """A position in the buffer that a caller waits for."""
 
     __slots__ = ("close_file", "done")
 

@@ -1,4 +1,4 @@
-"""Frozen snapshots that pools, queues, connections and the broker hand out."""
+"""Statistics of pools, queues, connections and the broker, as frozen snapshots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PoolStats:
 
 @dataclass(frozen=True, slots=True)
 class PublishQueueStats:
-    """The publishes of one vhost at one moment, and their fates so far."""
+    """The publishes of one vhost at one moment, and their outcomes so far."""
 
     waiting: int
     """Accepted and not sent."""

@@ -1,4 +1,4 @@
-"""Carries out what an engine decides: records to the store, deliveries and confirms to receivers.
+"""Carries out an engine's effects: records to the store, deliveries and confirms to receivers.
 
 Commands are carried out at once by the engine; their effects are carried out here, in order, from
 the event loop and never from inside a command. So a receiver may give commands of its own (ack in
@@ -45,7 +45,7 @@ _BATCH = 500  # effects carried out in one turn of the event loop
 
 
 class Receiver(Protocol):
-    """The far end of one channel: what a transport or a server gives to the node."""
+    """The client side of a channel, implemented by a transport or a server."""
 
     def deliver(self, delivery: Delivery) -> None: ...
 
@@ -63,7 +63,7 @@ class Receiver(Protocol):
 
 
 class ConnectionReceiver(Protocol):
-    """The far end of one connection."""
+    """The client side of a connection."""
 
     def closed(self, reply_code: int, reply_text: str) -> None:
         """The node has closed the connection; the receiver sees to its channels."""
@@ -129,19 +129,19 @@ class EffectRunner:
     # ---------------------------------------------------------------- running
 
     def wake(self) -> None:
-        """Carry out, soon, what the commands given to `engine` bring about."""
+        """Schedule the effects of commands given to `engine`."""
         if not self._scheduled and not self.is_closed:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
     def call_after_effects(self, then: Callable[[], None]) -> None:
-        """Call `then` once what is due now has been carried out, confirms included."""
+        """Call `then` once the present effects are carried out, including confirms."""
         self._take_effects()
         self._backlog.append(then)
         self.wake()
 
     async def drain(self) -> None:
-        """Wait until what is due now has been carried out and committed, confirms included."""
+        """Wait until the present effects are carried out and committed, including confirms."""
         if self.is_closed:
             return
         done: asyncio.Future[None] = self._loop.create_future()
@@ -182,7 +182,7 @@ class EffectRunner:
             self.scanner.schedule()
 
     def _take_effects(self) -> None:
-        """Give records to the store, at once and in order; the rest waits in the backlog."""
+        """Pass records to the store at once, in order; other effects wait in the backlog."""
         effects = self.engine.take_effects()
         if self.failure is not None:
             return
@@ -315,7 +315,7 @@ class EffectRunner:
         return [ON_DISK] * len(record_ids)
 
     def _note_failure(self, error: StoreError) -> bool:
-        """From now on nothing is delivered, confirmed or kept; False when that was so already."""
+        """Mark the node as failed: nothing more is delivered. False if it already was."""
         if self.failure is not None:
             return False
         self.failure = error

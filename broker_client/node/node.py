@@ -31,7 +31,7 @@ from broker_client.store.memory import MemoryStore
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
-    """A node as it is now."""
+    """State of a node."""
 
     name: str
     connections: int
@@ -116,12 +116,12 @@ class Node:
 
     @property
     def keeps(self) -> bool:
-        """True where persistent messages outlive the node."""
+        """True if persistent messages outlive the node."""
         return self.store.keeps
 
     @property
     def max_message_size(self) -> int:
-        """Bytes of the largest body that it takes; 0 is no limit."""
+        """Largest accepted body in bytes; 0 is no limit."""
         return self.engine.state.settings.max_message_size
 
     @property
@@ -152,7 +152,7 @@ class Node:
     # ---------------------------------------------------------------- from start to end
 
     async def recover(self) -> None:
-        """Open the store and put back what it kept. To be called once, before all else.
+        """Open the store and restore its content. Called once, before anything else.
 
         Raises:
             StoreError: the store cannot be used; the node then is of no use either.
@@ -167,15 +167,15 @@ class Node:
         self.wake()
 
     def wake(self) -> None:
-        """Carry out, soon, what the commands given to `engine` bring about."""
+        """Schedule the effects of commands given to `engine`."""
         self._runner.wake()
 
     def call_after_effects(self, then: Callable[[], None]) -> None:
-        """Call `then` once what is due now has been carried out, confirms included."""
+        """Call `then` once the present effects are carried out, including confirms."""
         self._runner.call_after_effects(then)
 
     async def drain(self) -> None:
-        """Wait until what is due now has been carried out and committed, confirms included."""
+        """Wait until the present effects are carried out and committed, including confirms."""
         await self._runner.drain()
 
     async def close(self) -> None:
@@ -202,7 +202,7 @@ class Node:
     # ---------------------------------------------------------------- connections, channels
 
     def open_connection(self, vhost: str, receiver: ConnectionReceiver) -> int:
-        """A new connection to `vhost`, which comes into being with the first.
+        """Open a connection to `vhost`, which is created with its first connection.
 
         Raises:
             BrokerClosedError: the node is closed.
@@ -221,7 +221,7 @@ class Node:
         self._runner.close_connection(connection)
 
     def open_channel(self, connection: int, receiver: Receiver, *, confirm: bool) -> int:
-        """A new channel whose effects go to `receiver`."""
+        """Open a channel whose effects go to `receiver`."""
         channel = self.engine.open_channel(connection, confirm=confirm)
         self._runner.receivers[channel] = receiver
         return channel
@@ -241,7 +241,7 @@ class Node:
     # error's scope says, and its receiver will be told so. See the engine for what each does.
 
     def publish(self, channel: int, messages: Sequence[Outgoing]) -> None:
-        """Publish all of `messages`, in order; what stands after a refused one is not."""
+        """Publish `messages` in order, up to the first that is refused."""
         publish, now = self.engine.publishing.publish, self._clock.now()
         state = self.engine.state.channels[channel]
         try:
@@ -314,7 +314,7 @@ class Node:
             self.engine.topology.declare_exchange(channel, name, type, **options)
 
     def check_exchange(self, channel: int, name: str) -> None:
-        """Refuse a name that no exchange has."""
+        """Check that an exchange exists."""
         with self._command(channel):
             self.engine.topology.check_exchange(channel, name)
 
@@ -329,7 +329,7 @@ class Node:
             return self.engine.topology.declare_queue(channel, name, self.now(), **options)
 
     def check_queue(self, channel: int, name: str) -> Declared:
-        """Refuse a name that no queue has."""
+        """Check that a queue exists."""
         with self._command(channel):
             return self.engine.topology.check_queue(channel, name, self.now())
 
@@ -341,7 +341,7 @@ class Node:
             )
 
     def purge_queue(self, channel: int, name: str) -> int:
-        """Drop what is ready; returns the number."""
+        """Drop the ready messages; returns their number."""
         with self._command(channel):
             return self.engine.topology.purge_queue(channel, name)
 
@@ -365,7 +365,7 @@ class Node:
         binding_key: str,
         arguments: Arguments,
     ) -> None:
-        """Unbind it again."""
+        """Remove a binding."""
         with self._command(channel):
             self.engine.topology.unbind(channel, destination, source, binding_key, arguments)
 
@@ -389,7 +389,7 @@ class Node:
             return self.engine.consuming.finish(channel, delivery_tag, self.now())
 
     def requeue(self, channel: int, delivery_tag: int, *, delay: float = 0.0) -> SettleResult:
-        """Give a delivery back (nsq's REQ).
+        """Requeue a delivery (nsq's REQ).
 
         Args:
             channel: that it was delivered on.
@@ -431,7 +431,7 @@ class Node:
     def deferred(
         self, queue: str, *, vhost: str = "/", most: int = 100
     ) -> tuple[DeferredMessage, ...]:
-        """What of a queue waits for its time, next first."""
+        """Deferred messages of a queue, earliest due time first."""
         return self.engine.admin.deferred(vhost, queue, most=most)
 
     def cancel_deferred(
@@ -457,7 +457,7 @@ class Node:
         deferred: bool = False,
         in_flight: bool = False,
     ) -> Purged:
-        """Drop what a queue holds, by where it is; returns the counts."""
+        """Drop ready, deferred or in-flight messages of a queue; returns the counts."""
         self.wake()
         return self.engine.admin.purge(
             vhost, queue, self.now(), ready=ready, deferred=deferred, in_flight=in_flight

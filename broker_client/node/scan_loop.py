@@ -12,7 +12,7 @@ from broker_client.runtime.clock import Clock
 
 
 class Scanner:
-    """One timer, set only while something is due; nothing due, no wake-ups.
+    """One timer, which is set only while something is due.
 
     A look chooses up to `selection_count` queues, those longest overdue first, and handles as many
     of them in one turn of the event loop as there are workers. When more than `dirty_percent` of
@@ -45,11 +45,11 @@ class Scanner:
 
     @property
     def timer_at(self) -> float | None:
-        """When the next look is; None while nothing is due."""
+        """Time of the next scan, or None while nothing is due."""
         return None if self._timer is None else self._timer_at
 
     def schedule(self) -> None:
-        """Have a look taken when something is due.
+        """Schedule a scan for the next due time.
 
         A timer that is early is left alone: it looks again when it fires, which costs less than
         moving it with every acknowledgement.
@@ -84,7 +84,7 @@ class Scanner:
         self._turn()
 
     def _turn(self) -> None:
-        """One worker round; more follow until the selection is through, and another if dirty."""
+        """One worker round; more follow until the selection is done, or if dirty."""
         self._timer = None
         policy = self.policy
         left = policy.settings.selection_count - self._chosen

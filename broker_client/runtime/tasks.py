@@ -1,4 +1,4 @@
-"""Tasks with an owner: named, held until done, cancelled together, their failures logged."""
+"""Owned tasks: named, referenced until done, cancelled together, failures logged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM_ENDS = (KeyboardInterrupt, SystemExit)
 
 
 def raise_in_loop(error: BaseException) -> None:
-    """Have the loop raise `error` in a turn of its own.
+    """Raise `error` in a separate turn of the loop.
 
     For `PROGRAM_ENDS` out of code of the user's that a transport was about to call: raised there,
     it would leave that transport, or the built-in broker, in the middle of its work.

@@ -30,7 +30,7 @@ class MemoryStore:
         committed(None)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
     def release(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""

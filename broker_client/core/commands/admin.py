@@ -52,7 +52,7 @@ class AdminCommands:
         )
 
     def deferred(self, vhost: str, queue: str, *, most: int = 100) -> tuple[DeferredMessage, ...]:
-        """What of a queue waits for its time, next first."""
+        """Deferred messages of a queue, earliest due time first."""
         target = self._find(vhost, queue)
         waiting = target.deferred
         return tuple(
@@ -101,7 +101,7 @@ class AdminCommands:
         deferred: bool = False,
         in_flight: bool = False,
     ) -> Purged:
-        """Drop what a queue holds, by where it is; returns the counts.
+        """Drop ready, deferred or in-flight messages of a queue; returns the counts.
 
         Of what was in flight, a settlement that comes later is ignored, or answered
         `NotInFlight`; its consumers may take as many again. (nsq's Empty, takes all.)

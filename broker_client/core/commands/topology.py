@@ -155,7 +155,7 @@ class TopologyCommands:
         return count
 
     def purge_queue(self, channel: int, name: str) -> int:
-        """Drop what is ready; returns the number.
+        """Drop the ready messages; returns their number.
 
         Raises:
             ReplyError: 404 if it does not exist, 405 for another's exclusive queue.
