@@ -30,14 +30,11 @@ from broker_client.events.delivery_event import (
     REQUEUED,
     RETURNED,
     TIMED_OUT,
-    DeliveryEvent,
-    trace_id_of,
+    MessageEvent,
 )
 from broker_client.message import Outgoing
 
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
-_AFTER_REASON = DeliveryEvent._fields.index("reason") + 1
-_TS = DeliveryEvent._fields.index("ts")
 
 
 class Observer:
@@ -46,11 +43,11 @@ class Observer:
     def __init__(self) -> None:
         self.origin: Entry | None = None
         """The entry whose dead letter is being put: its copies were published when it was."""
-        self._events: list[DeliveryEvent] = []
-        self._unconfirmed: dict[int, dict[int, DeliveryEvent]] = {}
+        self._events: list[MessageEvent] = []
+        self._unconfirmed: dict[int, dict[int, MessageEvent]] = {}
         """The `published` events of each channel, by sequence number."""
 
-    def take(self) -> list[DeliveryEvent]:
+    def take(self) -> list[MessageEvent]:
         """What happened since the last call; the caller owns the list."""
         taken, self._events = self._events, []
         return taken
@@ -76,20 +73,8 @@ class Observer:
         for seq in range(first, last + 1):
             published = waiting.pop(seq, None)
             if published is not None:
-                exchange, routing_key = published.exchange, published.routing_key
-                common = (
-                    event,
-                    published.vhost,
-                    exchange,
-                    routing_key,
-                    None,
-                    None,
-                    None,
-                    None,
-                    reason,
-                )
-                fields = (*common, *published[_AFTER_REASON:_TS], now, *published[_TS + 1 :])
-                self._events.append(_new(DeliveryEvent, fields))
+                vhost, message, at = published.vhost, published.message, published.ts
+                self._tell(event, vhost, message, now, reason, published_at=at or 0.0)
 
     def channel_closed(self, channel: int) -> None:
         """Its publishes are confirmed no more."""
@@ -189,28 +174,17 @@ class Observer:
         enqueued_at: float = 0.0,
         delivered_at: float = 0.0,
     ) -> None:
-        properties = message.properties
         fields = (
             event,
             vhost,
-            message.exchange,
-            message.routing_key,
-            queue,
-            consumer or None,
-            attempts or None,
-            attempts > 1 if attempts else None,
-            reason,
-            None,
-            None,
-            properties.message_id,
+            message,
             now,
-            len(message.body),
-            published_at or None,
-            enqueued_at or None,
-            delivered_at or None,
-            properties.priority,
-            None,
-            None,
-            trace_id_of(properties.headers) if properties.headers else None,
+            reason,
+            queue,
+            consumer,
+            attempts,
+            published_at,
+            enqueued_at,
+            delivered_at,
         )
-        self._events.append(_new(DeliveryEvent, fields))
+        self._events.append(_new(MessageEvent, fields))

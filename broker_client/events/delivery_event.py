@@ -11,10 +11,12 @@ collector has nothing to look at either, and no body is kept alive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
+
+from broker_client.message import Outgoing
 
 SCHEMA_VERSION = 1
 ERROR_TEXT_BYTES = 512
@@ -97,6 +99,23 @@ class DeliveryEvent(NamedTuple):
     trace_id: str | None = None
 
 
+class MessageEvent(NamedTuple):
+    """One change of state as the core notes it: with the message itself, which is not looked at
+    before its line is made. 0.0 is a time that is not known."""
+
+    event: str
+    vhost: str
+    message: Outgoing
+    ts: float | None
+    reason: str | None = None
+    queue: str | None = None
+    consumer: str | None = None
+    attempts: int = 0
+    published_at: float = 0.0
+    enqueued_at: float = 0.0
+    delivered_at: float = 0.0
+
+
 COMMON_FIELDS = 11
 """How many of the fields are the same in many events."""
 CACHED_STARTS = 4_096
@@ -137,9 +156,7 @@ class Lines:
         common = fields[:COMMON_FIELDS]
         start = self._starts.get(common)
         if start is None:
-            if len(self._starts) >= CACHED_STARTS:
-                self._starts.clear()
-            start = self._starts[common] = self.start(common)
+            start = self._remember(common, common)
         message_id, ts, size, published_at, enqueued_at, delivered_at = fields[_TIMES]
         seq, micros = self.number(), self._micros
         line = (
@@ -157,6 +174,53 @@ class Lines:
         rare = fields[_RARE]
         return line + "}\n" if rare == _NOTHING_RARE else f"{line}{_rare(*rare)}}}\n"
 
+    def message_lines(self, events: Iterable[MessageEvent], now: float) -> list[str]:
+        """The lines of `events`, at `now` where the core was not told the time."""
+        micros, number, starts = self._micros, self.number, self._starts
+        described, about = None, ""
+        lines = []
+        for (
+            event,
+            vhost,
+            message,
+            ts,
+            reason,
+            queue,
+            consumer,
+            attempts,
+            published_at,
+            enqueued_at,
+            delivered_at,
+        ) in events:
+            kind = event, vhost, queue, consumer, attempts, reason
+            start = starts.get(kind)
+            if start is None:
+                start = self._remember(
+                    kind,
+                    (
+                        *(event, vhost, None, None, queue, consumer or None),
+                        *(attempts or None, attempts > 1 if attempts else None, reason),
+                    ),
+                )
+            if message is not described:  # else the next event of the same
+                described, about = message, _about(message)
+            seq = number()
+            line = f'{start}{seq}","seq":{seq},"ts":{micros[now if ts is None else ts]}{about}'
+            if published_at:
+                line += f',"published_at":{micros[published_at]}'
+            if enqueued_at:
+                line += f',"enqueued_at":{micros[enqueued_at]}'
+            if delivered_at:
+                line += f',"delivered_at":{micros[delivered_at]}'
+            lines.append(line + "}\n")
+        return lines
+
+    def _remember(self, kind: tuple[Any, ...], common: tuple[Any, ...]) -> str:
+        if len(self._starts) >= CACHED_STARTS:
+            self._starts.clear()
+        start = self._starts[kind] = self.start(common)
+        return start
+
     def start(self, common: tuple[Any, ...]) -> str:
         """How a line begins whose event has the fields `common`, the first ones; keep it.
 
@@ -169,6 +233,21 @@ class Lines:
             elif value is not None:  # a number or a truth value
                 text += f',"{field}":{str(value).lower()}'
         return text + self._event_id
+
+
+def _about(message: Outgoing) -> str:
+    properties = message.properties
+    message_id, headers = properties.message_id, properties.headers
+    text = (
+        f',"exchange":{quoted(message.exchange)},"routing_key":{quoted(message.routing_key)}'
+        f',"message_id":{"null" if message_id is None else quoted(message_id)}'
+        f',"size":{len(message.body)}'
+    )
+    if properties.priority is not None:
+        text += f',"priority":{properties.priority}'
+    if headers and (trace_id := trace_id_of(headers)) is not None:
+        text += f',"trace_id":{quoted(trace_id)}'
+    return text
 
 
 def _rare(

@@ -261,7 +261,8 @@ class EffectRunner:
         if self._observer is not None and self._event_log is not None:
             events = self._observer.take()
             if events:
-                self._event_log.record_many(events, self._clock.now())
+                now = self._clock.now()
+                self._event_log.record_lines(self._event_log.lines.message_lines(events, now), now)
 
     # ---------------------------------------------------------------- blocking
 

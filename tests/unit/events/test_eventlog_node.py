@@ -12,10 +12,18 @@ import pytest
 from broker_client import Broker
 from broker_client.core.engine import Engine
 from broker_client.core.observer import Observer
-from broker_client.events.delivery_event import DeliveryEvent
+from broker_client.events.delivery_event import DeliveryEvent, Lines
 from broker_client.message import Outgoing, Properties
 
 Told = tuple[str, str | None, str | None, int | None]
+
+
+def read_back(line: str) -> DeliveryEvent:
+    fields = json.loads(line)
+    for time in ("ts", "published_at", "enqueued_at", "delivered_at"):
+        if time in fields:
+            fields[time] /= 1e6
+    return DeliveryEvent(**{name: fields.get(name) for name in DeliveryEvent._fields})
 
 
 class Core:
@@ -23,6 +31,7 @@ class Core:
 
     def __init__(self) -> None:
         self.observer = Observer()
+        self.lines = Lines("n1", "boot")
         self.engine = Engine(observer=self.observer)
         self.connection = self.engine.open_connection("/")
         self.out = self.engine.open_channel(self.connection, confirm=True)
@@ -44,7 +53,8 @@ class Core:
 
     def told(self) -> list[Told]:
         """(event, queue, reason, attempt) of what happened since the last call."""
-        self.taken = self.observer.take()
+        lines = self.lines.message_lines(self.observer.take(), self.now)
+        self.taken = [read_back(line) for line in lines]
         return [(each.event, each.queue, each.reason, each.attempt) for each in self.taken]
 
 
@@ -231,14 +241,14 @@ def test_the_oldest_of_a_full_queue_is_dropped(core: Core) -> None:
     assert core.taken[-1].message_id == "m1"
 
 
-def test_purge_has_no_time_since_the_core_is_not_told_one(
+def test_purge_of_which_the_core_is_not_told_the_time_has_that_of_the_taking(
     core: Core,
 ) -> None:
     core.publish("q")
     core.now = 103.0
     core.engine.topology.purge_queue(core.out, "q")
     assert core.told() == [PUBLISHED, ENQUEUED, ("dropped", "q", "purged", None)]
-    assert [each.ts for each in core.taken] == [100.0, 100.0, None]
+    assert [each.ts for each in core.taken] == [100.0, 100.0, 103.0]
     core.publish("q")
     assert core.told() == [PUBLISHED, ENQUEUED]
 
