@@ -13,6 +13,7 @@ from broker_client.publishing.delay import check_delay, delayed_by_header, step_
 from broker_client.publishing.outbox import Outbox
 from broker_client.publishing.publish_log import PublishLog
 from broker_client.publishing.queue import PublishQueue
+from broker_client.publishing.relay import DelayRelay, for_relay
 from broker_client.publishing.requests import Requests
 from broker_client.runtime.emitter import Emitter
 from broker_client.runtime.tasks import TaskGroup
@@ -52,6 +53,7 @@ class VhostPublisher:
         )
         self.outbox: Outbox | None = None
         self.requests = Requests(vhost)
+        self._relay = DelayRelay(vhost, self.send_confirmed, tasks)
         vhost.on_pause = self.queue.pause
         vhost.on_resume = self.queue.resume
 
@@ -81,6 +83,9 @@ class VhostPublisher:
         check_delay(delay)
         if self.vhost.is_embedded:
             return delayed_by_header(outgoing, delay)
+        if outgoing.properties.expiration is not None:
+            await self._relay.open()
+            outgoing = for_relay(outgoing)
         step = step_for(outgoing.exchange, delay)
         await self.vhost.prepare_delay(step)
         return outgoing._replace(exchange=step.name)
@@ -108,6 +113,7 @@ class VhostPublisher:
     async def close(self) -> None:
         """End what is still queued as an error. May be called more than once."""
         await self.requests.close()
+        await self._relay.close()
         try:
             if self.outbox is not None:
                 await self.outbox.close()

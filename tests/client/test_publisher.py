@@ -288,3 +288,41 @@ async def test_none_is_as_good_as_not_given(start: StartBroker) -> None:
     assert delivery is not None
     assert delivery.properties.delivery_mode == 2
     await link.close()
+
+
+@pytest.mark.parametrize(("delay", "expiration"), [(1.0, 0.3), (0.4, 0.8)])
+async def test_expiration_of_a_delayed_message_counts_from_its_arrival(
+    start: StartBroker, delay: float, expiration: float
+) -> None:
+    broker = await start(
+        {
+            "exchanges": ["dead"],
+            "queues": {"q": {"options": {"dead_letter_exchange": "dead"}}, "cemetery": None},
+            "bindings": ["dead -> cemetery"],
+            "publications": {"q": {"queue": "q"}},
+        }
+    )
+    link = await broker.connect()
+    channel = await link.open_channel()
+    now = asyncio.get_running_loop().time
+
+    async def seen_in(queue: str) -> float:
+        count = 0
+        async with asyncio.timeout(10.0):
+            while not count:
+                count = (await channel.check_queue(queue)).message_count
+                await asyncio.sleep(0.02)
+        return now()
+
+    began = now()
+    await (await broker.publish("q", "x", delay=delay, expiration=expiration, headers={"a": 1}))
+    arrived = await seen_in("q") - began
+    expired = await seen_in("cemetery") - began
+    assert delay <= arrived < delay + 0.25
+    assert delay + expiration - 0.05 <= expired < delay + expiration + 0.5
+    delivery = await channel.get("cemetery", no_ack=True)
+    assert delivery is not None
+    headers = delivery.properties.headers or {}
+    assert headers["a"] == 1
+    assert "broker_client.delayed" not in headers
+    await link.close()
