@@ -306,7 +306,7 @@ async def test_a_system_that_slept_goes_on_with_what_was_left_of_a_delay(path: P
     clocks = Clocks(1_000_000.0)
     due = clocks.wall + 20.0
     clocks.pass_by(5.0)
-    clocks.wall += 3_600.0  # monotonic time stands still
+    clocks.wall += 3_600.0  # as on a system whose steady clock stands still meanwhile
     topology = VHostAdded("/"), QueueAdded("/", "q", False, {})
     await run(path, clocks, *topology, appended(1, due_at=due))
     after = Clocks(clocks.wall)
