@@ -1,4 +1,4 @@
-"""From the configuration as written to the one the models know.
+"""Expands the short forms of a configuration to the models' form.
 
 Short forms become long ones, the layers of defaults are filled in (value, then the vhost's
 ``defaults``, then the root's, then the profile's; the models add the built-in ones), publications

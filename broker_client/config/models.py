@@ -1,4 +1,4 @@
-"""What a whole configuration is: its vhosts, publications and subscriptions by name."""
+"""The models of a whole configuration: vhosts, publications, subscriptions."""
 
 from __future__ import annotations
 

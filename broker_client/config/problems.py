@@ -1,4 +1,4 @@
-"""Turns pydantic's complaints into problems that a user can act on."""
+"""Converts pydantic's errors to problems that users can act on."""
 
 from __future__ import annotations
 

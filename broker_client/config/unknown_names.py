@@ -1,4 +1,4 @@
-"""Looks for names that name nothing."""
+"""Finds references to unknown names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The addresses of a vhost, tried until one gives a link: the one loop that connects.
+"""The addresses of a vhost, and the only loop that connects to them.
 
 Every address has waits of its own. They grow with each round in which no address gave a link, and
 with each link of that address that died early; they start again from the first after a link that
@@ -155,7 +155,7 @@ class Addresses:
             raise ConnectFailedError(self.current.connector.url, reason) from error
 
     def link_lost(self, since: float, used_at: float, *, elsewhere: bool = True) -> None:
-        """The link to `current` is lost: say who is tried next, and when.
+        """The link to `current` is lost: decide which address is tried next, and when.
 
         The other addresses are tried at once, but for those whose last link died early; the one
         that was lost is tried after them, and waits if its links keep dying early.

@@ -1,4 +1,4 @@
-"""One connection kept alive: connects, makes ready, notices the loss, connects again.
+"""One connection kept alive: connects, prepares, notices a loss, connects again.
 
 The only owner of reconnecting. A link is *up* once it is connected and its owner has prepared it
 (declared the topology); before that nobody else sees it, and a link whose preparation fails
@@ -32,7 +32,7 @@ class ConnectionOwner(Protocol):
     """The owner of a connection. All methods but `prepare` are plain and must not raise."""
 
     async def prepare(self, link: Link) -> None:
-        """Make a new link ready; raise to have it given up."""
+        """Prepare a new link; raise to reject it."""
         ...
 
     def link_up(self, link: Link) -> None: ...
@@ -107,7 +107,7 @@ class Connection:
 
     @property
     def url(self) -> str:
-        """Where it leads, or last led, masked."""
+        """Its present or last address, masked."""
         return self._link.url if self._link else self._addresses.current.connector.url
 
     @property
@@ -152,7 +152,7 @@ class Connection:
             self._tasks.spawn(self._keep(), "keep")
 
     async def wait_up(self) -> Link:
-        """The link, as soon as there is one that is up.
+        """Wait for a link that is up.
 
         Raises:
             BrokerClosedError: it was closed, or given up (``retry: false``).
@@ -184,7 +184,7 @@ class Connection:
                 self._dropped.remove(link)
 
     def abort(self, reason: str) -> None:
-        """Drop the present link as one that failed, to get a new one."""
+        """Drop the present link as failed, and connect again."""
         link = self._link
         if link is not None:
             self._aborted = True
@@ -231,7 +231,7 @@ class Connection:
             self._give_up(loss)
 
     def _give_up(self, error: Exception) -> None:
-        """Not retryable, or retrying is off: say so once and stay down."""
+        """The error is not retryable, or retrying is off: report it once and stay down."""
         log.error("%s: given up: %s", self._name, error)
         self._failed, self._closed = error, True
         self._wake()
@@ -297,7 +297,7 @@ class Connection:
             self._up.set()
 
     def _wake(self) -> None:
-        """Have those who wait see that it is closed."""
+        """Wake waiting callers: it is closed."""
         if self._up is not None and self._down is not None:
             self._up.set()
             self._down.set()

@@ -1,4 +1,4 @@
-"""What a configuration says of a vhost's brokers, made into connectors.
+"""Connectors of a vhost's brokers, made from its configuration.
 
 All that reaches a broker is made here, so that it has the same TLS context and limits: the links
 of a `Broker`, calls of the management API, and the links of Spark's workers.

@@ -1,4 +1,4 @@
-"""The connection of a vhost's consumers, where they have one of their own.
+"""The separate connection of a vhost's consumers.
 
 RabbitMQ blocks connections that publish; consumers on a connection of their own go on. It follows
 the publishing connection to its address, and declares only what AMQP ties to the connection of its

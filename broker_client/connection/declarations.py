@@ -1,4 +1,4 @@
-"""What a vhost declares, kept declared: on new links, after deletions, after refusals.
+"""Keeps the topology of a vhost declared: on new links, after deletions and refusals.
 
 A queue that the broker refuses must not take all others down: it is reported once, and declared
 again with growing pauses until the broker accepts it.

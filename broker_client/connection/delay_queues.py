@@ -1,4 +1,4 @@
-"""Delay queues: where a publish waits on a broker that cannot hold it itself (RabbitMQ).
+"""Delay queues, for brokers that cannot delay a message themselves (RabbitMQ).
 
 A message is published with its own routing key to a fanout exchange and lies in the one queue
 behind it until the queue's TTL is over. The broker then dead-letters it, with that routing key, to

@@ -1,4 +1,4 @@
-"""Vhosts made and looked for over a RabbitMQ's management API (as in rascal)."""
+"""Creates and checks vhosts over RabbitMQ's management API (as in rascal)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings made as declared: assert, check, purge, delete.
+"""Declares exchanges, queues and bindings: assert, check, purge, delete.
 
 The order is rascal's: assert exchanges, check exchanges, assert queues, check queues,
 purge, bind. Each phase is spread over `concurrency` channels.
@@ -54,7 +54,7 @@ class Topology:
     async def establish(
         self, link: Link, *, purge: bool, part: Part = "all", lenient: bool = False
     ) -> list[TopologyError]:
-        """Make everything so, and fail where it cannot be.
+        """Declare everything; raise if that fails.
 
         Args:
             link: where.
@@ -83,7 +83,7 @@ class Topology:
         return run.refused
 
     async def purge(self, link: Link, *, part: Part = "all", only: str | None = None) -> int:
-        """Empty every queue, or the one called `only`; returns how many messages went."""
+        """Purge every queue, or `only` one; returns the number of messages."""
         counts: list[int] = []
 
         async def purge_one(channel: Channel, queue: QueueConfig) -> None:
@@ -183,7 +183,7 @@ _CURRENT = re.compile(r"but current is (?:the value )?('[^']*'?|none)")
 
 
 def _refusal(vhost: str, entity: str, error: ChannelClosedError) -> TopologyError:
-    """RabbitMQ says in words what differs, in 255 bytes: the end of them may be missing."""
+    """Parse RabbitMQ's text of what differs; beyond 255 bytes it is cut."""
     reason = f"{error.reply_code} {error.reply_text}"
     parts = [pattern.search(reason) for pattern in (_ARGUMENT, _WANTED, _CURRENT)]
     argument, wanted, current = (part.group(1) if part else "" for part in parts)

@@ -85,7 +85,7 @@ class Vhost:
 
     @property
     def link_state(self) -> str:
-        """In words, for errors."""
+        """State for error texts."""
         if self._blocked is not None:
             return f"up, but blocked by the broker: {self._blocked}"
         if self._exhausted is not None and self.connection.state == "up":
@@ -113,7 +113,7 @@ class Vhost:
         )
 
     def health(self) -> VhostHealth:
-        """How it is, for probes."""
+        """Health, for probes."""
         return VhostHealth(
             self.name,
             tuple(
@@ -182,7 +182,7 @@ class Vhost:
         await asyncio.gather(*(each.close() for each in connections))
 
     def cut(self, reason: str) -> None:
-        """Cut its connections as a fault of the network would."""
+        """Cut its connections, as a network fault would."""
         for _, connection in self._connections():
             connection.abort(reason)
 
@@ -338,7 +338,7 @@ class Vhost:
             log.log(level, "%s: %s", self.name, error)
 
     def blocked(self, link: Link, reason: str) -> None:
-        """Publishing would only fill the socket, and hold up acks behind it: stop it here."""
+        """Pause publishing: it would fill the socket and delay acks behind it."""
         self._blocked = reason
         self._pause()
         self._emit("blocked", reason, self.name)

@@ -1,4 +1,4 @@
-"""Deliveries handed out and not yet settled: what they are and when each must be back.
+"""Deliveries in flight, and their deadlines.
 
 One ledger belongs to one channel, so a delivery can only be settled by its owner: another
 channel's tag is simply not in here.
@@ -18,7 +18,7 @@ _REMEMBERED = 1_000  # lapsed deliveries kept one by one; older ones are kept as
 
 
 class InFlightLedger(Generic[E]):
-    """Which deliveries of a channel are out, by delivery tag.
+    """The deliveries of a channel in flight, by delivery tag.
 
     The entry and its deadline are one record of one map, so they cannot disagree: a delivery is
     either wholly in here or not at all. Times are passed in; nothing here reads a clock.

@@ -1,4 +1,4 @@
-"""What a queue is made of: its entries, its consumers, and the channels they belong to.
+"""The state of queues: entries, consumers, and their channels.
 
 These are plain state. `transitions` decides what happens to entries, `virtual_host` what is
 routed where, and `commands` what a client may ask for.

@@ -1,4 +1,4 @@
-"""What a store is told and what it gives back: the durable half of the core, as plain values.
+"""Records for a store, and what it returns: the durable half of the core, as plain values.
 
 Records stand among the effects, in the order in which they must be kept. All records of one
 command, and of one `take_effects`, are kept together or not at all; so a dead letter and the
@@ -49,7 +49,7 @@ class Spilled(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """The message was handed out for the `attempts`-th time. Need not be safe before it is."""
+    """The message was delivered for the `attempts`-th time. Need not be committed first."""
 
     record_id: int
     attempts: int
@@ -73,7 +73,7 @@ class Settled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VHostAdded:
-    """A vhost came into being."""
+    """A vhost was created."""
 
     vhost: str
 

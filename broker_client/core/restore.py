@@ -1,4 +1,4 @@
-"""A stopped node's exchanges, queues and messages, put back before the first connection."""
+"""Restores a node's exchanges, queues and messages before the first connection."""
 
 from __future__ import annotations
 

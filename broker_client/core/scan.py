@@ -1,4 +1,4 @@
-"""When to look for what is due, at how many queues, and whether to look again at once.
+"""The scan policy: when to scan, how many queues, and whether to repeat at once.
 
 The knobs are those of nsq's queueScanLoop and so are their defaults. One
 thing differs: nsq draws queues at random and finds out whether anything of theirs is due, so with

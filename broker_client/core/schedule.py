@@ -1,4 +1,4 @@
-"""Which queues and channels have something due, and when: what the engine sleeps by."""
+"""An index of queues and channels by their next due time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core tells of itself: frozen values, as things were when they were made."""
+"""Statistics of the core, as frozen snapshots."""
 
 from __future__ import annotations
 

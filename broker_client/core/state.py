@@ -1,4 +1,4 @@
-"""What an engine knows: the one state that its commands and transitions share."""
+"""The state of an engine, shared by its commands and transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a channel in transaction mode holds back until tx.commit (AMQP 0-9-1 §1.9)."""
+"""Publishes and settlements of a transaction until tx.commit (AMQP 0-9-1 §1.9)."""
 
 from __future__ import annotations
 

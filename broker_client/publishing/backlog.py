@@ -40,7 +40,7 @@ class Backlog:
         return self._count
 
     def stats(self, *, unconfirmed: int, paused: bool, resent: int) -> PublishQueueStats:
-        """A snapshot, with what the senders know."""
+        """Return a snapshot, including the senders' counts."""
         return PublishQueueStats(
             self._count - unconfirmed,
             unconfirmed,
@@ -63,7 +63,7 @@ class Backlog:
         )
 
     def has_room_now(self, publication: Publication) -> bool:
-        """True when there is room and nobody has waited for it longer."""
+        """True if there is room and no earlier caller waits."""
         config, count = self._config, self._count  # as in `is_full_for`, for every publish
         return not self._waiting_for_room and (
             count < config.max_queued
@@ -95,12 +95,12 @@ class Backlog:
         line.remove(changed)
 
     def offer_room(self) -> None:
-        """Let the first in line look whether there is room."""
+        """Wake the first waiting caller to check for room."""
         if self._waiting_for_room:
             self._waiting_for_room[0].set()
 
     def close(self) -> None:
-        """Let everybody in line go."""
+        """Wake every waiting caller."""
         self.is_closed = True
         for changed in self._waiting_for_room:
             changed.set()

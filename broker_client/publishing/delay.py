@@ -1,4 +1,4 @@
-"""Publishes that arrive later, on any broker.
+"""Delayed publishes, on any broker.
 
 The built-in broker holds a message with `x-delay` itself. On RabbitMQ a message waits in a delay
 queue, one for each exchange and delay: see `connection.delay_queues`.
@@ -16,7 +16,7 @@ MAX_DELAY = 2**31 / 1000  # seconds; RabbitMQ takes a TTL of fewer than 2**32 ms
 
 
 def check_delay(delay: float) -> None:
-    """Raise InvalidMessageError for a delay that no broker keeps; it is never taken as none."""
+    """Raise InvalidMessageError for a delay that no broker supports."""
     if not isinstance(delay, int | float) or not 0 <= delay < MAX_DELAY:
         raise InvalidMessageError(
             "delay", f"is {delay!r}; a number of seconds from 0 to {MAX_DELAY:.0f} is needed"

@@ -1,4 +1,4 @@
-"""Publishes that survive our own end: on disk before `publish` returns.
+"""The outbox: publishes that are on disk before `publish` returns.
 
 The outbox is a durable queue of the built-in broker, in a file, in front of a vhost's publish
 queue. A publish is accepted once it is committed there. One consumer takes them out again in
@@ -79,7 +79,7 @@ class Outbox:
         return f"<Outbox {self._connector.url}: {state}, {len(self._mine)} of ours waiting>"
 
     async def open(self) -> None:
-        """Open the file, and begin to send what it holds.
+        """Open the file and start to send its messages.
 
         Raises:
             ConnectFailedError: the file cannot be used: damaged, or another process has it.
@@ -106,7 +106,7 @@ class Outbox:
         )
 
     async def accept(self, publication: Publication) -> None:
-        """Have `publication` on disk; it is sent from there.
+        """Store `publication` on disk, from where it is sent.
 
         Raises:
             MessageTooLargeError: the body is larger than `node.max_message_size`.
@@ -198,7 +198,7 @@ class Outbox:
         # Otherwise we are closing: it stays in the file, for the next time.
 
     async def close(self) -> None:
-        """Let go of the file; what is not confirmed stays in it. May be called more than once."""
+        """Close the file; unconfirmed messages stay in it. May be called more than once."""
         self._closing = True
         if self._writer is not None:
             self._fail_stored(ChannelClosedError(0, "the broker was shut down"))

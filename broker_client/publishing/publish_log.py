@@ -20,7 +20,7 @@ from broker_client.publication import Publication
 
 
 class PublishLog:
-    """Records what becomes of the publishes of one vhost.
+    """Logs the outcome of one vhost's publishes.
 
     Args:
         event_log: the log to write to.

@@ -31,7 +31,7 @@ _ERRORS_KEPT = 100  # of `publish_many`
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """What became of the publishes of one `publish_many`."""
+    """Outcome counts of one `publish_many`."""
 
     published: int
     succeeded: int
@@ -238,7 +238,7 @@ class Publisher:
 
 
 class _Many:
-    """The publishes of one `publish_many` that are under way, and the count of the rest."""
+    """The unfinished publishes of one `publish_many`, and counts of the others."""
 
     def __init__(self, window: int) -> None:
         if window < 1:

@@ -30,7 +30,7 @@ from broker_client.runtime.tasks import TaskGroup
 
 
 class PublishQueue:
-    """Where a vhost's publishes wait, are sent from, and get their outcome.
+    """The publish queue of a vhost: publishes wait here, are sent, and get their outcome.
 
     Args:
         name: name of the vhost, for errors.
@@ -84,7 +84,7 @@ class PublishQueue:
     # ------------------------------------------------------------------ taking in
 
     async def put(self, publication: Publication, *, confirm: bool) -> None:
-        """Accept `publication`; with policy `wait`, once there is room for it.
+        """Accept `publication`; with policy `wait`, wait for room.
 
         Raises:
             PublishQueueFullError: the queue is full and its policy is `reject`.
@@ -164,7 +164,7 @@ class PublishQueue:
         return self.withdraw(oldest, error)
 
     def withdraw(self, publication: Publication, error: PublishError) -> bool:
-        """End a publication that has not been sent; False when it is too late for that.
+        """End a publication that was not sent yet; False if it was.
 
         One that was sent on a link that was lost since is too late: the broker may have it.
         """
@@ -222,7 +222,7 @@ class PublishQueue:
     # ------------------------------------------------------------------ the link
 
     def pause(self) -> None:
-        """The link is down: keep everything, tell those who wait."""
+        """The link is down: keep everything, emit `paused`."""
         if self.is_paused:
             return
         self._running.clear()
@@ -230,7 +230,7 @@ class PublishQueue:
             sender.pause()
 
     def resume(self) -> None:
-        """The link is up and the topology is there: go on, in order."""
+        """The link is up and the topology declared: resume, in order."""
         self._running.set()
         for sender in self._senders.values():
             sender.wake()
@@ -238,7 +238,7 @@ class PublishQueue:
     # ------------------------------------------------------------------ the end
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until all that was accepted has ended; False when `timeout` seconds passed first."""
+        """Wait until every accepted publish has ended; False after `timeout` seconds."""
         if self._backlog:
             try:
                 async with asyncio.timeout(timeout):
@@ -248,7 +248,7 @@ class PublishQueue:
         return True
 
     async def close(self) -> None:
-        """Refuse new publishes and end every one that is left. May be called more than once."""
+        """Refuse new publishes and end the remaining ones. May be called more than once."""
         self._backlog.close()
         for sender in list(self._senders.values()):
             for publication in await sender.close():

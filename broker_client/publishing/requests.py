@@ -1,4 +1,4 @@
-"""Request and reply: a message out, its answer back, within a time."""
+"""Request and reply, within a time limit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Reply(NamedTuple):
 
 
 class Requests:
-    """The requests of one vhost that wait for their answers, and the queue these come to.
+    """The open requests of one vhost, and their reply queue.
 
     The queue is exclusive and made with the first request. It dies with its connection, and the
     answers with it: requests that wait then fail at once, as lost, and the next request makes
@@ -56,7 +56,7 @@ class Requests:
         return f"<Requests {self._vhost.name}: {len(self._waiting)} waiting>"
 
     async def call(self, name: str, publish: SendRequest, timeout: float) -> Reply:
-        """Send a request off and wait for its answer.
+        """Send a request and wait for its answer.
 
         Args:
             name: of the publication, for errors.
@@ -151,7 +151,7 @@ class Requests:
                 waiter.set_exception(RequestLostError(self._queue, str(error)))
 
     async def close(self) -> None:
-        """Fail what waits and let the queue go."""
+        """Fail open requests and release the reply queue."""
         channel, self._channel = self._channel, None
         self._lost(RequestLostError(self._queue, "the broker was shut down"))
         if channel is not None:

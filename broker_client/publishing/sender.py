@@ -58,11 +58,11 @@ class PublishQueueOwner(Protocol):
 
     @property
     def link_state(self) -> str:
-        """For errors: up, or down since when and why."""
+        """State for error texts: up, or down since when and why."""
         ...
 
     async def restore_topology(self) -> None:
-        """Declare everything again: something that a publication needs is missing."""
+        """Declare the topology again: something that a publication needs is missing."""
         ...
 
 
@@ -135,7 +135,7 @@ class Sender:
         return sum(publication.state is SENT for publication in self._ledger)
 
     def append(self, publication: Publication) -> None:
-        """Send `publication` after all that wait."""
+        """Send `publication` after all waiting ones."""
         self._accepted += 1
         publication.order = self._accepted
         self._waiting.line.append(publication)
@@ -145,15 +145,15 @@ class Sender:
             self._changed.set()
 
     def remove(self, publication: Publication) -> bool:
-        """Take out one that waits; False when it is not here."""
+        """Remove a waiting publication; False if it is not waiting."""
         return self._waiting.remove(publication)
 
     def first_unsent(self) -> Publication | None:
-        """The oldest that was never sent."""
+        """The oldest publication that was never sent."""
         return next((each for each in self._waiting if not each.maybe_duplicate), None)
 
     def pause(self) -> None:
-        """Tell those that wait that the link is down."""
+        """Emit `paused` on waiting publications: the link is down."""
         for publication in tuple(self._waiting):
             publication.pause()
 
@@ -162,7 +162,7 @@ class Sender:
         self._changed.set()
 
     def overdue(self, publication: Publication) -> None:
-        """The confirm of one that was sent has not come in time."""
+        """A sent publication was not confirmed in time."""
         if (
             publication.sent_at >= self._heard_at
             and self._running.is_set()  # a broker that blocks us does not answer either
@@ -172,7 +172,7 @@ class Sender:
             self._changed.set()
 
     async def close(self) -> list[Publication]:
-        """Stop sending; returns what has not ended, in order."""
+        """Stop sending; returns unfinished publications, in order."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -226,7 +226,7 @@ class Sender:
         self._suspicion.clear(self)
 
     async def _send_on(self, channel: Channel, *, suspects_only: bool = False) -> None:
-        """Send what waits until nothing does and all is confirmed."""
+        """Send until nothing waits and everything is confirmed."""
         channel.on_confirm = self._on_confirm
         channel.on_return = self._on_return
         channel.on_close = self._on_close
@@ -264,7 +264,7 @@ class Sender:
             self._close_reason = None
 
     def _room(self) -> int:
-        """How many may be sent now."""
+        """Number of publications that may be sent now."""
         if not self._waiting.line or asyncio.get_running_loop().time() < self._rest_until:
             return 0
         if self._ledger and (self._sent_alone or self._waiting.line[0].suspected):
@@ -272,7 +272,7 @@ class Sender:
         return min(self._window.size - len(self._ledger), self._config.batch)
 
     async def _ask_for_life(self, channel: Channel) -> None:
-        """Find out whether a silent channel is there: what is sent on one is answered in order.
+        """Probe a silent channel: requests on a channel are answered in order.
 
         Raises:
             TransportError: it is not.
@@ -328,7 +328,7 @@ class Sender:
         return len(batch)
 
     def _next_batch(self, room: int, limit: SizeLimit) -> list[Publication]:
-        """Take out what is to be written next."""
+        """Take the next batch."""
         line, batch, size = self._waiting.line, list[Publication](), 0
         now = asyncio.get_running_loop().time()
         # One that would be too late when confirmed is not sent, unless nothing else is on its way:
@@ -352,7 +352,7 @@ class Sender:
         return batch
 
     def _take_back(self) -> None:
-        """The channel is gone: what it has not confirmed is sent again, before what waits."""
+        """The channel is lost: resend its unconfirmed publications before the waiting ones."""
         again = [publication for publication in self._ledger.take_all() if not publication.is_ended]
         for publication in again:
             publication.state = WAITING
@@ -367,7 +367,7 @@ class Sender:
     # ------------------------------------------------------------------ failures
 
     async def _after_failure(self, error: BrokerClientError) -> None:
-        """Decide what the failure of a channel means for what was on it."""
+        """Decide what a channel failure means for its publications."""
         taken_back, self._taken_back = self._taken_back, []
         meaning = Meaning.REFUSED if isinstance(error, InvalidMessageError) else meaning_of(error)
         if meaning is Meaning.LOST:
@@ -407,7 +407,7 @@ class Sender:
             self._suspect(taken_back, on_connection=connection_ended)
 
     def _note_loss(self, taken_back: list[Publication]) -> None:
-        """The link was lost for no reason that says more; again and again it may be one of ours."""
+        """The link was lost without a telling reason; if repeated, a message may be the cause."""
         self._fruitless += bool(taken_back)
         if self._was_alone(taken_back) and self._has_turn:
             [publication] = taken_back
@@ -450,7 +450,7 @@ class Sender:
             log.warning("%s: restoring the topology: %s", self._name, failure)
 
     def _back_off(self) -> None:
-        """Send nothing for a while, longer each time until something is confirmed."""
+        """Pause sending, longer each time until something is confirmed."""
         self._window.restart()
         now = asyncio.get_running_loop().time()
         if now >= self._rest_until:
@@ -502,7 +502,7 @@ class Sender:
             self._back_off()
 
     def _on_return(self, message: Returned) -> None:
-        """The broker answers in order, so it is the oldest of that id that is not ended."""
+        """Find the returned publication: the oldest unfinished one with that id."""
         self._heard_at = asyncio.get_running_loop().time()
         for publication in self._ledger:
             if (
@@ -520,7 +520,7 @@ class Sender:
 
 
 def nacked(publication: Publication) -> PublishNackedError:
-    """The error of a publish that the broker nacked for the last time."""
+    """The error of a publish whose last retry was nacked."""
     message = publication.outgoing
     return PublishNackedError(
         publication.name, publication.message_id, message.exchange, message.routing_key

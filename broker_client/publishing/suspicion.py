@@ -6,7 +6,7 @@ import asyncio
 
 
 class Suspicion:
-    """Has senders try what is under suspicion one publish at a time on the whole connection.
+    """Makes senders try suspected publishes one at a time on the whole connection.
 
     When the broker closes a connection over a publish, all senders had publishes on it. Each of
     them registers what it had unconfirmed; then they take turns with one publish each, while all

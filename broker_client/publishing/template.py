@@ -1,4 +1,4 @@
-"""Publications made ready: from a name and some content to a message for the wire."""
+"""Templates of publications: from a name and content to a message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from broker_client.publishing.vhost_publisher import VhostPublisher
 
 
 class PublishOverrides(TypedDict, total=False):
-    """What one publish may set otherwise than its publication. None counts as not given, but for
+    """Options that one publish may override. None counts as not given, but for
     the properties of the message, which it leaves out."""
 
     message_id: str | None
@@ -50,7 +50,7 @@ class PublishOverrides(TypedDict, total=False):
 
 
 class ForwardOverrides(PublishOverrides, total=False):
-    """What one forward may set otherwise than its publication and its message."""
+    """Options that one forward may override."""
 
     restore_routing_headers: bool
     """True shows handlers of the copy the exchange and routing key of the message it was made of,
@@ -75,7 +75,7 @@ _NONE_MEANS_NOT_GIVEN = ("message_id", "headers", "persistent", "mandatory", "ti
 
 
 def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> None:
-    """Raise InvalidMessageError for what no publish, or `forward`, can be told.
+    """Raise InvalidMessageError for options that `publish` or `forward` does not have.
 
     The rest is seen as it is encoded.
     """
@@ -145,7 +145,7 @@ _new = tuple.__new__  # a named tuple's own constructor is a Python call
 
 
 class Template:
-    """A publication, made ready once: publishing fills in what differs from message to message."""
+    """A prepared publication; publishing fills in what differs between messages."""
 
     __slots__ = (
         "_after_id",
@@ -197,7 +197,7 @@ class Template:
     def forwarded(
         self, message: Message, key: str, overrides: ForwardOverrides
     ) -> PublishOverrides:
-        """What `message` brings along, less what this publication or the call says itself.
+        """Properties of `message`, without those that the publication or the call sets.
 
         Its headers tell where it came from, as rascal's do, and a CC of
         ``<queue>.<routing key>`` lets an exchange lead the copy back to that queue.
@@ -326,7 +326,7 @@ def _overridden(properties: Properties, overrides: PublishOverrides) -> Properti
 
 
 def _copies_to(keys: Any, *, back: str) -> list[Any]:
-    """The CC of a forwarded message: what is asked for, and the way back."""
+    """The CC of a forwarded message: the given keys, and the way back."""
     listed = list(keys) if isinstance(keys, list | tuple) else [keys]
     asked = [key for key in listed if key]
     return asked if back in asked else [*asked, back]

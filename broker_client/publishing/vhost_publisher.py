@@ -23,7 +23,7 @@ log = logging.getLogger("broker_client.vhost")
 
 
 class VhostPublisher:
-    """Publishes to one vhost. It outlives every link of the vhost: it pauses without one.
+    """Publishes to one vhost. It outlives the vhost's links, and pauses without one.
 
     Args:
         vhost: where to publish to.
@@ -61,7 +61,7 @@ class VhostPublisher:
         return f"<VhostPublisher {self.vhost.name}: {self.queue!r}>"
 
     async def open_outbox(self, connector: Connector) -> None:
-        """Put an outbox, in the file that `connector` leads to, in front of the publish queue.
+        """Put an outbox, in the file of `connector`, in front of the publish queue.
 
         Raises:
             ConnectFailedError: the file cannot be used.
@@ -74,7 +74,7 @@ class VhostPublisher:
         self._events.emit("error", error, self.vhost.name)
 
     async def delayed(self, outgoing: Outgoing, delay: float) -> Outgoing:
-        """`outgoing` made to arrive `delay` seconds late: by our own broker, or by a delay queue.
+        """Delay `outgoing` by `delay` seconds: on the built-in broker, or by a delay queue.
 
         Raises:
             InvalidMessageError: no broker keeps a delay of that length.
@@ -111,7 +111,7 @@ class VhostPublisher:
         await publication
 
     async def close(self) -> None:
-        """End what is still queued as an error. May be called more than once."""
+        """End queued publishes with an error. May be called more than once."""
         await self.requests.close()
         await self._relay.close()
         try:

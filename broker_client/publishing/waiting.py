@@ -1,4 +1,4 @@
-"""The publishes of one sender that are not on their way, in the order they were accepted."""
+"""The waiting publishes of one sender, in the order of acceptance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many publishes a sender may have unconfirmed on its channel."""
+"""The window: how many publishes a sender may have unconfirmed on its channel."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ class Window:
             self._count, self._since = 0, now
 
     def restart(self) -> None:
-        """Begin at one: what was sent has come to nothing."""
+        """Restart at one, after a lost channel."""
         self.size, self.latency = 1, 0.0

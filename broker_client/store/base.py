@@ -1,4 +1,4 @@
-"""Where persistent messages and durable topology are kept, as the node sees it."""
+"""The interface of a store for persistent messages and durable topology."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Committed = Callable[[StoreError | None], None]
 
 
 class Store(MessageSource, Protocol):
-    """Takes records in order, says when they are safe, and gives back what is left of them.
+    """Takes records in order, confirms when they are committed, and restores them.
 
     The node calls `write` with the records of whole commands, then `commit`; publisher confirms
     that stood behind these records go out when `commit` calls back. Several commits may be under

@@ -1,4 +1,4 @@
-"""One process, and one node in it, may hold a file."""
+"""The lock of a file: only one node of one process may open it."""
 
 from __future__ import annotations
 

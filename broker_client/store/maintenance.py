@@ -1,4 +1,4 @@
-"""Looks after a file that no node has open: is it sound, can it be smaller, what can be saved."""
+"""Checks, compacts and salvages a file that no node has open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of a node that keeps nothing: its messages live as long as it does."""
+"""The store of a node without a file: messages end with the node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_client.store.base import Committed
 
 
 class MemoryStore:
-    """Safe at once, gone at the end."""
+    """Confirms at once, and keeps nothing."""
 
     keeps = False
     is_behind = False

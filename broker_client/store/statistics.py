@@ -1,4 +1,4 @@
-"""What a file holds, counted; also while a node has it open."""
+"""Counts of a file's content, even while a node has it open."""
 
 from __future__ import annotations
 

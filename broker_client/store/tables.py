@@ -1,4 +1,4 @@
-"""Everything that knows the tables of the file: their columns, statements, checksums and version.
+"""The tables of the file: columns, statements, checksums and version.
 
 A record id holds the number of its message (`core.records.COPY_BITS`), so `entries` need no
 column for it, and no index: the copies of one message stand side by side. Messages with a number

@@ -1,4 +1,4 @@
-"""What SQLite does not say of its write-ahead log.
+"""Checks of the write-ahead log that SQLite does not make.
 
 Each frame of the log carries a checksum that goes on from the frame before. As SQLite opens a file
 after a crash, it takes the frames up to the first that does not fit, and passes over the rest
