@@ -1,4 +1,4 @@
-"""Failure 14: frames of Spark Connect are refused, with what to do instead."""
+"""Frames of Spark Connect are refused, with what to do instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conftest import IN_CI
 ROOT = Path(__file__).parents[3]
 
 
-def test_14_frame_of_a_spark_connect_session_is_refused_with_what_to_do() -> None:
+def test_frame_of_a_spark_connect_session_is_refused_with_what_to_do() -> None:
     if importlib.util.find_spec("grpc") is None and not IN_CI:
         pytest.skip("pyspark[connect] is not installed")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Publishing from the driver; failures 2 and 13, and every misuse with what to do instead."""
+"""Publishing from the driver, batches that Spark repeats, and misuse with what to do instead."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_progress_is_told(spark: SparkSession, publisher: DriverPublisher) -> No
     assert told[-1] == report
 
 
-def test_02_failing_batch_is_published_again_with_identical_ids(
+def test_failing_batch_is_published_again_with_identical_ids(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     from pyspark.errors import StreamingQueryException
@@ -266,7 +266,7 @@ def test_02_failing_batch_is_published_again_with_identical_ids(
     assert second == first
 
 
-def test_13_publisher_captured_in_a_function_for_executors_says_what_to_do(
+def test_publisher_captured_in_a_function_for_executors_says_what_to_do(
     spark: SparkSession, publisher: DriverPublisher
 ) -> None:
     with pytest.raises(DriverMisuseError, match=r'format\("broker"\)'):

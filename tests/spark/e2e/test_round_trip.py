@@ -1,4 +1,4 @@
-"""Failure 16: from the driver through a queue, Spark and another queue to a subscriber, accounted
+"""From the driver through a queue, Spark and another queue to a subscriber, accounted
 for by the audit of the event log."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROWS = 10_000
 
 
-def test_16_every_message_arrives_and_the_audit_finds_nothing(
+def test_every_message_arrives_and_the_audit_finds_nothing(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     config = {

@@ -1,4 +1,4 @@
-"""Failure 6: the broker nacks, returns, keeps silent, or is cut off in the middle of a window."""
+"""The broker nacks, returns, keeps silent, or is cut off in the middle of a window."""
 
 from __future__ import annotations
 

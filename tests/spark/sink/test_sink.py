@@ -1,4 +1,4 @@
-"""Failures 3, 4, 5, 12 and 15 of the sink: whatever is done again is done with the same ids."""
+"""The sink: whatever is done again is done with the same ids."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_frame_arrives_whole_with_ids_from_its_column(
     assert '"confirmed": 500' in report.read_text()
 
 
-def test_03_batch_whose_commit_was_lost_is_published_again_with_the_same_ids(
+def test_batch_whose_commit_was_lost_is_published_again_with_the_same_ids(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in", "out")
@@ -64,10 +64,10 @@ def test_03_batch_whose_commit_was_lost_is_published_again_with_the_same_ids(
     assert sorted(queues.take_ids("out")) == sorted(first)
 
 
-def test_04_task_killed_half_way_is_tried_again_and_every_row_has_one_id(
+def test_task_killed_half_way_is_tried_again_and_every_row_has_one_id(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
-    """Failure 12 too: behind a shuffle, with equal rows, and a retry in another worker."""
+    """Behind a shuffle, with equal rows, and a retry in another worker."""
     faulty.register(spark)
     queues.declare("out")
     frame = spark.range(600).selectExpr("cast(id % 100 as string) body").repartition(2)
@@ -85,7 +85,7 @@ def test_04_task_killed_half_way_is_tried_again_and_every_row_has_one_id(
     assert len(taken) > 600, "half a task was published twice"
 
 
-def test_05_failing_commit_aborts_and_the_restart_publishes_the_same_ids(
+def test_failing_commit_aborts_and_the_restart_publishes_the_same_ids(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     from pyspark.errors import StreamingQueryException
@@ -104,7 +104,7 @@ def test_05_failing_commit_aborts_and_the_restart_publishes_the_same_ids(
     assert sorted(queues.take_ids("out")) == sorted(first)
 
 
-def test_12_repeated_save_differs_unless_it_is_named(spark: SparkSession, queues: Queues) -> None:
+def test_repeated_save_differs_unless_it_is_named(spark: SparkSession, queues: Queues) -> None:
     queues.declare("out")
     frame = spark.range(20).selectExpr("'same' body")
     save(frame, queues)
@@ -115,7 +115,7 @@ def test_12_repeated_save_differs_unless_it_is_named(spark: SparkSession, queues
     assert len(set(queues.take_ids("out"))) == 20
 
 
-def test_12_position_ids_warn_and_are_refused_with_speculation(spark: SparkSession) -> None:
+def test_position_ids_warn_and_are_refused_with_speculation(spark: SparkSession) -> None:
     from broker_client.spark.options import SinkOptions
     from broker_client.spark.writing.sink import BrokerBatchWriter, PositionalIdsWarning
 
@@ -130,7 +130,7 @@ def test_12_position_ids_warn_and_are_refused_with_speculation(spark: SparkSessi
             BrokerBatchWriter(options, schema, False, speculates=True)
 
 
-def test_15_workers_keep_one_connection_each_however_many_jobs(
+def test_workers_keep_one_connection_each_however_many_jobs(
     spark: SparkSession, queues: Queues
 ) -> None:
     queues.declare("out")

@@ -1,4 +1,4 @@
-"""Failure 1: the planner is killed at the worst moments. No message may be lost."""
+"""The planner is killed at the worst moments. No message may be lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("place", ["in write", "before ack", "after ack"])
-def test_01_planner_killed_around_a_segment_loses_nothing(
+def test_planner_killed_around_a_segment_loses_nothing(
     spark: SparkSession, queues: Queues, tmp_path: Path, place: str
 ) -> None:
     faulty.register(spark)
@@ -41,7 +41,7 @@ def test_01_planner_killed_around_a_segment_loses_nothing(
     assert not list(stream.spool.glob(".*.tmp"))
 
 
-def test_01_messages_without_id_that_came_twice_are_flagged_redelivered(
+def test_messages_without_id_that_came_twice_are_flagged_redelivered(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     faulty.register(spark)
@@ -54,7 +54,7 @@ def test_01_messages_without_id_that_came_twice_are_flagged_redelivered(
     assert sorted(row["redelivered"] for row in rows) == [False] * 50 + [True] * 50
 
 
-def test_01_planner_killed_by_its_pid_in_full_flow_loses_nothing(
+def test_planner_killed_by_its_pid_in_full_flow_loses_nothing(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")

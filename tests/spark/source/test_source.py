@@ -1,4 +1,4 @@
-"""Failures 7 to 11 of a source: idle, draining, full, shared and swapped."""
+"""A query that is idle, drains, is full, shares its queue, or has its spool swapped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def test_07_idle_query_has_acked_everything_and_keeps_its_last_batch_only(
+def test_idle_query_has_acked_everything_and_keeps_its_last_batch_only(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")
@@ -37,7 +37,7 @@ def test_07_idle_query_has_acked_everything_and_keeps_its_last_batch_only(
     assert sorted_ids(stream.rows()) == sorted(numbered(50, "a") + numbered(50, "b"))
 
 
-def test_08_available_now_ends_beside_a_publisher_that_does_not(
+def test_available_now_ends_beside_a_publisher_that_does_not(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")
@@ -66,7 +66,7 @@ def test_08_available_now_ends_beside_a_publisher_that_does_not(
     assert sorted_ids(stream.rows()) == sorted(first + more)
 
 
-def test_08_available_now_ends_when_another_consumer_took_what_was_counted(
+def test_available_now_ends_when_another_consumer_took_what_was_counted(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")
@@ -95,7 +95,7 @@ def test_08_available_now_ends_when_another_consumer_took_what_was_counted(
     assert stolen
 
 
-def test_09_full_spool_cancels_the_consumer_and_takes_it_up_again(
+def test_full_spool_cancels_the_consumer_and_takes_it_up_again(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")
@@ -143,7 +143,7 @@ def test_09_full_spool_cancels_the_consumer_and_takes_it_up_again(
         query.stop()
 
 
-def test_09_spool_that_one_batch_fills_does_not_wait_for_a_commit_that_never_comes(
+def test_spool_that_one_batch_fills_does_not_wait_for_a_commit_that_never_comes(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     """Commits come with the next batch only, and the next batch with new messages only."""
@@ -157,7 +157,7 @@ def test_09_spool_that_one_batch_fills_does_not_wait_for_a_commit_that_never_com
     assert sorted_ids(stream.rows()) == sorted(ids)
 
 
-def test_10_second_query_on_a_spool_is_refused(
+def test_second_query_on_a_spool_is_refused(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")
@@ -174,7 +174,7 @@ def test_10_second_query_on_a_spool_is_refused(
         query.stop()
 
 
-def test_10_second_query_on_a_queue_is_told_of_the_first_consumer(
+def test_second_query_on_a_queue_is_told_of_the_first_consumer(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")
@@ -190,7 +190,7 @@ def test_10_second_query_on_a_queue_is_told_of_the_first_consumer(
         query.stop()
 
 
-def test_11_old_checkpoint_on_a_new_spool_is_an_error(
+def test_old_checkpoint_on_a_new_spool_is_an_error(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")
@@ -201,7 +201,7 @@ def test_11_old_checkpoint_on_a_new_spool_is_an_error(
     assert "the folder was deleted or swapped" in stream.failure()
 
 
-def test_11_lost_segment_fails_unless_data_loss_is_accepted(
+def test_lost_segment_fails_unless_data_loss_is_accepted(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
     queues.declare("in")
