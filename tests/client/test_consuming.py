@@ -1,4 +1,4 @@
-"""Rows and cases of the parity tables on consuming, through the whole client."""
+"""Consuming through the whole client: options, settling, recovery, time-outs, ending."""
 
 from __future__ import annotations
 

@@ -5,14 +5,20 @@ import copy
 import datetime
 import math
 import pickle
+import re
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+import broker_client
 from broker_client.ackornack import AckOrNack
 from broker_client.broker import Broker
-from broker_client.config import Forward
+from broker_client.config import (
+    BrokerConfig,
+    Forward,
+)
 from broker_client.config.loader import load_config
 from broker_client.errors import (
     BrokerClosedError,
@@ -521,3 +527,52 @@ async def test_connect_gives_a_link_of_ones_own(broker: Broker) -> None:
     with pytest.raises(TransportError):
         await link.open_channel()
     await (await broker.publish("orders", "x"))
+
+
+async def test_broker_shows_the_configuration_with_everything_filled_in() -> None:
+    source = {"vhosts": {"/": {"queues": ["q"]}}, "defaults": {"publications": {"timeout": "3s"}}}
+    async with Broker.create(source) as broker:
+        config = broker.config
+    assert isinstance(config, BrokerConfig)
+    assert list(config.vhosts["/"].exchanges) == [""]
+    implied = config.find_publication("/q")
+    assert implied is not None
+    assert implied.timeout == 3.0
+    assert source == {
+        "vhosts": {"/": {"queues": ["q"]}},
+        "defaults": {"publications": {"timeout": "3s"}},
+    }
+
+
+def test_names_that_programs_begin_with_are_exported() -> None:
+    assert {"Broker", "BrokerConfig", "load_config"} <= set(broker_client.__all__)
+
+
+async def test_message_id_is_made_up_and_told() -> None:
+    async with Broker.create({"vhosts": {"/": {"queues": ["q"]}}}) as broker:
+        told: list[str] = []
+        publications = [await broker.publish("/q", n) for n in range(2)]
+        for publication in publications:
+            publication.on("success", told.append)
+            assert re.fullmatch("[0-9a-f]{32}", (await publication).message_id)
+        chosen = await broker.publish("/q", "x", message_id="mine")
+        chosen.on("success", told.append)
+        await chosen
+    assert told == [*(each.message_id for each in publications), "mine"]
+    assert len(set(told)) == 3
+
+
+async def test_package_that_is_missing_fails_the_publish_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An error of the encryption is the call's, not an event of the publication."""
+    for module in ("padding", "ciphers"):
+        monkeypatch.setitem(sys.modules, f"cryptography.hazmat.primitives.{module}", None)
+    profile = {"name": "k", "key": "00" * 32, "algorithm": "aes-256-cbc"}
+    publications = {"p": {"queue": "q", "encryption": profile}}
+    async with Broker.create(
+        {"vhosts": {"/": {"queues": ["q"], "publications": publications}}}
+    ) as broker:
+        with pytest.raises(broker_client.BrokerClientError, match=r"broker-client\[crypto\]"):
+            await broker.publish("p", "x")
+        assert broker.stats().vhosts["/"].publish_queue.published == 0

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker_client.config import BrokerConfig, VhostConfig
+from broker_client.config import (
+    BrokerConfig,
+    VhostConfig,
+)
 from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError
 
@@ -227,3 +230,14 @@ def test_wrong_default_is_told_once_however_many_it_reaches() -> None:
     with pytest.raises(ConfigError) as caught:
         a_config({"queues": ["a", "b", "c"]}, defaults={"queues": {"prge": True}})
     assert [each.path for each in caught.value.problems] == ["defaults.queues.prge"]
+
+
+def test_list_replaces_the_list_of_a_default() -> None:
+    arguments = {"x-list": ["a", "b", "c"]}
+    config = load_config(
+        {
+            "vhosts": {"/": {"queues": {"q": {"options": {"arguments": {"x-list": ["z"]}}}}}},
+            "defaults": {"queues": {"options": {"arguments": arguments}}},
+        }
+    )
+    assert config.vhosts["/"].queues["q"].options.arguments == {"x-list": ["z"]}

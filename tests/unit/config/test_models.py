@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from broker_client.config import (
     BindingConfig,
     BrokerConfig,
+    ConnectionConfig,
     ConsumeOptions,
     ExchangeConfig,
     ExchangeOptions,
@@ -26,6 +27,7 @@ from broker_client.config import (
     VhostConfig,
     strategies_from,
 )
+from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError
 
 
@@ -221,3 +223,29 @@ def test_wrong_recovery_is_refused_in_plain_words(value: object, text: str) -> N
 def test_configuration_pickles() -> None:
     config = a_config()
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_defaults_are_those_rascal_recommends() -> None:
+    connection = ConnectionConfig.model_validate("amqp://h")
+    assert (connection.heartbeat, connection.connect_timeout) == (10, 10.0)
+    assert connection.management.timeout == 1.0
+    assert connection.retry == RetryConfig(min=1.0, max=60.0, factor=2.0, strategy="exponential")
+    pool = PoolConfig()
+    assert (pool.max, pool.acquire_timeout, pool.idle_timeout) == (5, 15.0, 60.0)
+    assert SubscriptionConfig(name="s", queue="q").prefetch == 10
+
+
+def test_retry_of_true_is_the_default() -> None:
+    config = load_config(
+        {"vhosts": {"/": {"queues": ["q"]}}, "subscriptions": {"s": {"queue": "q", "retry": True}}}
+    )
+    retry = config.subscriptions["s"].retry
+    assert (retry.enabled, retry.min, retry.max, retry.factor) == (True, 1.0, 60.0, 2.0)
+
+
+def test_publication_has_rascals_defaults() -> None:
+    publication = PublicationConfig(name="p", exchange="")
+    assert (publication.vhost, publication.exchange, publication.routing_key) == ("/", "", "")
+    assert (publication.confirm, publication.timeout) == (True, 10.0)
+    assert (publication.options.persistent, publication.options.mandatory) == (True, True)
+    assert publication.encryption is None

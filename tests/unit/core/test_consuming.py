@@ -263,6 +263,100 @@ def test_priorities_come_highest_first_and_in_order_within_one(harness: EngineHa
     assert harness.drain() == [b"b", b"d", b"c", b"a", b"e"]
 
 
+def test_every_queue_counts_attempts_for_itself(harness: EngineHarness) -> None:
+    """copies of one message, one id."""
+    for name in ("a", "b"):
+        harness.queue(name)
+        harness.bind(name, "amq.fanout", "", {})
+    harness.publish(a_message(exchange="amq.fanout", message_id="m"))
+    harness.get("a")
+    harness.nack(1)
+    again, first = harness.get("a"), harness.get("b")
+    assert again is not None
+    assert first is not None
+    assert (again.attempts, first.attempts) == (2, 1)
+    assert again.properties.message_id == first.properties.message_id == "m"
+
+
+def test_a_delivery_is_in_flight_before_it_is_sent(harness: EngineHarness) -> None:
+    """so that a connection that breaks while sending loses nothing."""
+    harness.queue()
+    other = harness.another_channel()
+    harness.consume(channel=other)
+    harness.publish(a_message())
+    assert harness.stats().in_flight == 1  # and its Deliver has not been taken yet
+    harness.engine.close_channel(other, harness.now)
+    assert harness.stats().ready == 1
+
+
+def test_a_slow_consumer_does_not_hold_up_the_others(harness: EngineHarness) -> None:
+    """prefetch is nsq's RDY, a window and no credit."""
+    harness.queue()
+    harness.engine.consuming.qos(harness.channel, 1)
+    slow, quick = harness.consume(), harness.consume()
+    served: dict[str, list[bytes]] = {slow: [], quick: []}
+    for n in range(6):
+        harness.publish(a_message(body=b"%d" % n))
+        for delivery in harness.deliveries():
+            served[delivery.consumer_tag].append(delivery.body)
+            if delivery.consumer_tag == quick:
+                harness.ack(delivery.delivery_tag)
+    assert served == {slow: [b"0"], quick: [b"1", b"2", b"3", b"4", b"5"]}
+
+
+def test_a_cancelled_consumer_gets_no_more_but_may_finish_what_it_has(
+    harness: EngineHarness,
+) -> None:
+    """nsq's CLS."""
+    harness.queue()
+    tag = harness.consume()
+    harness.publish(a_message(), a_message())
+    harness.engine.consuming.cancel(harness.channel, tag, harness.now)
+    harness.publish(a_message())
+    assert len(harness.deliveries()) == 2
+    assert harness.engine.consuming.touch(harness.channel, 1, harness.now)
+    assert harness.engine.consuming.finish(harness.channel, 1, harness.now)
+    assert harness.engine.consuming.requeue(harness.channel, 2, harness.now)
+
+
+def test_generated_consumer_tags_are_told_apart_and_come_before_the_first_delivery(
+    harness: EngineHarness,
+) -> None:
+    """consume answers first; what it delivers is an effect."""
+    harness.queue()
+    harness.publish(a_message())
+    harness.take()
+    first, second = harness.consume(), harness.consume()
+    assert first.startswith("amq.ctag-")
+    assert first != second
+    (effect,) = harness.take()
+    assert isinstance(effect, Deliver)
+    assert effect.delivery.consumer_tag == first
+
+
+def test_delivery_tags_rise_by_one_and_are_shared_by_get_and_deliver(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
+    harness.publish(a_message(), a_message(), a_message())
+    first = harness.get()
+    harness.consume()
+    second, third = harness.deliveries()
+    assert first is not None
+    assert [first.delivery_tag, second.delivery_tag, third.delivery_tag] == [1, 2, 3]
+
+
+def test_tag_zero_with_multiple_is_everything_outstanding(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.publish(a_message(), a_message())
+    harness.get()
+    harness.get()
+    harness.ack(0, multiple=True)
+    assert harness.stats().ack_count == 2
+    with pytest.raises(ReplyError, match="unknown delivery tag 0"):
+        harness.ack(0)
+
+
 # --------------------------------------------------------------------- time in flight
 
 

@@ -141,6 +141,17 @@ def test_an_overflow_of_a_priority_queue_drops_the_lowest(harness: EngineHarness
     assert harness.drain() == [b"high", b"mid"]
 
 
+def test_depth_is_what_is_ready_and_never_refuses(harness: EngineHarness) -> None:
+    """without a length limit a publisher is never turned away."""
+    harness.queue()
+    harness.publish(*(a_message() for _ in range(5)))
+    harness.get()
+    harness.get()
+    harness.nack(2, delay=9.0)
+    assert (harness.stats().ready, harness.stats().in_flight, harness.stats().deferred) == (3, 1, 1)
+    assert harness.confirms() == [(1, 5, True)]
+
+
 # --------------------------------------------------------------------- dead letters
 
 
@@ -284,6 +295,50 @@ def test_the_published_message_is_left_as_it_was(harness: EngineHarness) -> None
     harness.publish(a_message(headers=headers, expiration="0"))
     assert headers == {"mine": 1}
     assert harness.stats("dead").ready == 1
+
+
+def test_a_queue_may_be_its_own_dead_letter_queue(harness: EngineHarness) -> None:
+    """a rejection steers, so it goes round; the publisher hears nothing."""
+    harness.queue(dead_letter_exchange="")
+    harness.publish(a_message())
+    assert harness.confirms() == [(1, 1, True)]
+    harness.get()
+    harness.nack(1, requeue=False)
+    again = harness.get()
+    assert again is not None
+    assert again.redelivered is False
+    headers = again.properties.headers
+    assert headers is not None
+    assert headers["x-death"][0]["count"] == 1
+    assert harness.confirms() == []
+
+
+def test_expired_messages_die_in_the_order_in_which_they_stood(harness: EngineHarness) -> None:
+    harness.queue(message_ttl=100, dead_letter_exchange="", dead_letter_routing_key="dead")
+    harness.queue("dead")
+    harness.publish(*(a_message(body=b"%d" % n) for n in range(5)))
+    harness.advance(0.1)
+    assert harness.drain("dead") == [b"%d" % n for n in range(5)]
+
+
+@pytest.mark.parametrize(("version", "count"), [((3, 10), 5), ((4, 3), 1)])
+def test_x_death_that_a_publisher_sends_is_counted_on_by_version_3_alone(
+    version: tuple[int, int], count: int
+) -> None:
+    harness = EngineHarness(compatibility=version)
+    harness.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
+    harness.queue("dead")
+    sent = [{"queue": "q", "reason": "rejected", "count": 4}]
+    forged = {"x-deaths-by-broker": 1}
+    harness.publish(a_message(headers={"x-death": sent, **forged}))
+    harness.get()
+    harness.nack(1, requeue=False)
+    letter = harness.get("dead")
+    assert letter is not None
+    assert letter.properties.headers is not None
+    (death,) = letter.properties.headers["x-death"]
+    assert death["count"] == count
+    assert "x-deaths-by-broker" not in letter.properties.headers
 
 
 # --------------------------------------------------------------------- BCC, and counted returns

@@ -1,4 +1,4 @@
-"""Finish, requeue and touch as nsq has them: outcomes to look at ."""
+"""Ack, requeue and touch: what becomes of the message."""
 
 from __future__ import annotations
 

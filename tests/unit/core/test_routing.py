@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from broker_client.core.effects import Confirm, Return
+from broker_client.core.engine import Engine
 from broker_client.core.exchange import Destination
+from broker_client.core.records import Append
+from broker_client.core.settings import EngineSettings
 from broker_client.errors import ReplyError
-from broker_client.message import Returned
+from broker_client.message import PERSISTENT, TRANSIENT, Returned
 from tests.support.builders import EngineHarness, a_message
 
 
@@ -241,3 +244,42 @@ def test_copies_in_several_queues_share_the_message(harness: EngineHarness) -> N
     assert second is not None
     assert first.body is second.body is message.body
     assert first.properties is second.properties is message.properties
+
+
+def test_an_empty_body_is_a_message(harness: EngineHarness) -> None:
+    """nsq refuses it, AMQP does not."""
+    harness.queue()
+    harness.publish(a_message(body=b""))
+    assert harness.drain() == [b""]
+
+
+def test_confirms_of_a_channel_become_one_behind_its_records_and_returns() -> None:
+    engine = Engine(EngineSettings(keep_records=True))
+    connection = engine.open_connection("/")
+    one, two = (engine.open_channel(connection, confirm=True) for _ in "12")
+    engine.topology.declare_queue(one, "q", 0.0)
+    engine.take_effects()
+    kept, passing = (a_message(delivery_mode=mode) for mode in (PERSISTENT, TRANSIENT))
+    for channel, message in ((one, kept), (one, kept), (one, passing), (two, kept), (one, kept)):
+        engine.publishing.publish(channel, message, 0.0)
+    lost = a_message("nowhere", mandatory=True)
+    engine.publishing.publish(one, lost, 0.0)
+    told = [
+        (effect.channel, effect.first, effect.last) if isinstance(effect, Confirm) else type(effect)
+        for effect in engine.take_effects()
+    ]
+    assert told == [
+        *(Append, Append, Append, Append, Return),
+        *((one, 1, 5), (two, 1, 1)),
+    ]
+
+
+def test_confirms_end_a_run_where_acks_and_nacks_change() -> None:
+    harness = EngineHarness()
+    harness.queue(max_length=1, overflow="reject-publish")
+    harness.queue("any")
+    for routing_key in ("any", "q", "q", "q", "any"):
+        harness.publish(a_message(routing_key))
+    assert harness.confirms() == [(1, 2, True), (3, 4, False), (5, 5, True)]
+    harness.publish(a_message())
+    assert harness.confirms() == [(6, 6, False)]

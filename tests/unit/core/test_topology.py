@@ -285,3 +285,20 @@ def test_vhosts_know_nothing_of_each_other(harness: EngineHarness) -> None:
     other = harness.engine.open_channel(harness.engine.open_connection("other"))
     with refused(404, "no queue 'q' in vhost 'other'"):
         harness.engine.topology.check_queue(other, "q", harness.now)
+
+
+def test_a_transient_queue_of_ones_own_goes_with_its_last_consumer(harness: EngineHarness) -> None:
+    """nsq's #ephemeral."""
+    harness.queue(durable=False, auto_delete=True)
+    tag = harness.consume()
+    harness.engine.consuming.cancel(harness.channel, tag, harness.now)
+    with pytest.raises(ReplyError, match="NOT_FOUND"):
+        harness.engine.topology.check_queue(harness.channel, "q", harness.now)
+
+
+def test_an_exclusive_queue_outlives_a_channel_of_its_connection(harness: EngineHarness) -> None:
+    """it goes with the connection, not before."""
+    other = harness.another_channel()
+    harness.queue("mine", channel=other, exclusive=True)
+    harness.engine.close_channel(other, harness.now)
+    assert harness.engine.topology.check_queue(harness.channel, "mine", harness.now).name == "mine"
