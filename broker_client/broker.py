@@ -34,7 +34,7 @@ from broker_client.errors import (
 )
 from broker_client.events.health import Health
 from broker_client.events.log import EventLog
-from broker_client.events.stats import BrokerStats
+from broker_client.events.stats import BrokerStats, SubscriptionStats
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
 from broker_client.publishing.publish_log import PublishLog
@@ -318,6 +318,7 @@ class Broker(Emitter):
         Raises:
             RequestTimeoutError: no answer came in time.
             RequestLostError: the connection the answer was to come on was lost.
+            RequestFailedError: the handler of the request failed.
             PublishError: the request was not delivered; and what `publish` raises.
         """
         self._check_may_publish()
@@ -383,13 +384,14 @@ class Broker(Emitter):
     def handle(self, name: str) -> Callable[[H], H]:
         """Decorator: the function takes the messages of the subscription `name`.
 
-        It is called as ``handler(content)`` or ``handler(content, message)``; see
-        `Subscription.handle`, and `broker_client.consuming.handlers` for all it may do.
+        It takes the content, the `Message`, or both; see `Subscription.handle`, and
+        `broker_client.consuming.handlers` for all it may do. Its subscription is its attribute
+        `subscription`, and one of `Broker.subscriptions`.
 
         Raises:
             UnknownNameError: no such subscription.
             BrokerClosedError: the broker was shut down.
-            InvalidHandlerError: the function takes another number of arguments.
+            InvalidHandlerError: the function's arguments cannot be told apart, or are others.
         """
         if callable(name):
             raise InvalidHandlerError(
@@ -618,8 +620,13 @@ class Broker(Emitter):
                 name: publisher.vhost.stats(publisher.queue.stats())
                 for name, publisher in self._publishers.items()
             },
-            {each.name: each.stats() for each in self._subscriptions},
+            _by_name(self._subscriptions),
         )
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """The subscriptions that were made and have not ended, those of `handle` included."""
+        return tuple(each for each in self._subscriptions if not each.is_ended)
 
     @property
     def nodes(self) -> EmbeddedNodes:
@@ -680,6 +687,18 @@ class _Resubscribed:
             with contextlib.suppress(TimeoutError):  # a cancelled subscription tells nobody
                 await asyncio.wait_for(self._again.wait(), min(left, 0.1))
         return True
+
+
+def _by_name(subscriptions: Iterable[Subscription]) -> dict[str, SubscriptionStats]:
+    """Statistics by name; further subscriptions of one name are ``name (2)`` and so on."""
+    found: dict[str, SubscriptionStats] = {}
+    for subscription in subscriptions:
+        key, number = subscription.name, 1
+        while key in found:
+            number += 1
+            key = f"{subscription.name} ({number})"
+        found[key] = subscription.stats()
+    return found
 
 
 def _warn_unclosed(text: str, pid: int) -> None:

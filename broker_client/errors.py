@@ -34,7 +34,8 @@ BrokerClientError
 │   └── PublishQueueFullError
 ├── RequestError
 │   ├── RequestTimeoutError
-│   └── RequestLostError
+│   ├── RequestLostError
+│   └── RequestFailedError
 ├── DeliveryError
 │   ├── AlreadySettledError
 │   ├── StaleDeliveryError
@@ -578,6 +579,17 @@ class RequestTimeoutError(RequestError, TimeoutError):
 
     def __str__(self) -> str:
         return f"request through {self.publication!r}: no answer within {self.waited:g} s"
+
+
+class RequestFailedError(RequestError):
+    """The handler of the request failed, and said so. Its text is in the log over there."""
+
+    def __init__(self, publication: str, kind: str) -> None:
+        super().__init__(publication, kind)
+        self.publication, self.kind = publication, kind
+
+    def __str__(self) -> str:
+        return f"request through {self.publication!r}: its handler failed with {self.kind}"
 
 
 class RequestLostError(RequestError):

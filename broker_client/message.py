@@ -24,6 +24,10 @@ ORIGINAL_USER_ID = "x-original-user-id"
 of anybody but the user who publishes (https://www.rabbitmq.com/docs/validated-user-id)."""
 
 
+FAILURE_KIND = "x-failure-kind"
+"""Header of an answer that says that the request failed: the class of its error."""
+
+
 class Properties(NamedTuple):
     """The properties of the basic class (AMQP 0-9-1 §1.8), each None when absent.
 
@@ -180,6 +184,16 @@ class Message:
             touch=self._touch,
             notes=self._notes,
         )
+
+    def without_counters(self) -> Message:
+        """The same message as if recovery had not tried it yet."""
+        headers = self.delivery.properties.headers or {}
+        history = headers.get(RASCAL)
+        if not isinstance(history, Mapping):
+            return self
+        kept = {key: each for key, each in history.items() if key not in ("recovery", "tries")}
+        headers = {**headers, RASCAL: kept}
+        return self.with_properties(self.delivery.properties._replace(headers=headers))
 
     @property
     def body(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
 from broker_client.config import SubscriptionConfig
@@ -50,6 +51,7 @@ class Subscription(Emitter):
       long.
     * ``message_timeout(message)``: the broker took back this message only.
     * ``already_settled(error)``, ``recovery_failed(error)``.
+    * ``dead_lettered(message, error)``: it was given up and refused without requeue; logged too.
     * ``prefetch_saturated(count)``: messages that wait for the `defer` of their recovery hold
       every place of the prefetch, so nothing else is delivered.
     * ``loop_blocked(seconds, name)``: a handler blocked the event loop for longer than `loop_lag`.
@@ -72,6 +74,7 @@ class Subscription(Emitter):
             "ack_timeout",
             "already_settled",
             "recovery_failed",
+            "dead_lettered",
             "message_timeout",
             "prefetch_saturated",
             "loop_blocked",
@@ -105,7 +108,7 @@ class Subscription(Emitter):
         reports = Reports(config.name, self)
         checks = Checks(setup, reports)
         self._unacked = Unacked(setup, checks, handlers, reports, log)
-        recovery = Recovery(setup, publisher, self._unacked, handlers, reports)
+        self._recovery = recovery = Recovery(setup, publisher, self._unacked, handlers, reports)
         self._dispatcher = Dispatcher(setup, checks, recovery, handlers, reports)
         self._consumer = Consumer(setup, vhost, self._dispatcher, recovery, handlers, reports)
         self._threads = HandlerThreads(config)
@@ -167,16 +170,22 @@ class Subscription(Emitter):
     # ------------------------------------------------------------------ listening
 
     def handle(self, handler: H) -> H:
-        """Add a handler without acks: ``handler(content)`` or ``handler(content, message)``.
+        """Add a handler without acks: a function of the content, the `Message`, or both.
 
         Usable as a decorator. When it returns, the message is acked; when it raises, recovery
         runs; its result answers a message with a `reply_to`. See
-        `broker_client.consuming.handlers`.
+        `broker_client.consuming.handlers`. The function gets an attribute `subscription`, where it
+        can have attributes.
 
         Raises:
-            InvalidHandlerError: it takes another number of arguments.
+            InvalidHandlerError: its arguments cannot be told apart, or are others.
         """
-        self.on("message", listener_from(handler, self._publisher, self._threads))
+        replies = self.config.replies
+        listener = listener_from(handler, self._publisher, self._threads, replies)
+        self._recovery.answers_failures = replies == "all"
+        with suppress(AttributeError, TypeError):
+            handler.subscription = self  # type: ignore[attr-defined] # as functions may have any
+        self.on("message", listener)
         return handler
 
     def __aiter__(self) -> DeliveryIterator:

@@ -14,6 +14,7 @@ from broker_client.config.consuming import (
     CountersConfig,
     DeduplicateConfig,
     RedeliveriesConfig,
+    Replies,
     ShovelConfig,
     SubscriptionConfig,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "QueueConfig",
     "QueueOptions",
     "RedeliveriesConfig",
+    "Replies",
     "Republish",
     "RetryConfig",
     "ScanConfig",

@@ -172,6 +172,9 @@ class DeduplicateConfig(Settings):
 # --------------------------------------------------------------------------- subscriptions
 
 
+Replies = Literal["all", "results", "none"]
+
+
 class SubscriptionConfig(Settings):
     """A consumer of a queue."""
 
@@ -212,6 +215,10 @@ class SubscriptionConfig(Settings):
     """How often the broker is asked whether it still has the consumer, which is made anew when the
     queue has none; 0s never. Where others consume too, the loss of ours cannot be seen. Not asked
     of streams, and of the built-in broker, which loses none."""
+    replies: Replies = "all"
+    """Which answers `handle` sends to messages with a `reply_to`. `all`: what the handler returns,
+    an answer without content for None, and the class of the error once a message is given up.
+    `results`: only what is returned and not None. `none`: no answers."""
     loop_lag: Duration = 1.0
     """Say so when handlers keep the event loop busy for longer than this; 0s never."""
     close_timeout: Duration = 10.0
@@ -235,3 +242,6 @@ class ShovelConfig(Settings):
     """Name of the subscription."""
     publication: str
     """Name of the publication."""
+    keep_counters: bool = False
+    """Keep what recovery has counted, so that a dead letter that is moved back has no more tries
+    than were left. By default it starts anew."""

@@ -453,6 +453,7 @@ class Consumer:
         except BrokerClientError as error:
             log.info("subscription %s: while closing: %s", self._config.name, error)
         if channel is not None and channel.is_usable:
+            self._unacked.release_all()  # the broker would count a closed channel as failures
             await channel.close()
 
     async def _sleep_unless_closing(self, seconds: float) -> None:

@@ -43,6 +43,7 @@ class UnackedDelivery:
         "is_lost",
         "is_waiting",
         "message",
+        "outcome",
         "requeues",
     )
 
@@ -57,6 +58,8 @@ class UnackedDelivery:
         """Why handling it failed."""
         self.requeues = False
         """True when settling it returns it to its queue."""
+        self.outcome: DeliveryOutcome | None = None
+        """How it left; None while it is unacked."""
         self.handlers = 0
         """Handlers of it that run now."""
         self.is_waiting = False

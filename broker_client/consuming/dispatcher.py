@@ -24,7 +24,7 @@ from broker_client.config import Nack
 from broker_client.consuming.checks import Checks, Passed, Refusal, unreadable
 from broker_client.consuming.loop_lag import watched
 from broker_client.consuming.recovery import Recovery
-from broker_client.consuming.recovery_headers import is_to_be_nacked, unflagged
+from broker_client.consuming.recovery_headers import is_to_be_nacked, noted_error, unflagged
 from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
 from broker_client.errors import HandlerError, InvalidContentError, InvalidHeadersError, described
@@ -103,7 +103,7 @@ class Dispatcher:
             unacked.skip(ack_or_nack)
         elif flag:
             # It carries the error of its first time round to the dead-letter exchange.
-            self._handlers.spawn(ack_or_nack("immediate nack", Nack()), "immediate nack")
+            self._handlers.spawn(ack_or_nack(noted_error(message), Nack()), "immediate nack")
         elif self._checks is not None or self._waiting or not self._has_room():
             self._wait(ack_or_nack)
         else:

@@ -9,7 +9,9 @@ is not JSON.
 
 Coroutine functions run in the event loop. Any other function runs in a thread of the
 subscription's own, so that it may block; what it returns is awaited when it is awaitable. The
-result answers the message, if that asks for an answer (`reply_to`).
+result answers the message, if that asks for an answer (`reply_to`); None is an answer without
+content, and a message that recovery gives up is answered with the class of its error (`replies`
+of the subscription).
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ import json
 import types
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
-from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
 from broker_client.ackornack import AckOrNack
-from broker_client.codec import content as contents
+from broker_client.config import Replies
+from broker_client.consuming import replies
 from broker_client.consuming.checks import Refusal, unreadable
 from broker_client.consuming.threads import HandlerThreads
 from broker_client.errors import InvalidContentError, InvalidHandlerError
-from broker_client.message import Message, Outgoing, Properties
+from broker_client.message import Message
 from broker_client.publishing.publisher import Publisher
 
 Handler = Callable[..., Any]
@@ -43,7 +45,7 @@ _ALLOWED = (
 
 
 def listener_from(
-    handler: Handler, publisher: Publisher, threads: HandlerThreads
+    handler: Handler, publisher: Publisher, threads: HandlerThreads, answers: Replies = "all"
 ) -> Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]:
     """A `message` listener that calls `handler`.
 
@@ -52,6 +54,7 @@ def listener_from(
     Args:
         handler: a function of the content, the message, or both.
         publisher: sends what the handler returned, for messages with a `reply_to`.
+        answers: which of those get an answer.
         threads: run handlers that are no coroutine functions.
 
     Raises:
@@ -75,8 +78,9 @@ def listener_from(
             result = await threads.run(handler, *arguments, **by_name)
             if inspect.isawaitable(result):
                 result = await result
-        if result is not None and message.properties.reply_to:
-            await publisher.republish(message.vhost, _answer(message, result))
+        answers_it = answers == "all" or (answers == "results" and result is not None)
+        if answers_it and message.properties.reply_to:
+            await publisher.republish(message.vhost, replies.answer(message, result))
         if not ack_or_nack.is_begun:
             await ack_or_nack()
         return None
@@ -91,18 +95,6 @@ def is_coroutine_function(handler: Handler) -> bool:
     return not inspect.isroutine(handler) and inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - what a call runs
     )
-
-
-def _answer(message: Message, result: Any) -> Outgoing:
-    """Send the result to the sender of `message`; dropped if its reply queue is gone."""
-    body, content_type = contents.encode(result)
-    asked = message.properties
-    properties = Properties(
-        content_type=content_type,
-        correlation_id=asked.correlation_id or asked.message_id,
-        message_id=uuid4().hex,
-    )
-    return Outgoing("", asked.reply_to or "", body, properties)
 
 
 def check_listener(listener: Callable[..., Any]) -> None:

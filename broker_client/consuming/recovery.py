@@ -24,7 +24,7 @@ from typing import Any
 
 from broker_client.config import Ack, Forward, Nack, Republish, Strategy
 from broker_client.connection.retry import growing
-from broker_client.consuming import recovery_headers
+from broker_client.consuming import recovery_headers, replies
 from broker_client.consuming.delivery import DeliveryOutcome, UnackedDelivery
 from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
@@ -43,7 +43,7 @@ from broker_client.message import Message
 from broker_client.publishing.publisher import Publisher
 from broker_client.runtime.tasks import TaskGroup
 
-log = logging.getLogger("broker_client.ackornack")
+log = logging.getLogger("broker_client.subscription")
 
 _LAST_RESORT = Nack()
 _VERDICTS = (MessageReturnedError, PublishRefusedError)
@@ -84,6 +84,8 @@ class Recovery:
         """The event loop that deliveries are settled in."""
         self.can_defer = False
         """True while the broker itself requeues a message after a delay."""
+        self.answers_failures = False
+        """True where requests that fail are answered."""
         self.unacked = unacked
         self._setup = setup
         self._config = setup.config
@@ -131,10 +133,47 @@ class Recovery:
         for strategy in chain:
             end = await self._try(entry, strategy, error, all=all)
             if end is _End.SETTLED:
-                return
+                break
             if end is _End.UNDECIDED:
                 last_resort = self._requeue(entry.message)
-        await self._try(entry, last_resort, error, all=all)
+        else:
+            await self._try(entry, last_resort, error, all=all)
+        if entry.outcome is DeliveryOutcome.NACKED and not entry.requeues:
+            self._report_dead_letter(entry.message, error)
+        if self.answers_failures and entry.message.properties.reply_to:
+            await self._answer(entry, error)
+
+    def _report_dead_letter(self, message: Message, error: BaseException | str) -> None:
+        text = described(error) if isinstance(error, BaseException) else error
+        log.warning(
+            "subscription %s: message %s was dead-lettered (dropped, if %s has no dead-letter "
+            "exchange) after %d %s: %s",
+            self._config.name,
+            message.message_id,
+            self._setup.queue,
+            message.tries,
+            "try" if message.tries == 1 else "tries",
+            text,
+        )
+        self._reports.emit("dead_lettered", message, error)
+
+    async def _answer(self, entry: UnackedDelivery, error: BaseException | str) -> None:
+        """Tell the one who asked that the request failed: once it is given up, or, where the
+        default chain would try for ever, at the first failure."""
+        message = entry.message
+        match entry.outcome:
+            case DeliveryOutcome.ACKED:
+                is_due = True
+            case DeliveryOutcome.NACKED:
+                is_first = self._config.recovery is None and message.tries == 1
+                is_due = not entry.requeues or is_first
+            case _:
+                is_due = self._config.options.no_ack
+        if is_due:
+            try:
+                await self._publisher.republish(message.vhost, replies.failure(message, error))
+            except BrokerClientError as failure:
+                log.warning("message %s: its sender was not told: %s", message.message_id, failure)
 
     def default_chain(self, message: Message) -> tuple[Strategy, ...]:
         """The configured chain; without one, requeue after a growing delay.

@@ -181,6 +181,13 @@ def is_to_be_nacked(delivery: Delivery, queue: str) -> bool | None:
     return not (has_more or _seconds(now.get("time")) > _seconds(before.get("time")))
 
 
+def noted_error(message: Message) -> str:
+    """The error that a copy was made for, as its headers tell it."""
+    note = _history(message).get("error")
+    known = note if isinstance(note, Mapping) else {}
+    return ": ".join(str(known[key]) for key in ("name", "message") if known.get(key)) or "unknown"
+
+
 def unflagged(delivery: Delivery, queue: str) -> Delivery:
     """`delivery` without the flag, which applies only once."""
     headers = copy.deepcopy(dict(delivery.properties.headers or {}))

@@ -51,6 +51,8 @@ class Shovel:
         subscription.on("message", self._move)
 
     async def _move(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        if not self.config.keep_counters:
+            message = message.without_counters()
         try:
             await (await self._publisher.forward(self.config.publication, message, None, {}))
         except MessageReturnedError as error:

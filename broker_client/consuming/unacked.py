@@ -147,6 +147,12 @@ class Unacked:
             if not entry.is_lost and entry.channel.is_usable:
                 self.release(entry)
 
+    def release_all(self) -> None:
+        """Release everything, as before an end in order: nothing of it has failed."""
+        for entry in list(self._by_tag.values()):
+            self.release(entry)
+            entry.is_lost = True
+
     def skip(self, entry: UnackedDelivery) -> None:
         """Ack `entry` without a handler: it was handled before."""
         if not entry.is_begun:
@@ -255,6 +261,7 @@ class Unacked:
         """The one way out."""
         del self._by_tag[entry.message.delivery.delivery_tag]
         self.counts[outcome] += 1
+        entry.outcome = outcome
         if self.position is not None:
             self.position.ended(entry.message.delivery, outcome)
         if self._checks is not None:

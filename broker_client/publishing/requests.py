@@ -14,10 +14,11 @@ from broker_client.errors import (
     BrokerClientError,
     InvalidContentError,
     InvalidHeadersError,
+    RequestFailedError,
     RequestLostError,
     RequestTimeoutError,
 )
-from broker_client.message import Delivery, Message
+from broker_client.message import FAILURE_KIND, Delivery, Message
 from broker_client.publication import Publication
 from broker_client.transport.base import Channel, ConsumerCallbacks
 
@@ -66,6 +67,7 @@ class Requests:
         Raises:
             RequestTimeoutError: no answer in time.
             RequestLostError: the connection was lost; the request may have been carried out.
+            RequestFailedError: its handler failed.
             PublishError: the request was not delivered.
             InvalidContentError: the answer cannot be read.
         """
@@ -94,14 +96,20 @@ class Requests:
             self._waiting.pop(correlation_id, None)
             if waiter.done() and not waiter.cancelled():
                 waiter.exception()  # seen, if nobody else does
-        return self._read(delivery)
+        return self._read(name, delivery)
 
-    def _read(self, delivery: Delivery) -> Reply:
+    def _read(self, name: str, delivery: Delivery) -> Reply:
+        properties = delivery.properties
+        kind = (properties.headers or {}).get(FAILURE_KIND)
+        if isinstance(kind, str):
+            raise RequestFailedError(name, kind)
         message = Message(delivery, queue=self._queue, vhost=self._vhost.name, touch=_no_touch)
         try:
             if delivery.fault:
                 raise InvalidHeadersError(delivery.fault)
-            return Reply(message, content.decode(delivery.body, delivery.properties.content_type))
+            if not delivery.body and properties.content_type is None:
+                return Reply(message, None)
+            return Reply(message, content.decode(delivery.body, properties.content_type))
         except InvalidContentError:
             log.warning("%r: an answer cannot be read", self)
             raise

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
 from broker_client import Broker, Message
+from broker_client.config import ShovelConfig
+from broker_client.consuming.shovels import Shovel
 from broker_client.subscription import Subscription
 from tests.client.conftest import StartBroker
 from tests.support.eventually import eventually
@@ -158,3 +161,47 @@ async def test_tries_count_over_republishing_forwarding_and_redelivery(start: St
     await (await broker.publish("work", "x"))
     await eventually(lambda: len(there) >= 3, timeout=10)
     assert (here, there[:3]) == ([1, 2, 3], [4, 5, 6])
+
+
+# --------------------------------------------------------------------------- given up
+
+
+async def test_message_that_is_given_up_says_so_once_in_the_log_and_by_an_event(
+    start: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await start(a_config([{"strategy": "republish", "attempts": 2}, {"strategy": "nack"}]))
+    subscription = await broker.subscribe("work")
+    failing(subscription, ValueError("no such article"))
+    told: list[tuple[Message, Any]] = []
+    subscription.on("dead_lettered", lambda message, error: told.append((message, error)))
+    with caplog.at_level(logging.WARNING, "broker_client.subscription"):
+        await (await broker.publish("work", "x", message_id="m1"))
+        await eventually(lambda: told, timeout=10)
+        await eventually(lambda: subscription.stats().unsettled == 0, timeout=10)
+    [(message, error)] = told
+    assert (message.message_id, message.tries, str(error)) == ("m1", 3, "no such article")
+    lines = [each.getMessage() for each in caplog.records if "dead-lettered" in each.getMessage()]
+    assert lines == [
+        "subscription work: message m1 was dead-lettered (dropped, if work has no dead-letter "
+        "exchange) after 3 tries: ValueError: no such article"
+    ]
+
+
+@pytest.mark.parametrize(("keep", "expected"), [(False, [1, 2, 3]), (True, [3, 3])])
+async def test_dead_letter_that_a_shovel_moves_back_starts_anew_unless_told_otherwise(
+    start: StartBroker, keep: bool, expected: list[int]
+) -> None:
+    chain: list[dict[str, Any]] = [{"strategy": "republish", "attempts": 2}, {"strategy": "nack"}]
+    broker = await start(a_config(chain))
+    tries = failing(await broker.subscribe("work"), ValueError("bad"))
+    await (await broker.publish("work", "x"))
+    cemetery = await broker.subscribe("cemetery")
+    back = ShovelConfig(
+        name="back", subscription="cemetery", publication="work", keep_counters=keep
+    )
+    await eventually(lambda: tries == [1, 2, 3], timeout=10)
+    moved = Shovel(back, broker._publisher, broker)
+    moved.start(cemetery)
+    await eventually(lambda: len(tries) >= 3 + len(expected), timeout=10)
+    await cemetery.pause()
+    assert tries[3 : 3 + len(expected)] == expected

@@ -566,7 +566,7 @@ async def test_cancel_waits_for_running_handlers_and_their_acks(harness: VhostHa
     assert harness.subscription.stats().state == "cancelled"
 
 
-async def test_cancel_gives_up_after_close_timeout_and_leaves_the_rest_to_the_broker() -> None:
+async def test_cancel_gives_up_after_close_timeout_and_releases_the_rest() -> None:
     harness = VhostHarness(close_timeout=5.0)
     cancelled: list[str] = []
 
@@ -582,7 +582,8 @@ async def test_cancel_gives_up_after_close_timeout_and_leaves_the_rest_to_the_br
     before = asyncio.get_running_loop().time()
     await harness.subscription.cancel()
     assert asyncio.get_running_loop().time() - before == pytest.approx(5.0)
-    assert (channel.settled, cancelled, channel.how_ended) == ([], ["m1"], "closed")
+    released = [("nack", 1, True, False)]
+    assert (channel.settled, cancelled, channel.how_ended) == (released, ["m1"], "closed")
     await harness.tasks.cancel()
 
 
