@@ -38,6 +38,7 @@ from broker_client.publishing.publisher import Publisher
 Handler = Callable[..., Any]
 
 _ANY = (Any, object)
+_POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 
 _ALLOWED = (
     "write it as handler(content), handler(content, message) or handler(message: Message, content)"
@@ -143,6 +144,8 @@ def _call_of(handler: Handler) -> _Call:
         for name, each in parameters.items()
         if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     }
+    if not named and any(each.kind is each.VAR_POSITIONAL for each in parameters.values()):
+        return _Call("content", None, ["content"], [], None)  # a decorator's, most likely
     messages = [name for name in named if _is_message(hints.get(name))]
     if not messages and "message" in named and hints.get("message", Any) in _ANY:
         messages = ["message"]
@@ -162,12 +165,10 @@ def _call_of(handler: Handler) -> _Call:
     taken = [name for name in named if name in (content, *messages)]
     by_name = [name for name in taken if named[name].kind is inspect.Parameter.KEYWORD_ONLY]
     by_position = [name for name in taken if name not in by_name]
-    if by_position != [name for name in named if name not in by_name][: len(by_position)]:
-        positional_only = [
-            n for n in by_position if named[n].kind is inspect.Parameter.POSITIONAL_ONLY
-        ]
-        by_name = by_name + [name for name in by_position if name not in positional_only]
-        by_position = positional_only
+    in_front = [name for name in named if name not in by_name][: len(by_position)]
+    if by_position != in_front:  # one with a default stands between them
+        by_name += [n for n in by_position if named[n].kind is not _POSITIONAL_ONLY]
+        by_position = [n for n in by_position if named[n].kind is _POSITIONAL_ONLY]
     check = None if content is None else content_check(handler, hints.get(content, Any))
     return _Call(content, next(iter(messages), None), by_position, by_name, check)
 

@@ -140,3 +140,33 @@ async def test_handler_that_blocks_the_loop_is_named_and_its_message_comes_again
 async def drained_ids(place: Place) -> list[str]:
     """What is left in the work queue."""
     return await drained(place.server.url(), place.vhost, "work")
+
+
+async def test_cuts_add_no_handlers_beyond_the_prefetch(place: Place) -> None:
+    async with Broker.create(a_config(place, prefetch=3)) as broker:
+        broker.on("error", lambda error, vhost: None)
+        running, go = Counter[Any](), asyncio.Event()
+        most = 0
+
+        async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+            nonlocal most
+            running[message.message_id] += 1
+            most = max(most, running.total())
+            await go.wait()
+            running[message.message_id] -= 1
+            await ack_or_nack()
+
+        subscription = await broker.subscribe("work", handle)
+        subscription.on("ack_lost", lambda *args: None)
+        for number in range(12):
+            await (await broker.publish("orders", number))
+        await eventually(lambda: running.total() == 3, timeout=10)
+        for _ in range(3):
+            place.proxy.cut()
+            await eventually(lambda: broker.health().ready is False, timeout=10)
+            await eventually(lambda: broker.health().ready, timeout=10)
+            await (await broker.publish("orders", "behind the cut"))
+        assert (most, subscription.stats().unsettled) == (3, 0)
+        go.set()
+        await eventually(lambda: subscription.stats().acked >= 15, timeout=20)
+        assert most == 3

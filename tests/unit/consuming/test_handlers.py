@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import threading
 from typing import Any, cast
 
@@ -130,6 +132,129 @@ async def test_result_answers_only_who_asks() -> None:
     assert harness.answers == [b"3"]
 
 
+def _decorated(function: Handler) -> Handler:
+    """As a decorator that knows nothing of coroutines leaves it."""
+
+    def wrapper(*args: Any, **by_name: Any) -> Any:
+        return function(*args, **by_name)
+
+    return wrapper
+
+
+class AsyncCallable:
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    async def __call__(self, content: int) -> int:
+        self.threads.append(threading.current_thread())
+        return content + 1
+
+
+async def _add_one(content: int) -> int:
+    await asyncio.sleep(0)
+    return content + 1
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        _decorated(_add_one),
+        AsyncCallable(),
+        lambda content: _add_one(content),
+        functools.partial(_add_one),
+    ],
+    ids=["decorated", "async-call", "lambda", "partial"],
+)
+async def test_whatever_is_awaitable_is_awaited_before_the_ack(handler: Handler) -> None:
+    harness = HandlerHarness(handler)
+    await harness.give(1, reply_to="answers")
+    assert (harness.answers, harness.settle.calls) == ([b"2"], [None])
+
+
+async def test_object_with_an_async_call_runs_in_the_loop() -> None:
+    handler = AsyncCallable()
+    await HandlerHarness(handler).give(1)
+    assert handler.threads == [threading.current_thread()]
+
+
+seen: list[Any] = []
+
+
+async def _content_alone(content: Any) -> None:
+    seen.append((content, None))
+
+
+async def _in_order(first: Any, second: Any) -> None:
+    seen.append((first, second))
+
+
+async def _message_by_name_first(message: Any, content: Any) -> None:
+    seen.append((content, message))
+
+
+async def _message_annotated_first(asked: Message, order: Order) -> None:
+    seen.append((order, asked))
+
+
+async def _message_may_be_none(order: Order, asked: Message | None = None) -> None:
+    seen.append((order, asked))
+
+
+async def _message_by_keyword(content: Any, *, message: Message) -> None:
+    seen.append((content, message))
+
+
+async def _defaults_besides(content: Any, retries: int = 3) -> None:
+    seen.append((content, None))
+    assert retries == 3
+
+
+async def _message_alone(asked: Message) -> None:
+    seen.append((None, asked))
+
+
+async def _default_between(content: Any, retries: int = 3, message: Any = None) -> None:
+    seen.append((content, message))
+    assert retries == 3
+
+
+@pytest.mark.parametrize(
+    ("handler", "content", "takes_message"),
+    [
+        (_content_alone, {"id": 7}, False),
+        (_in_order, {"id": 7}, True),
+        (_message_by_name_first, {"id": 7}, True),
+        (_message_annotated_first, Order(id=7), True),
+        (_message_may_be_none, Order(id=7), True),
+        (_message_by_keyword, {"id": 7}, True),
+        (_defaults_besides, {"id": 7}, False),
+        (_message_alone, None, True),
+        (_default_between, {"id": 7}, True),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_arguments_are_told_apart_by_annotation_and_by_name(
+    handler: Handler, content: Any, takes_message: bool
+) -> None:
+    seen.clear()
+    await HandlerHarness(handler).give({"id": 7})
+    [(given, message)] = seen
+    assert given == content
+    assert isinstance(message, Message) is takes_message
+
+
+class Foreign:
+    """Nothing that pydantic can check."""
+
+
+def _takes_a_foreign_class(content: Foreign) -> None: ...
+
+
+def test_annotation_that_cannot_be_checked_is_refused_in_our_words() -> None:
+    with pytest.raises(InvalidHandlerError, match=r"Foreign.*annotate it as Any"):
+        HandlerHarness(_takes_a_foreign_class)
+
+
 def _takes_none() -> None: ...
 
 
@@ -139,7 +264,26 @@ def _takes_three(a: Any, b: Any, c: Any) -> None: ...
 def _takes_a_name(a: Any, *, b: Any) -> None: ...
 
 
-@pytest.mark.parametrize("handler", [_takes_none, _takes_three, _takes_a_name])
+def _takes_two_messages(a: Message, b: Message) -> None: ...
+
+
+def _takes_two_contents(a: int, b: str) -> None: ...
+
+
+def _takes_ack_or_nack(content: Any, message: Message, ack_or_nack: AckOrNack) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        _takes_none,
+        _takes_three,
+        _takes_a_name,
+        _takes_two_messages,
+        _takes_two_contents,
+        _takes_ack_or_nack,
+    ],
+)
 def test_function_of_another_shape_is_refused(handler: Handler) -> None:
     with pytest.raises(InvalidHandlerError, match=r"_takes_.* write it as handler\(content\)"):
         HandlerHarness(handler)

@@ -89,12 +89,17 @@ async def test_wrong_key_is_invalid_content() -> None:
         assert harness.events() == ["error"]
 
 
-async def test_missing_package_is_no_fault_of_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "failure", [UnsupportedError("encryption", "install it"), ModuleNotFoundError("cryptography")]
+)
+async def test_missing_package_is_no_fault_of_the_message(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
     profile = a_profile()
     message = encrypted(profile)
 
     def missing(*args: Any) -> Any:
-        raise UnsupportedError("encryption", "install it")
+        raise failure
 
     monkeypatch.setattr("broker_client.consuming.dispatcher.decrypt", missing)
     setup = {"profiles": {"v1": profile}}
