@@ -127,7 +127,7 @@ class ConsumingStores:
                     return value / 1000
         if any(not each.is_embedded for each in vhost.connections):
             return None  # RabbitMQ's consumer_timeout is not told to clients
-        return self._config.node.message_timeout
+        return self._config.node.message_timeout or None
 
     def _counter(self, subscription: SubscriptionConfig) -> RedeliveryCounter | None:
         config = self._config.counter_of(subscription)

@@ -296,3 +296,27 @@ async def test_stores_do_not_wait_for_the_threads_of_the_program(
         go.set()
         await asyncio.gather(*busy)
     assert seen == [False, True]
+
+
+# --------------------------------------------------------------------------- access
+
+
+async def test_two_handlers_of_one_queue_stand_beside_each_other(start: StartBroker) -> None:
+    broker = await start(a_config(prefetch=1))
+
+    @broker.handle("work")
+    async def one(content: Any) -> None: ...
+
+    @broker.handle("work")
+    async def other(content: Any) -> None: ...
+
+    subscriptions = broker.subscriptions
+    assert [one.subscription, other.subscription] == list(subscriptions)  # type: ignore[attr-defined] # set by `handle`
+    await eventually(lambda: all(each.is_subscribed for each in subscriptions), timeout=10)
+    await publish(broker, *range(10))
+    await eventually(
+        lambda: sum(each.acked for each in broker.stats().subscriptions.values()) == 10, timeout=10
+    )
+    assert list(broker.stats().subscriptions) == ["work", "work (2)"]
+    await subscriptions[0].cancel()
+    assert broker.subscriptions == subscriptions[1:]
