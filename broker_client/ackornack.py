@@ -57,4 +57,4 @@ class AckOrNack(UnackedDelivery):
         if error is None:
             self._recovery.ack(self, all=all)
         else:
-            await self._recovery.run(self, chain, error, all=all)
+            await self._recovery.run(self, chain, error, all=all, is_own=recovery is None)

@@ -185,16 +185,6 @@ class Message:
             notes=self._notes,
         )
 
-    def without_counters(self) -> Message:
-        """The same message as if recovery had not tried it yet."""
-        headers = self.delivery.properties.headers or {}
-        history = headers.get(RASCAL)
-        if not isinstance(history, Mapping):
-            return self
-        kept = {key: each for key, each in history.items() if key not in ("recovery", "tries")}
-        headers = {**headers, RASCAL: kept}
-        return self.with_properties(self.delivery.properties._replace(headers=headers))
-
     @property
     def body(self) -> bytes:
         """The body as received."""

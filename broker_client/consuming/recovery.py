@@ -113,12 +113,18 @@ class Recovery:
         error: BaseException | str,
         *,
         all: bool,
+        is_own: bool,
     ) -> None:
         """Try the strategies of `chain` until one has settled `entry`.
 
+        A message that is dead-lettered is logged where the chain `is_own`, the subscription's; a
+        handler that chose another knows what it did.
+
         Once begun, this goes on to its end, also when whoever waits for it is cancelled.
         """
-        running = self._tasks.spawn(self._run(entry, chain, error, all=all), "recovery")
+        running = self._tasks.spawn(
+            self._run(entry, chain, error, all=all, is_own=is_own), "recovery"
+        )
         await asyncio.shield(running)
 
     async def _run(
@@ -128,6 +134,7 @@ class Recovery:
         error: BaseException | str,
         *,
         all: bool,
+        is_own: bool,
     ) -> None:
         last_resort = _LAST_RESORT
         for strategy in chain:
@@ -139,11 +146,13 @@ class Recovery:
         else:
             await self._try(entry, last_resort, error, all=all)
         if entry.outcome is DeliveryOutcome.NACKED and not entry.requeues:
-            self._report_dead_letter(entry.message, error)
+            if is_own:
+                self._log_dead_letter(entry.message, error)
+            self._reports.emit("dead_lettered", entry.message, error)
         if self.answers_failures and entry.message.properties.reply_to:
             await self._answer(entry, error)
 
-    def _report_dead_letter(self, message: Message, error: BaseException | str) -> None:
+    def _log_dead_letter(self, message: Message, error: BaseException | str) -> None:
         text = described(error) if isinstance(error, BaseException) else error
         log.warning(
             "subscription %s: message %s was dead-lettered (dropped, if %s has no dead-letter "
@@ -155,7 +164,6 @@ class Recovery:
             "try" if message.tries == 1 else "tries",
             text,
         )
-        self._reports.emit("dead_lettered", message, error)
 
     async def _answer(self, entry: UnackedDelivery, error: BaseException | str) -> None:
         """Tell the one who asked that the request failed: once it is given up, or, where the

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from broker_client.ackornack import AckOrNack
 from broker_client.config import Nack, ShovelConfig
 from broker_client.errors import BrokerClientError, MessageReturnedError
-from broker_client.message import Message
+from broker_client.message import RASCAL, Message
 from broker_client.publishing.publisher import Publisher
 from broker_client.runtime.emitter import Emitter
 from broker_client.subscription import Subscription
@@ -52,7 +53,7 @@ class Shovel:
 
     async def _move(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
         if not self.config.keep_counters:
-            message = message.without_counters()
+            message = _without_counters(message)
         try:
             await (await self._publisher.forward(self.config.publication, message, None, {}))
         except MessageReturnedError as error:
@@ -64,3 +65,14 @@ class Shovel:
         else:
             self.moved += 1
             await ack_or_nack()
+
+
+def _without_counters(message: Message) -> Message:
+    """`message` as if recovery had not tried it yet."""
+    headers = message.properties.headers or {}
+    history = headers.get(RASCAL)
+    if not isinstance(history, Mapping):
+        return message
+    kept = {key: each for key, each in history.items() if key not in ("recovery", "tries")}
+    headers = {**headers, RASCAL: kept}
+    return message.with_properties(message.properties._replace(headers=headers))

@@ -604,15 +604,17 @@ async def test_handle_answers_whoever_asks(where: Where) -> None:
         answers: list[tuple[str | None, Any]] = []
 
         async def answered(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
-            answers.append((message.properties.correlation_id, content))
+            failure = message.headers.get("x-failure-kind")
+            answers.append((message.properties.correlation_id, failure or content))
             await ack_or_nack()
 
         await broker.subscribe("/replies", answered)
         await publish(broker, [1, 2], reply_to="replies", correlation_id="c1")
         await publish(broker, ["no numbers"], reply_to="replies", correlation_id="c2")
         await publish(broker, [3, 4], reply_to="replies", correlation_id="c3")
-        await eventually(lambda: len(answers) == 2)
-        assert sorted(answers) == [("c1", 3), ("c3", 7)]
+        await eventually(lambda: len(answers) == 3)
+        expected = [("c1", 3), ("c2", "InvalidContentError"), ("c3", 7)]
+        assert sorted(answers) == expected
         link = await broker.connect()
         assert (await take(link, "cemetery")).properties.correlation_id == "c2"
         await link.close()

@@ -102,7 +102,7 @@ async def test_a_republished_message_counts_as_requeued_not_as_acked(tmp_path: P
     assert ("requeued", "handler_error") in events
 
 
-async def test_what_is_unsettled_when_its_channel_goes_is_requeued(tmp_path: Path) -> None:
+async def test_what_is_unsettled_when_its_subscription_ends_is_requeued(tmp_path: Path) -> None:
     arrived = asyncio.Event()
 
     async def handler(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
@@ -115,7 +115,7 @@ async def test_what_is_unsettled_when_its_channel_goes_is_requeued(tmp_path: Pat
         await broker.publish("p", b"hello", message_id="m1")
         async with asyncio.timeout(5):
             await arrived.wait()
-    assert told(tmp_path)[-1] == ("requeued", "connection_lost")
+    assert told(tmp_path)[-1] == ("requeued", "consumer_cancelled")
 
 
 async def test_a_returned_message_is_no_failed_one(tmp_path: Path) -> None:
