@@ -19,7 +19,8 @@ class ScanSettings:
     """Where more deadlines fall into one interval than `selection_count`, those after wait for
     its end and are handled together. Below that, each is handled when it comes."""
     refresh_interval: float = 5.0
-    """Time after which the number of workers is fitted to the number of queues again."""
+    """Time after which the number of workers is fitted to the number of queues again, and longest
+    sleep while something is due later: so a machine that was suspended soon notices."""
     selection_count: int = 20
     """Queues chosen at a time."""
     dirty_percent: float = 0.25

@@ -163,3 +163,29 @@ async def test_a_closed_node_scans_no_more(nodes: list[Node]) -> None:
     assert node.scanner.timer_at is None
     await asyncio.sleep(5.0)
     assert node.scanner.looks == 0
+
+
+async def test_what_came_due_while_the_machine_was_suspended_is_done_soon_after(
+    nodes: list[Node],
+) -> None:
+    """The event loop's clock stood still meanwhile, and its timer has an hour to go."""
+
+    class Resumed(LoopClock):
+        suspended = 0.0
+
+        def now(self) -> float:
+            return super().now() + self.suspended
+
+    clock = Resumed()
+    node = Node("suspended", clock=clock)
+    nodes.append(node)
+    receiver = RecordingReceiver()
+    connection = node.open_connection("/", RecordingReceiver())
+    channel = node.open_channel(connection, receiver, confirm=False)
+    queues(node, channel, 1)
+    node.consume(channel, "q0")
+    node.publish(channel, [a_message("q0", headers={"x-delay": 3_600_000})])
+    await asyncio.sleep(1.0)
+    clock.suspended = 7_200.0
+    await asyncio.sleep(5.1)
+    assert [kind for kind, *_ in receiver.heard] == ["deliver"]
