@@ -2,6 +2,7 @@
 
     python -m bench                              # three rounds of 20,000 messages; some minutes
     python -m bench --messages 5000 --rounds 1   # a quick look
+    python -m bench --rabbitmq 3.10 4.3          # on both, one after the other
 
 Every run is a process of its own with a durable queue of its own. A client that is not installed
 is left out with a line that says so.
@@ -27,7 +28,7 @@ from bench.peers.load import BODY, PREFETCH, QUEUE, WINDOW
 from broker_client import BrokerClientError
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.rabbitmq_installed import chosen
+from tests.support.rabbitmq_installed import Installed, NoSuchRabbitMQError, chosen
 
 ROOT = Path(__file__).parents[1]
 EMBEDDED = "embedded://"
@@ -88,14 +89,14 @@ class Target(NamedTuple):
 
 
 @contextmanager
-def target_of(url: str | None) -> Iterator[Target]:
+def target_of(url: str | None, program: Installed | None) -> Iterator[Target]:
     """The broker at `url`; without one, a RabbitMQ of our own for as long as it takes."""
     if url:
         yield Target(url, "unknown")
         return
-    say("starting a RabbitMQ")
-    with RabbitMQ(stats_interval=60.0) as server:
-        yield Target(server.url(), f"RabbitMQ {server.ctl('version')}")
+    say(f"starting RabbitMQ {program}")
+    with RabbitMQ(program, stats_interval=60.0) as server:
+        yield Target(server.url(), f"RabbitMQ {program}")
 
 
 def arguments() -> argparse.Namespace:
@@ -104,6 +105,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=20_000, metavar="N", help="in each run")
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument("--url", help="a running broker and its vhost; the queue is deleted")
+    parser.add_argument(
+        "--rabbitmq",
+        nargs="+",
+        default=[],
+        metavar="VERSION",
+        help="start these, such as 3.10 4.3, and measure on each",
+    )
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.json", metavar="FILE")
     return parser.parse_args()
 
@@ -120,16 +128,38 @@ def main() -> int:
         say("RabbitMQ is not installed: measuring the built-in broker only", "yellow")
         present = [contestant for contestant in present if not contestant.needs_broker]
         options.url = EMBEDDED
+    try:
+        programs = [chosen(series) for series in options.rabbitmq] or [chosen()]
+    except NoSuchRabbitMQError as error:
+        say(f"bench: {error}", "red")
+        return 1
+    several = len(programs) > 1
+    done = []
+    for program in programs:
+        file = options.json
+        if several:
+            file = file.with_name(f"{file.stem}-{program}{file.suffix}")
+        done.append(measure(options, present, program, file))
+    return 0 if all(done) else 1
+
+
+def measure(
+    options: argparse.Namespace,
+    present: Sequence[Contestant],
+    program: Installed | None,
+    file: Path,
+) -> bool:
+    """Measure on one broker, print the table and write the JSON; False when anything failed."""
     facts = machine.facts()
     try:
-        with target_of(options.url) as broker:
+        with target_of(options.url, program) as broker:
             runs = all_rounds(present, broker.url, options.messages, options.rounds)
     except BrokerClientError as error:
         say(f"bench: {error}", "red")
-        return 1
+        return False
     results = report.results_of(dict(runs))
     title = (
-        f"{options.messages:,} persistent messages of {len(BODY)} bytes, "
+        f"{options.messages:,} persistent messages of {len(BODY)} bytes, {broker.version}, "
         f"{facts['cores']} cores, {datetime.now(UTC):%Y-%m-%d}"
     )
     embedded = [contestant.name for contestant in present if not contestant.needs_broker]
@@ -147,10 +177,10 @@ def main() -> int:
         "versions": {name: of[-1].versions for name, of in runs.items() if of},
         "results": report.as_json(results),
     }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(document, indent=2) + "\n")
-    say(f"written to {options.json}")
-    return 0 if all(len(of) == options.rounds for of in runs.values()) else 1
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document, indent=2) + "\n")
+    say(f"written to {file}")
+    return all(len(of) == options.rounds for of in runs.values())
 
 
 if __name__ == "__main__":

@@ -148,6 +148,11 @@ class RabbitMQ:
             self.kill()
             raise
 
+    def become(self, program: Installed) -> None:
+        """Be another RabbitMQ, over the same data, from the next `start` on."""
+        assert not self.is_running, "stop it first"
+        self._program = program
+
     def stop(self) -> None:
         """Shut it down in order: queues are flushed, clients get connection.close."""
         self._end(signal.SIGTERM)

@@ -83,13 +83,16 @@ def installed() -> tuple[Installed, ...]:
     return tuple(sorted(found, key=lambda each: each.version))
 
 
-def chosen() -> Installed | None:
+def chosen(series: str | None = None) -> Installed | None:
     """The one to start, or None when there is none at all.
 
+    Args:
+        series: such as 4.3; by default what RABBITMQ names.
+
     Raises:
-        NoSuchRabbitMQError: RABBITMQ names one that is not there.
+        NoSuchRabbitMQError: that one is not there.
     """
-    series = os.environ.get("RABBITMQ")
+    series = series or os.environ.get("RABBITMQ")
     if not series:
         every = installed()
         return next((each for each in every if each.root is None), every[-1] if every else None)
