@@ -94,6 +94,7 @@ def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
         StoreCorruptError: it is damaged, and `drop_damaged` was not asked for.
         StoreError: there is no such file, or it is not a broker's.
     """
+    path = os.path.realpath(path)  # a link must go on leading to the file
     with _alone(path) as lock:
         before = file_bytes(path)
         kept_as, lost = None, 0

@@ -46,7 +46,7 @@ class StoreFile:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = os.path.realpath(path)  # where SQLite puts the log, too
         self.queue_ids = QueueIds()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
@@ -263,6 +263,7 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
 
 def log_problem(path: str, noted: LogPosition | None) -> str | None:
     """What is wrong with the log that a crash has left; None when nothing is."""
+    path = os.path.realpath(path)
     if not os.path.exists(f"{path}-wal") or not os.path.getsize(f"{path}-wal"):
         return None
     with reading(path) as connection:

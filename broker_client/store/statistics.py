@@ -63,4 +63,5 @@ def contents(connection: sqlite3.Connection) -> tuple[int, tuple[KeptQueue, ...]
 
 def file_bytes(path: str) -> int:
     """The size of a file and its log."""
+    path = os.path.realpath(path)
     return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))

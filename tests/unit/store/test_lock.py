@@ -16,6 +16,8 @@ from broker_client.core.engine import Engine
 from broker_client.core.records import QueueAdded, VHostAdded
 from broker_client.errors import StoreError, StoreLockedError
 from broker_client.store.lock import FileLock
+from broker_client.store.maintenance import check, compact
+from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
 from tests.support.eventually import eventually
 from tests.support.files import a_file, appended
@@ -178,3 +180,19 @@ async def test_files_with_bodies_are_for_their_owner_only(path: Path, name: str)
     for each in (name, f"{name}-wal" if name == "node.db" else name):
         assert path.with_name(each).stat().st_mode & 0o077 == 0
     await store.close()
+
+
+async def test_a_file_is_opened_by_a_symbolic_link_too(path: Path) -> None:
+    a_file(path)
+    link = path.parent / "folder" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    for number in (1, 2):
+        store = SqliteStore(str(link))
+        await store.start(Engine().restoring)
+        assert await committed(store, number) is None
+        await store.close()
+    assert check(str(link)).messages == 2
+    assert read_stats(str(link)).messages == 2
+    compact(str(link), drop_damaged=True)
+    assert link.is_symlink()
