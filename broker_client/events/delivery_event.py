@@ -1,7 +1,7 @@
 """Delivery events: what happens to messages, as lines of the log.
 
 The built-in broker notes these inside its pure core, the client from what it sees of a remote
-broker; `eventlog` writes them and `broker_client.spark.event_log` reads them. docs/event-log.md
+broker; `events.log` writes them and `broker_client.spark.event_log` reads them. docs/event-log.md
 says what each event means and which fields it carries.
 
 A line is made where the event happens: one f-string, of which most is the same for many events or

@@ -63,28 +63,28 @@ class QueueReceiver:
         *,
         limit: int | None = None,
     ) -> None:
-        self._spool = spool
+        self.spool = spool
         self._brokers = brokers
-        self._queue = queue
-        self._options = options
+        self.queue = queue
+        self.options = options
         self._limit = limit
         # A segment must be due before the prefetch is used up, or all wait for its age.
-        self._segment_rows = min(options.segment_rows, max(1, options.prefetch // 2))
+        self.segment_rows = min(options.segment_rows, max(1, options.prefetch // 2))
         self._thread: LoopThread | None = None
-        self._started = threading.Event()
+        self.started = threading.Event()
         self._finished = threading.Event()
         self._failure: BrokerClientError | None = None
         self._unsure: deque[set[Fingerprint]] = deque(maxlen=_UNSURE_KEPT)
-        self._target: int | None = None
+        self.target: int | None = None
         self._shared_since: float | None = None  # when acks began to find other consumers
-        self._taken = 0  # rows on their way into the spool or there, and redeliveries dropped
+        self.taken = 0  # rows on their way into the spool or there, and redeliveries dropped
         self.dropped = 0
         """Redeliveries of messages that the spool had already."""
         self.is_waiting_for_room = False
         """The spool is full; nothing is consumed and nothing unacked."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._queue!r}: {self._taken} taken>"
+        return f"<{type(self).__name__} {self.queue!r}: {self.taken} taken>"
 
     # ------------------------------------------------------------------ for the planner's thread
 
@@ -95,11 +95,11 @@ class QueueReceiver:
             SourceError: the queue cannot be consumed.
             TransportError: no broker answered in time.
         """
-        for segment in self._spool.unacked():
+        for segment in self.spool.unacked():
             self._doubt(segment)
-        self._thread = LoopThread(f"broker source {self._queue}")
+        self._thread = LoopThread(f"broker source {self.queue}")
         self._thread.start(self._run())
-        self._started.wait()
+        self.started.wait()
         self.check()
 
     def check(self) -> None:
@@ -119,7 +119,7 @@ class QueueReceiver:
     def room_made(self) -> None:
         """Segments were deleted."""
         if self._thread is not None and self._thread.is_running and self.is_waiting_for_room:
-            self._thread.loop.call_soon_threadsafe(self._room.set)
+            self._thread.loop.call_soon_threadsafe(self.room.set)
 
     def stop(self) -> None:
         """Let go of everything at once; what is unacked goes back to the queue."""
@@ -129,7 +129,7 @@ class QueueReceiver:
     # ------------------------------------------------------------------ the loop
 
     async def _run(self) -> None:
-        self._room = asyncio.Event()
+        self.room = asyncio.Event()
         refused_since: float | None = None
         clock = asyncio.get_running_loop().time
         try:
@@ -137,42 +137,42 @@ class QueueReceiver:
                 try:
                     await self._session()
                 except ChannelClosedError as error:
-                    if error.reply_code == _ACCESS_REFUSED and self._options.exclusive:
+                    if error.reply_code == _ACCESS_REFUSED and self.options.exclusive:
                         # The consumer of a process that was killed takes a moment to go.
                         refused_since = refused_since or clock()
-                        if clock() - refused_since < self._options.lock_timeout:
+                        if clock() - refused_since < self.options.lock_timeout:
                             # Of two that found each other, one comes first the next time.
                             await asyncio.sleep(_RETRY_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
                             continue
                     if error.reply_code in (_ACCESS_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION):
-                        raise SourceError(self._queue, _explained(error)) from error
-                    log.warning("queue %s: %s; consuming again", self._queue, error)
+                        raise SourceError(self.queue, _explained(error)) from error
+                    log.warning("queue %s: %s; consuming again", self.queue, error)
                 except TransportError as error:
-                    if not self._started.is_set():
+                    if not self.started.is_set():
                         raise
-                    log.warning("queue %s: %s; connecting again", self._queue, error)
+                    log.warning("queue %s: %s; connecting again", self.queue, error)
                 refused_since = None
                 await asyncio.sleep(_RETRY_PAUSE)
         except (BrokerClientError, OSError) as error:
             if isinstance(error, BrokerClientError):
                 self._failure = error
             else:
-                self._failure = SpoolError(str(self._spool.folder), str(error))
-            log.error("queue %s: the source gives up: %s", self._queue, error)
+                self._failure = SpoolError(str(self.spool.folder), str(error))
+            log.error("queue %s: the source gives up: %s", self.queue, error)
         finally:
-            self._started.set()
+            self.started.set()
             self._finished.set()
 
     async def _session(self) -> None:
         """Consume until the limit is reached; a lost channel or link raises."""
-        link = await connect_any(self._brokers, timeout=self._options.connect_timeout)
+        link = await connect_any(self._brokers, timeout=self.options.connect_timeout)
         try:
             channel = await link.open_channel()
-            state = await channel.check_queue(self._queue)
+            state = await channel.check_queue(self.queue)
             self.check_alone(state.consumer_count)
-            if self._limit is not None and self._target is None:
-                self._target = min(self._limit, state.message_count)
-            await channel.qos(self._options.prefetch)
+            if self._limit is not None and self.target is None:
+                self.target = min(self._limit, state.message_count)
+            await channel.qos(self.options.prefetch)
             await _Session(self, channel).run()
             if self._is_done():
                 self._finished.set()
@@ -180,7 +180,7 @@ class QueueReceiver:
             await _close(link)
 
     def _is_done(self) -> bool:
-        return self._target is not None and self._taken >= self._target
+        return self.target is not None and self.taken >= self.target
 
     # ------------------------------------------------------------------ one segment
 
@@ -196,11 +196,11 @@ class QueueReceiver:
                 self._doubt(segment)
             raise
         if segment is not None:
-            self._spool.mark_acked(segment.seq)
+            self.spool.mark_acked(segment.seq)
 
     def write_segment(self, rows: list[Row]) -> Segment:
         """Make `rows` a segment. Runs on a thread of its own, since it waits for the disk."""
-        return self._spool.append(to_batch(rows, self._queue, self._options.headers))
+        return self.spool.append(to_batch(rows, self.queue, self.options.headers))
 
     async def acknowledge(self, channel: Channel, tag: int) -> None:
         """Ack all up to `tag` and wait until the broker has the ack.
@@ -209,13 +209,13 @@ class QueueReceiver:
         the answer to a later one proves it.
         """
         channel.ack(tag, multiple=True)
-        state = await channel.check_queue(self._queue)
+        state = await channel.check_queue(self.queue)
         if state.consumer_count <= 1:
             self._shared_since = None
             return
         now = asyncio.get_running_loop().time()
         self._shared_since = self._shared_since or now
-        if now - self._shared_since >= self._options.lock_timeout:
+        if now - self._shared_since >= self.options.lock_timeout:
             self.check_alone(state.consumer_count - 1)
 
     def check_alone(self, others: int) -> None:
@@ -224,7 +224,7 @@ class QueueReceiver:
         RabbitMQ refuses a second consumer of an exclusive one on classic queues only; quorum queues
         ignore `exclusive` (https://www.rabbitmq.com/docs/quorum-queues).
         """
-        if others > 0 and self._options.exclusive:
+        if others > 0 and self.options.exclusive:
             raise ChannelClosedError(
                 _ACCESS_REFUSED, f"exclusive use is not possible: {others} other consumers"
             )
@@ -251,7 +251,7 @@ class QueueReceiver:
     def note_dropped(self) -> None:
         """A redelivery was left out."""
         self.dropped += 1
-        self._taken += 1
+        self.taken += 1
 
 
 class _Session:
@@ -260,8 +260,8 @@ class _Session:
     def __init__(self, receiver: QueueReceiver, channel: Channel) -> None:
         self._receiver = receiver
         self._channel = channel
-        self._options = receiver._options  # noqa: SLF001 - its other half
-        self._spool = receiver._spool  # noqa: SLF001
+        self.options = receiver.options
+        self.spool = receiver.spool
         self._rows: list[Row] = []
         self._bytes = 0
         self._tag = 0  # last delivery tag that is in `_rows`, or dropped
@@ -296,21 +296,21 @@ class _Session:
             self._rows.append(arrived(delivery))
             self._bytes += len(delivery.body)
         if self._due is None:
-            self._due = self._heard + self._options.segment_age
+            self._due = self._heard + self.options.segment_age
             self._wake.set()
         if self._is_big() or self._left() == 0:
             self._wake.set()
 
     def _left(self) -> int | None:
         receiver = self._receiver
-        if receiver._target is None:  # noqa: SLF001
+        if receiver.target is None:
             return None
-        return max(0, receiver._target - receiver._taken - len(self._rows))  # noqa: SLF001
+        return max(0, receiver.target - receiver.taken - len(self._rows))
 
     def _is_big(self) -> bool:
         return (
-            len(self._rows) >= self._receiver._segment_rows  # noqa: SLF001
-            or self._bytes >= self._options.segment_bytes
+            len(self._rows) >= self._receiver.segment_rows
+            or self._bytes >= self.options.segment_bytes
         )
 
     # ------------------------------------------------------------------ the work
@@ -320,15 +320,15 @@ class _Session:
         while self._left() != 0:
             await self._wait_for_room()
             consumer = await self._channel.consume(
-                self._receiver._queue,  # noqa: SLF001
+                self._receiver.queue,
                 ConsumerCallbacks(self._delivered, self._cancelled, self._timed_out),
-                exclusive=self._options.exclusive,
+                exclusive=self.options.exclusive,
             )
             self._heard = self._clock()
             try:
-                state = await self._channel.check_queue(self._receiver._queue)  # noqa: SLF001
+                state = await self._channel.check_queue(self._receiver.queue)
                 self._receiver.check_alone(state.consumer_count - 1)
-                self._receiver._started.set()  # noqa: SLF001
+                self._receiver.started.set()
                 if await self._fill_until_done():
                     return
             finally:
@@ -339,23 +339,23 @@ class _Session:
         await self._channel.cancel(consumer)
         # Delivery tag 0 with `multiple` is every unacked one (AMQP 0-9-1 §1.8.3.14).
         self._channel.nack(0, requeue=True, multiple=True)
-        await self._channel.check_queue(self._receiver._queue)  # noqa: SLF001
+        await self._channel.check_queue(self._receiver.queue)
         self._rows, self._bytes, self._due = [], 0, None
 
     async def _wait_for_room(self) -> None:
         receiver = self._receiver
-        while not self._spool.has_room_for(0):
+        while not self.spool.has_room_for(0):
             receiver.is_waiting_for_room = True
-            receiver._started.set()  # noqa: SLF001
-            log.warning("%r is full; nothing is consumed until a batch ends", self._spool)
-            receiver._room.clear()  # noqa: SLF001
-            if self._spool.has_room_for(0):
+            receiver.started.set()
+            log.warning("%r is full; nothing is consumed until a batch ends", self.spool)
+            receiver.room.clear()
+            if self.spool.has_room_for(0):
                 break
-            while not receiver._room.is_set():  # noqa: SLF001
+            while not receiver.room.is_set():
                 self._check_alive()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(1.0):
-                        await receiver._room.wait()  # noqa: SLF001
+                        await receiver.room.wait()
         receiver.is_waiting_for_room = False
 
     async def _fill_until_done(self) -> bool:
@@ -365,22 +365,22 @@ class _Session:
             self._check_alive()
             now = self._clock()
             left = self._left()
-            idle = left is not None and now - self._heard >= self._options.drain_idle
+            idle = left is not None and now - self._heard >= self.options.drain_idle
             done = left == 0 or idle
             if self._is_big() or done or (self._due is not None and now >= self._due):
-                if self._rows and not self._spool.has_room_for(self._bytes):
+                if self._rows and not self.spool.has_room_for(self._bytes):
                     return False
                 await self._close_segment()
             if done and not self._rows:
                 if idle:
-                    self._receiver._target = self._receiver._taken  # noqa: SLF001
+                    self._receiver.target = self._receiver.taken
                 return True
 
     async def _sleep(self) -> None:
         """Until there is something to do."""
         moments = [self._due] if self._due is not None else []
         if self._left() is not None:
-            moments.append(self._heard + self._options.drain_idle)
+            moments.append(self._heard + self.options.drain_idle)
         if not self._is_big():
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(moments, default=None)):
@@ -388,14 +388,14 @@ class _Session:
         self._wake.clear()
 
     async def _close_segment(self) -> None:
-        most = self._receiver._segment_rows  # noqa: SLF001
+        most = self._receiver.segment_rows
         rows, self._rows = self._rows[:most], self._rows[most:]
         # Tags come in order, so those of the rows that stay are above that of the last one taken.
         tag = rows[-1].delivery.delivery_tag if self._rows else self._tag
         self._bytes = sum(len(row.delivery.body) for row in self._rows)
         if not self._rows:
             self._due = None
-        self._receiver._taken += len(rows)  # noqa: SLF001 - before any await: see `_left`
+        self._receiver.taken += len(rows)  # before any await: see `_left`
         if tag > self._acked_tag:
             await self._receiver.store(self._channel, rows, tag)
             self._acked_tag = tag
