@@ -164,7 +164,8 @@ class Sender:
     def overdue(self, publication: Publication) -> None:
         """A sent publication was not confirmed in time."""
         if (
-            publication.sent_at >= self._heard_at
+            not self._silent
+            and publication.sent_at >= self._heard_at
             and self._running.is_set()  # a broker that blocks us does not answer either
             and publication in self._ledger
         ):

@@ -146,7 +146,7 @@ async def test_mismatch_leaves_the_other_subscriptions_and_the_processor_alone(
     vhost |= {"startup": "retry", "startup_timeout": "20s"}
     async with Broker.create(config) as broker:
         [problem] = broker.health().vhosts[place.vhost].problems
-        assert "queue 'odd' has x-max-length '1' on the broker, and '2'" in problem
+        assert "queue 'odd' has x-max-length '1' on the broker but '2'" in problem
         app = App(broker)
         await app.consume()
         await app.publish(20)

@@ -1092,7 +1092,7 @@ async def test_loss_of_the_link_tells_the_unconfirmed_and_the_unsent() -> None:
     await desk.close()
 
 
-async def test_blocked_broker_stops_a_lane_that_is_sending() -> None:
+async def test_blocked_broker_stops_a_sender_that_is_sending() -> None:
     # connection.blocked: the link stays up, and confirms of what was sent still come.
     desk = Desk(max_in_flight=4, batch=2)
     await desk.publish(10)
@@ -1147,7 +1147,7 @@ async def test_more_busy_publications_than_channels_share_them() -> None:
     await desk.close()
 
 
-async def test_lane_keeps_its_channel_while_no_other_wants_one(desk: Desk) -> None:
+async def test_sender_keeps_its_channel_while_no_other_wants_one(desk: Desk) -> None:
     desk.link.auto_confirm = True
     for _ in range(30):
         await desk.publish(100)
