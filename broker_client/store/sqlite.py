@@ -301,6 +301,8 @@ def translated(path: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise store_error(path, error) from error
+    except OSError as error:
+        raise StoreError(path, error.strerror or str(error)) from error
     except MalformedFrameError as error:
         raise StoreCorruptError(path, f"properties or arguments are damaged ({error})") from error
 

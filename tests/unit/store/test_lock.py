@@ -196,3 +196,14 @@ async def test_a_file_is_opened_by_a_symbolic_link_too(path: Path) -> None:
     assert read_stats(str(link)).messages == 2
     compact(str(link), drop_damaged=True)
     assert link.is_symlink()
+
+
+def test_what_the_system_refuses_is_an_error_of_the_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **more: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("broker_client.store.sqlite.for_owner_only", refuse)
+    with pytest.raises(StoreError, match="Permission denied"), opened_file(path):
+        pass
