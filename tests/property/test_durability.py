@@ -129,7 +129,7 @@ def recovered(path: Path) -> list[int]:
 
 
 def test_a_log_cut_anywhere_gives_back_a_beginning_of_what_was_committed(tmp_path: Path) -> None:
-    """G9: each of ten commits is there whole or not at all, and none after one that is not."""
+    """Each of ten commits is there whole or not at all, and none after one that is not."""
     source = a_file(tmp_path / "source.db")
     with opened(source) as file:
         for number in range(1, 11):
@@ -162,7 +162,7 @@ def test_a_log_cut_anywhere_gives_back_a_beginning_of_what_was_committed(tmp_pat
 def test_a_flipped_byte_is_found_or_does_no_harm_and_the_rest_can_be_saved(
     tmp_path: Path, seed: int
 ) -> None:
-    """G9: no exception but ours, and every message that is given out is as it was put in."""
+    """No exception but ours, and every message that is given out is as it was put in."""
     path = a_file(tmp_path / "node.db", range(1, 101))
     data = bytearray(path.read_bytes())
     at = random.Random(seed).randrange(4096, len(data))

@@ -19,7 +19,7 @@ def delayed(milliseconds: Any, body: bytes = b"hello", **options: Any) -> Outgoi
 
 
 def test_a_delayed_publish_comes_at_its_time_as_a_first_delivery(harness: EngineHarness) -> None:
-    """G5: attempts 1, no requeue; the header is negated as the plugin's."""
+    """Attempts 1, no requeue; the header is negated as the plugin's."""
     harness.queue()
     harness.consume()
     harness.publish(delayed(200, headers={"mine": 1}))
@@ -57,7 +57,7 @@ def test_an_unroutable_delayed_publish_comes_back_at_once(harness: EngineHarness
 
 
 def test_delays_of_any_length_do_not_wait_for_each_other(harness: EngineHarness) -> None:
-    """D10: a short one behind a long one."""
+    """A short one behind a long one."""
     harness.queue()
     harness.publish(delayed(5_000, b"long"), delayed(200, b"short"))
     harness.advance(0.2)

@@ -438,7 +438,7 @@ def test_a_classic_queue_adds_no_header(harness: EngineHarness) -> None:
 def test_the_delivery_limit_ends_a_message_at_the_return_that_exceeds_it(
     harness: EngineHarness, delay: float | None
 ) -> None:
-    """G12: at once, with nobody there to take it; also when the return is deferred."""
+    """At once, with nobody there to take it; also when the return is deferred."""
     harness.queue(dead_letter_exchange="amq.fanout", delivery_limit=2)
     harness.queue("dead")
     harness.bind("dead", "amq.fanout", "", {})

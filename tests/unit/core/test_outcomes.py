@@ -45,7 +45,7 @@ def test_what_was_never_delivered_or_came_from_a_closed_channel_is_not_in_flight
 def test_who_lost_a_delivery_to_another_is_told_so_and_the_other_is_unharmed(
     harness: EngineHarness,
 ) -> None:
-    """G3: a late FIN never finishes a newer delivery."""
+    """A late FIN never finishes a newer delivery."""
     filled(harness, message_timeout=1000)
     other = harness.another_channel()
     harness.get()

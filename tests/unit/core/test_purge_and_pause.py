@@ -25,7 +25,7 @@ def three_of_each(harness: EngineHarness) -> None:
 
 
 def test_a_purge_takes_all_three_places_and_nothing_comes_back(harness: EngineHarness) -> None:
-    """G10: old settlements find nothing, and the consumer may take its prefetch again."""
+    """Old settlements find nothing, and the consumer may take its prefetch again."""
     three_of_each(harness)
     purged = harness.engine.admin.purge("/", "q", harness.now, deferred=True, in_flight=True)
     assert (purged, purged.total) == (Purged(3, 3, 3), 9)

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, a message is in exactly one place (G1)."""
+"""Whatever happens in whatever order, a message is in exactly one place."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Crowd:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_ten_thousand_random_commands_lose_and_double_nothing(seed: int) -> None:
-    """G1, G7: checked after each; at the end all is drained."""
+    """Checked after each; at the end all is drained."""
     crowd = Crowd(seed)
     for step in range(STEPS):
         crowd.step()
@@ -136,7 +136,7 @@ def every_way(harness: EngineHarness) -> Iterator[Callable[[], object]]:
 @pytest.mark.parametrize("first", range(7))
 @pytest.mark.parametrize("second", range(7))
 def test_two_ends_of_one_delivery_never_both_count(first: int, second: int) -> None:
-    """G3, G7: whichever comes first wins, in every pair."""
+    """Whichever comes first wins, in every pair."""
     harness = EngineHarness()
     harness.queue()
     harness.publish(a_message(body=b"once"))

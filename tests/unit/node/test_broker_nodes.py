@@ -47,7 +47,7 @@ async def test_a_delayed_publish_can_be_seen_run_now_and_is_handled_as_new() -> 
 
 
 async def test_a_delay_that_the_node_refuses_ends_the_publication_with_an_error() -> None:
-    """D10: above the node's own limit, and told in time."""
+    """Above the node's own limit, and told in time."""
     async with Broker.create(CONFIG) as broker, asyncio.timeout(15.0):
         broker.on("error", lambda *_: None)
         publication = await broker.publish("later", "x", headers={"x-delay": 60_001}, timeout=1.0)

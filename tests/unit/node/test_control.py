@@ -102,7 +102,7 @@ class Ledger(MemoryStore):
 
 
 async def test_finishes_and_requeues_that_race_with_the_close_lose_and_double_nothing() -> None:
-    """G7: what was answered `Done` counts; what was answered `NodeClosed` changed nothing."""
+    """What was answered `Done` counts; what was answered `NodeClosed` changed nothing."""
     store = Ledger()
     node = Node("closing", store=store)
     channel, _ = opened(node)

@@ -171,7 +171,7 @@ async def test_transient_messages_and_exclusive_queues_do_not_come_back(opened: 
 
 
 async def test_the_delivery_limit_counts_over_a_restart(opened: Open) -> None:
-    """G12: the counter is kept; a first delivery has no count; death comes with the failure."""
+    """The counter is kept; a first delivery has no count; death comes with the failure."""
     async with opened() as harness:
         harness.queue("dead")
         harness.queue(delivery_limit=1, dead_letter_exchange="", dead_letter_routing_key="dead")
@@ -232,7 +232,7 @@ async def test_a_name_the_broker_gave_is_not_given_again_after_a_restart(opened:
 async def test_close_during_settlements_keeps_exactly_what_was_not_finished(
     opened: Open,
 ) -> None:
-    """G7: ready, in flight and deferred; fifty tasks finish and requeue while it closes."""
+    """Ready, in flight and deferred; fifty tasks finish and requeue while it closes."""
     finished = 0
     async with opened() as harness:
         harness.queue()
@@ -268,7 +268,7 @@ async def test_close_during_settlements_keeps_exactly_what_was_not_finished(
 async def test_what_was_delivered_and_not_finished_is_redelivered_after_a_death(
     path: Path, opened: Open
 ) -> None:
-    """G8: five delivered, two finished, the process is gone."""
+    """Five delivered, two finished, the process is gone."""
     program = """
 import asyncio, os, sys
 from broker_client.node.node import Node

@@ -55,7 +55,7 @@ def queues(node: Node, channel: int, count: int) -> None:
 
 
 async def test_an_idle_node_is_never_woken(nodes: list[Node]) -> None:
-    """G11: ten minutes with queues, messages and consumers, and nothing due."""
+    """Ten minutes with queues, messages and consumers, and nothing due."""
     node, channel, _ = a_node(nodes)
     queues(node, channel, 50)
     publish(node, channel, b"1", routing_key="q1")
@@ -67,7 +67,7 @@ async def test_an_idle_node_is_never_woken(nodes: list[Node]) -> None:
 async def test_six_hundred_queues_with_one_due_time_are_all_served_at_once(
     nodes: list[Node],
 ) -> None:
-    """G11: within 100 ms; here, at the very time."""
+    """Within 100 ms; here, at the very time."""
     node, channel, receiver = a_node(nodes)
     queues(node, channel, 600)
     for n in range(600):
