@@ -47,6 +47,8 @@ def findings(config: BrokerConfig) -> list[Finding]:
             found += _stream(path, subscription)
         else:
             found += _losses(config, subscription, queue)
+        if not all(each.is_embedded for each in config.vhosts[subscription.vhost].connections):
+            found += _refused_by_4(path, subscription, queue)
         if queue.kind == "quorum":
             found += _quorum(config, path, subscription, queue)
         found += _chain((*path, "recovery"), subscription.recovery or ())
@@ -196,6 +198,23 @@ def _losses(
                 "has no dead-letter exchange: a message that its subscription refuses, or cannot "
                 "read, is lost; write options: {dead_letter_exchange: ...}",
             )
+
+
+def _refused_by_4(
+    path: tuple[Key, ...], subscription: SubscriptionConfig, queue: QueueConfig
+) -> Iterator[Finding]:
+    """What works on older servers only; see the table in docs/amqp-support.md."""
+    if subscription.channel_prefetch is not None:
+        yield Finding(
+            (*path, "channel_prefetch"),
+            "is an error on RabbitMQ 4.3, which has no shared prefetch; write prefetch",
+        )
+    if queue.kind == "classic" and "x-consumer-timeout" in queue.options.all_arguments:
+        yield Finding(
+            ("vhosts", subscription.vhost, "queues", queue.name, "options"),
+            "x-consumer-timeout is refused by RabbitMQ 4.3 for classic queues; leave it out, or "
+            "write arguments: {x-queue-type: quorum}",
+        )
 
 
 def _quorum(

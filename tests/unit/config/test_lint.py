@@ -390,3 +390,20 @@ def test_more_redeliveries_than_a_quorum_queue_allows_are_never_reached() -> Non
     assert "takes a message out of a quorum queue after 20 (x-delivery-limit" in message
     subscription["redeliveries"] = {"counter": "memory", "limit": 20}
     assert warned(vhost) == []
+
+
+@pytest.mark.parametrize(
+    ("connection", "says"),
+    [("amqp://h", ["x-consumer-timeout is refused", "no shared prefetch"]), ("embedded://", [])],
+)
+def test_what_rabbitmq_4_refuses_is_warned_of(connection: str, says: list[str]) -> None:
+    options = {"dead_letter_exchange": "dlx", "arguments": {"x-consumer-timeout": 60_000}}
+    vhost = {
+        **SAFE,
+        "connection": connection,
+        "queues": {"q": {"options": options}, "dead": None},
+        "subscriptions": {"s": {"queue": "q", "channel_prefetch": 2}},
+    }
+    messages = sorted(message for _, message in warned(vhost))
+    assert len(messages) == len(says)
+    assert all(text in " ".join(messages) for text in says)
