@@ -29,6 +29,7 @@ from broker_client.errors import (
     BrokerClosedError,
     ConnectFailedError,
     InvalidHandlerError,
+    TransportError,
     UnknownNameError,
     WrongLoopError,
 )
@@ -198,7 +199,13 @@ class Broker(Emitter):
         brokers = self.config.connections_of(config.name)
         config = config.model_copy(update={"connections": brokers})
         connectors = connectors_of(config, self._nodes.connector)
-        return Vhost(config, connectors, self.emit, self._senders)
+        return Vhost(config, connectors, self._vhost_event, self._senders)
+
+    def _vhost_event(self, event: str, *args: Any) -> bool:
+        """Emit; losses and failed attempts without a listener are in the connection's log."""
+        if event == "error" and isinstance(args[0], TransportError):
+            return self.has_listener("error") and self.emit(event, *args)
+        return self.emit(event, *args)
 
     def _add_vhost(self, vhost: Vhost) -> None:
         events = self._event_log

@@ -116,7 +116,7 @@ class ConnectionConfig(Settings):
     vhost: str | None = None
     """Vhost on the broker; the name of the vhost in this file when left out."""
     connect_timeout: Duration = 10.0
-    """Time for one attempt to connect."""
+    """Time for one attempt to connect, and for each answer of the broker to a declaration."""
     heartbeat: WholeSeconds = 10
     """Whole seconds between heartbeats; 0s turns them off."""
     retry: RetryConfig = RetryConfig()

@@ -30,6 +30,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "vhosts": {"connection": {"heartbeat": "50s"}, "namespace": True},
         # RabbitMQ 4 deprecates transient queues that are not exclusive, and may be told to refuse
         # them, so the queues of a test run stay durable and remove themselves.
+        "exchanges": {"options": {"auto_delete": True}},  # go with the last queue bound to them
         "queues": {"purge": True, "options": {"expires": "10m"}},
         "publications": {"options": {"persistent": False}},
         "subscriptions": {"close_timeout": "500ms"},

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from broker_client.connection.addresses import Address, Addresses
 from broker_client.errors import (
+    AuthenticationRefusedError,
     BrokerClosedError,
     ConnectFailedError,
     ConnectionLostError,
@@ -50,10 +51,23 @@ class Outage:
         """The loss, or the last failed attempt since."""
         self._loop = asyncio.get_running_loop()  # a probe may ask from another thread
         self._since = self._loop.time()
+        self._refused_since: float | None = None
 
     @property
     def seconds(self) -> float:
         return self._loop.time() - self._since
+
+    @property
+    def refused_for(self) -> float:
+        """Seconds since when every attempt has ended in a refused login; 0 where none has."""
+        return 0.0 if self._refused_since is None else self._loop.time() - self._refused_since
+
+    def attempt_failed(self, error: Exception) -> None:
+        self.error = error
+        if not isinstance(error, AuthenticationRefusedError):
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = self._loop.time()
 
 
 class Connection:
@@ -252,9 +266,11 @@ class Connection:
         return self._leader.current
 
     def _attempt_failed(self, error: Exception) -> None:
-        log.info("%s: %s", self._name, error)
+        was_refused = self.outage is not None and self.outage.refused_for > 0
+        refused = isinstance(error, AuthenticationRefusedError) and not was_refused
+        log.log(logging.WARNING if refused else logging.INFO, "%s: %s", self._name, error)
         if self.outage is not None:
-            self.outage.error = error
+            self.outage.attempt_failed(error)
         self._owner.attempt_failed(error)
 
     async def _connect_one(self, address: Address) -> Link:

@@ -121,6 +121,7 @@ class Network:
             channel_max=config.channel_max,
             frame_max=config.frame_max,
             max_message_size=config.max_message_size,
+            operation_timeout=config.connect_timeout,
             ssl_context=self._context,
             credentials=config.current_credentials if config.has_own_credentials else None,
         )

@@ -14,7 +14,12 @@ from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
 
 from broker_client.config import BindingConfig, ExchangeConfig, QueueConfig, VhostConfig
-from broker_client.errors import ChannelClosedError, TopologyError, TopologyMismatchError
+from broker_client.errors import (
+    ChannelClosedError,
+    OperationTimeoutError,
+    TopologyError,
+    TopologyMismatchError,
+)
 from broker_client.transport.base import Channel, Link
 
 log = logging.getLogger("broker_client.topology")
@@ -161,6 +166,9 @@ class _Runner:
         for item in items:
             try:
                 await step(self.channels[index], item)
+            except OperationTimeoutError as error:
+                what = f"{_name(item)} of vhost {self._vhost!r} at {self._link.url}"
+                raise OperationTimeoutError(f"{what} (connect_timeout)", error.waited) from error
             except ChannelClosedError as error:
                 if not error.reply_code:
                     raise  # the link is gone, and that is no fault of the item

@@ -124,6 +124,7 @@ class Vhost:
                     each.outage.seconds if each.outage is not None else 0.0,
                     str(each.outage.error) if each.outage is not None else "",
                     self._why_blocked if each is self.connection else "",
+                    each.outage.refused_for if each.outage is not None else 0.0,
                 )
                 for role, each in self._connections()
             ),

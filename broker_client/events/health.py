@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+_REFUSED_FOR_GOOD = 60.0  # seconds; a password that is being changed is refused for a moment
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionHealth:
@@ -22,6 +24,14 @@ class ConnectionHealth:
     blocked: str = ""
     """Why nothing can be published on it for now: the broker blocks it, or its channels are used
     up."""
+
+    refused_for: float = 0.0
+    """Seconds for which the broker has refused every login; 0 while it takes them."""
+
+    @property
+    def is_live(self) -> bool:
+        """False once it was given up, or the broker has refused every login for a minute."""
+        return self.state != "closed" and self.refused_for < _REFUSED_FOR_GOOD
 
     @property
     def is_ready(self) -> bool:
@@ -42,8 +52,8 @@ class VhostHealth:
 
     @property
     def live(self) -> bool:
-        """False once a connection was given up: only a new Broker helps."""
-        return all(each.state != "closed" for each in self.connections)
+        """False once a connection was given up, or every login is refused: a restart may help."""
+        return all(each.is_live for each in self.connections)
 
     @property
     def ready(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from broker_client.broker import Broker
 from broker_client.errors import (
     ChannelsExhaustedError,
     ConnectFailedError,
+    OperationTimeoutError,
     PublishTimeoutError,
     TopologyError,
     UnsupportedError,
@@ -206,6 +208,37 @@ async def test_address_where_nobody_is_is_reported_by_us_alone(
     with pytest.raises(ConnectFailedError):
         await Broker.create(a_config(f"amqp://127.0.0.1:{free_port()}"))
     assert [each for each in caplog.records if not each.name.startswith("broker_client")] == []
+
+
+@pytest.mark.parametrize("properties", [{}, {"product": "x"}, {"capabilities": "none"}])
+async def test_broker_without_capabilities_is_refused_by_an_error_that_says_so(
+    properties: dict[str, Any],
+) -> None:
+    async with FakeBroker(properties=properties) as fake:
+        connector = NetworkConnector(f"amqp://guest:guest@127.0.0.1:{fake.port}")
+        with pytest.raises(ConnectFailedError, match="names no capabilities"):
+            await connector.connect(timeout=5.0)
+
+
+@pytest.mark.parametrize(
+    ("silent", "said"),
+    [
+        (commands.Queue.Declare, "queue 'q' of vhost '/' at amqp://guest"),
+        (commands.Channel.Open, "opening a channel at amqp://guest"),
+    ],
+)
+async def test_declaration_that_is_never_answered_names_what_where_and_which_setting(
+    silent: type[Frame], said: str
+) -> None:
+    async with FakeBroker(script=lambda method: [] if isinstance(method, silent) else None) as fake:
+        url = f"amqp://guest:guest@127.0.0.1:{fake.port}"
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(OperationTimeoutError) as caught:
+            await Broker.create(a_config({"url": url, "connect_timeout": "300ms"}, queues=["q"]))
+        assert asyncio.get_running_loop().time() - began < 5.0
+    assert said in str(caught.value).replace(":***@", "")
+    assert f"127.0.0.1:{fake.port}" in str(caught.value)
+    assert str(caught.value).endswith("(connect_timeout): no answer within 0.3 s")
 
 
 @pytest.mark.rabbitmq

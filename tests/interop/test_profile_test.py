@@ -85,3 +85,24 @@ async def test_test_profile_works_end_to_end_and_two_runs_do_not_meet(
             ("work", f"from {name}"),
         ]
     rabbitmq.delete_vhost(vhost)
+
+
+async def test_exchanges_of_a_test_run_go_with_their_queues(rabbitmq: RabbitMQ) -> None:
+    vhost = rabbitmq.make_vhost()
+    raw = a_config(rabbitmq, vhost)
+    raw["defaults"] = {"queues": {"options": {"expires": "3s"}}}
+    config = load_config(raw)
+    names = [each.qualified_name for each in config.vhosts[vhost].exchanges.values() if each.name]
+    async with Broker.create(config) as broker:
+        link = await broker.connect(vhost)
+        channel = await link.open_channel()
+        for name in names:
+            await channel.check_exchange(name)
+        await link.close()
+
+    def left() -> list[str]:
+        listed = rabbitmq.ctl("list_exchanges", "-p", vhost, "name").split()
+        return [name for name in names if name in listed]
+
+    await eventually(lambda: not left(), timeout=30.0)
+    rabbitmq.delete_vhost(vhost)

@@ -37,6 +37,7 @@ class FakeBroker:
         tune: channel_max, frame_max and heartbeat to propose.
         script: answers of its own.
         context: for TLS.
+        properties: what it says of itself; None is its capabilities.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class FakeBroker:
         tune: tuple[int, int, int] = (2047, 131_072, 60),
         script: Script = lambda method: None,
         context: ssl.SSLContext | None = None,
+        properties: dict[str, Any] | None = None,
     ) -> None:
+        self._properties = _PROPERTIES if properties is None else properties
         self._tune, self._script, self._context = tune, script, context
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
@@ -86,7 +89,7 @@ class FakeBroker:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await reader.readexactly(8)  # the protocol header
-            self._send(writer, 0, commands.Connection.Start(server_properties=_PROPERTIES))
+            self._send(writer, 0, commands.Connection.Start(server_properties=self._properties))
             while True:
                 number, method = await _next(reader)
                 if isinstance(method, Frame):

@@ -45,4 +45,4 @@ class FakeBroker(Broker):
         return self.connector.link
 
     def _make_vhost(self, config: VhostConfig) -> Vhost:
-        return Vhost(config, Connectors([self.connector]), self.emit, self._senders)
+        return Vhost(config, Connectors([self.connector]), self._vhost_event, self._senders)

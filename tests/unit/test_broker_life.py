@@ -164,6 +164,7 @@ async def test_store_that_failed_is_told_to_probes_and_in_one_line_for_each_atte
     def fail(self: object, batch: object) -> None:
         raise StoreError("broker.db", "disk I/O error")
 
+    caplog.set_level("INFO", "broker_client.connection")
     url = f"embedded://{tmp_path / 'broker.db'}"
     connection = {"url": url, "retry": {"min": "1ms", "max": "1ms"}}
     vhost = {"connection": connection, "queues": ["q"]}

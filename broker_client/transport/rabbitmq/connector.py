@@ -163,6 +163,10 @@ class NetworkConnector:
         except FOREIGN_ERRORS as error:
             cancellation.reraise()
             raise self._refusal(link, error) from without_frames(error)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            # aiormq takes for granted what a broker says of itself, such as its capabilities.
+            reason = f"the broker's part of the handshake lacks something: {error!r}"
+            raise ConnectFailedError(self._masked, reason) from without_frames(error)
         finally:
             if not link.is_open:
                 link.abort()

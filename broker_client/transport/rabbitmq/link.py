@@ -17,6 +17,7 @@ from broker_client.errors import (
     ChannelsExhaustedError,
     ConnectFailedError,
     ConnectionLostError,
+    OperationTimeoutError,
     TransportError,
 )
 from broker_client.runtime.tasks import TaskGroup
@@ -96,7 +97,13 @@ class NetworkLink:
         transport = connection.transport
         if transport is None or self._lost is not None:
             raise ConnectFailedError(self.url, "closed right after the handshake")
-        self._underlay = underlay = transport.connection
+        underlay = transport.connection
+        if not isinstance(underlay.server_properties.get("capabilities"), Mapping):
+            reason = (
+                "the broker names no capabilities; basic.nack and publisher confirms are needed"
+            )
+            raise ConnectFailedError(self.url, reason)
+        self._underlay = underlay
         # aio-pika's own callback would start a task, which nobody owns, at the end of the
         # connection: at the end of a forgotten Broker's loop that is a task too many. We see to
         # the end ourselves, so the callback may as well count as done.
@@ -132,9 +139,8 @@ class NetworkLink:
             cancellation.reraise()
             raise self._gone() from None
         except TimeoutError as error:
-            raise ChannelClosedError(
-                0, f"the broker opened no channel within {self.operation_timeout:g} s"
-            ) from error
+            what = f"opening a channel at {self.url} (connect_timeout)"
+            raise OperationTimeoutError(what, self.operation_timeout) from error
         except FOREIGN_ERRORS as error:
             cancellation.reraise()
             raise (self._lost or translate(self.url, error)) from error

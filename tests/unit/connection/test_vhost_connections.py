@@ -12,6 +12,7 @@ from broker_client.config.loader import load_config
 from broker_client.connection.connectors import Connectors
 from broker_client.connection.vhost import Vhost
 from broker_client.errors import (
+    AuthenticationRefusedError,
     ChannelClosedError,
     ConnectFailedError,
     ConnectionLostError,
@@ -320,3 +321,27 @@ async def test_health_of_a_blocked_connection_is_not_ready(desk: Desk) -> None:
     [publishing] = desk.vhost.health().connections
     assert publishing.blocked == "low on memory"
     assert not desk.vhost.health().ready
+
+
+async def test_health_is_not_live_once_every_login_was_refused_for_a_minute(desk: Desk) -> None:
+    refused = AuthenticationRefusedError("fake://a/", "403 ACCESS_REFUSED")
+    desk.main[0].always = refused
+    desk.main[0].link.lose()
+    await asyncio.sleep(50.0)
+    assert desk.vhost.health().live
+    await asyncio.sleep(20.0)
+    assert not desk.vhost.health().live
+    desk.main[0].always = None
+    await desk.vhost.connection.wait_up()
+    assert desk.vhost.health().live
+
+
+async def test_loss_is_one_warning_and_failed_attempts_are_info(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    desk.main[0].failures = [ConnectFailedError("fake://a/", "refused")] * 3
+    desk.main[0].link.lose()
+    await desk.vhost.connection.wait_up()
+    levels = [each.levelname for each in caplog.records if "connected to" not in each.message]
+    assert levels == ["WARNING", "INFO", "INFO", "INFO"]

@@ -35,7 +35,7 @@ async def test_writer_that_ends_with_an_error_is_not_complained_of() -> None:
     underlay = SimpleNamespace(
         _writer_task=writer,
         connection_tune=SimpleNamespace(frame_max=4096, channel_max=7),
-        server_properties={},
+        server_properties={"capabilities": {}},
         closing=loop.create_future(),
     )
     callback = SimpleNamespace(finished=asyncio.Event())
