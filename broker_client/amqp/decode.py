@@ -40,7 +40,7 @@ _U64 = struct.Struct(">Q").unpack_from
 _U16 = struct.Struct(">H").unpack_from
 
 
-class Deliver(NamedTuple):
+class DeliverMethod(NamedTuple):
     """basic.deliver."""
 
     consumer_tag: str
@@ -59,7 +59,7 @@ class GetOk(NamedTuple):
     routing_key: str
 
 
-class Return(NamedTuple):
+class ReturnMethod(NamedTuple):
     """basic.return."""
 
     reply_code: int
@@ -68,14 +68,14 @@ class Return(NamedTuple):
     routing_key: str
 
 
-def deliver(data: bytes, at: int) -> Deliver:
+def deliver(data: bytes, at: int) -> DeliverMethod:
     """The arguments of a basic.deliver that begin at `at`."""
     tag, at = decode_short(data, at)
     (delivery_tag,) = _U64(data, at)
     redelivered = data[at + 8] & 1 == 1
     exchange, at = decode_short(data, at + 9)
     routing_key, at = decode_short(data, at)
-    return Deliver(tag, delivery_tag, redelivered, exchange, routing_key)
+    return DeliverMethod(tag, delivery_tag, redelivered, exchange, routing_key)
 
 
 def get_ok(data: bytes, at: int) -> GetOk:
@@ -87,12 +87,12 @@ def get_ok(data: bytes, at: int) -> GetOk:
     return GetOk(delivery_tag, redelivered, exchange, routing_key)
 
 
-def returned(data: bytes, at: int) -> Return:
+def returned(data: bytes, at: int) -> ReturnMethod:
     """The arguments of a basic.return that begin at `at`."""
     code, text, at = _reply(data, at)
     exchange, at = decode_short(data, at)
     routing_key, at = decode_short(data, at)
-    return Return(code, text, exchange, routing_key)
+    return ReturnMethod(code, text, exchange, routing_key)
 
 
 def confirm(data: bytes, at: int) -> tuple[int, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_client.core.dead_lettering import OUR_DEATHS
 from broker_client.core.effects import CloseChannel
-from broker_client.core.queue import ChannelState, Consumer, Entry, Queue
+from broker_client.core.queue import ChannelState, Entry, Queue, QueueConsumer
 from broker_client.core.settings import EngineSettings
 from broker_client.message import Headers, Properties
 
@@ -29,7 +29,9 @@ def without(headers: Headers | None, hidden: frozenset[str]) -> Headers | None:
     return {name: value for name, value in headers.items() if name not in hidden}
 
 
-def message_timeout(settings: EngineSettings, queue: Queue, consumer: Consumer | None) -> float:
+def message_timeout(
+    settings: EngineSettings, queue: Queue, consumer: QueueConsumer | None
+) -> float:
     """Seconds that a delivery from `queue` may be in flight; 0 is no limit.
 
     Args:

@@ -38,7 +38,7 @@ _SCANNED_AT_A_TIME = 1_000
 
 
 @dataclass(slots=True)
-class Connection:
+class ClientConnection:
     """One connection and its channels."""
 
     vhost: VirtualHost
@@ -75,7 +75,7 @@ class Engine:
         self.publishing = PublishCommands(*parts, self.consuming)
         self.admin = AdminCommands(self.state, self._transitions)
         self.restoring = Restoring(self.state)
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ClientConnection] = {}
 
     def __repr__(self) -> str:
         return (
@@ -201,7 +201,7 @@ class Engine:
         if vhost not in vhosts:
             self.state.add_vhost(vhost)
         id = self.state.next_id()
-        self._connections[id] = Connection(vhosts[vhost])
+        self._connections[id] = ClientConnection(vhosts[vhost])
         return id
 
     def open_channel(self, connection: int, *, confirm: bool = False) -> int:

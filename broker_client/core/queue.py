@@ -41,7 +41,7 @@ class Entry:
     record_id: int = 0
     size_bytes: int = 0
     """Of the body; known in queues with limits only."""
-    consumer: Consumer | None = None
+    consumer: QueueConsumer | None = None
     delivered_at: float = 0.0
     enqueued_at: float = 0.0
     published_at: float = 0.0
@@ -49,7 +49,7 @@ class Entry:
 
 
 @dataclass(slots=True, eq=False)
-class Consumer:
+class QueueConsumer:
     """One consumer of a queue."""
 
     tag: str
@@ -126,7 +126,7 @@ class ChannelState:
     vhost: str
     confirms: bool = False
     ledger: InFlightLedger[Entry] = field(default_factory=InFlightLedger)
-    consumers: dict[str, Consumer] = field(default_factory=dict)
+    consumers: dict[str, QueueConsumer] = field(default_factory=dict)
     prefetch: int = 0
     """For consumers started from now on."""
     shared_prefetch: int = 0
@@ -171,8 +171,8 @@ class Queue:
     ready: Ready[Entry] = field(init=False)
     in_flight: int = 0
     deferred: Deadlines[Entry] = field(default_factory=Deadlines)
-    consumers: dict[Consumer, None] = field(default_factory=dict)
-    available: deque[Consumer] = field(default_factory=deque)
+    consumers: dict[QueueConsumer, None] = field(default_factory=dict)
+    available: deque[QueueConsumer] = field(default_factory=deque)
     """Consumers that would take a message now, the next in turn first."""
     position: int = 0
     enqueued: int = 0
@@ -272,14 +272,14 @@ class Queue:
 
     # ---------------------------------------------------------------- consumers
 
-    def join(self, consumer: Consumer) -> None:
+    def join(self, consumer: QueueConsumer) -> None:
         """Add a consumer; with x-single-active-consumer it waits while another is active."""
         self.consumers[consumer] = None
         self._rank()
         if not self.settings.single_active or len(self.consumers) == 1:
             self._activate(consumer)
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: QueueConsumer) -> None:
         """Take a consumer out; a single active one is followed by the next in line."""
         del self.consumers[consumer]
         self._rank()
@@ -288,7 +288,7 @@ class Queue:
         if self.settings.single_active and was_active and self.consumers:
             self._activate(max(self.consumers, key=lambda each: each.priority))
 
-    def next_consumer(self) -> Consumer:
+    def next_consumer(self) -> QueueConsumer:
         """The consumer whose turn it is; out of `available` if one more fills it.
 
         Raises:
@@ -318,13 +318,13 @@ class Queue:
                         each.queue.withhold(each)
         return consumer
 
-    def offer(self, consumer: Consumer) -> None:
+    def offer(self, consumer: QueueConsumer) -> None:
         """Let it be chosen, last in turn, if it has room; no effect when it may be already."""
         if not consumer.available and consumer.has_room:
             consumer.available = True
             self.available.append(consumer)
 
-    def withhold(self, consumer: Consumer) -> None:
+    def withhold(self, consumer: QueueConsumer) -> None:
         """Let it not be chosen; no effect when it may not be anyway."""
         if consumer.available:
             consumer.available = False
@@ -342,7 +342,7 @@ class Queue:
         for consumer in self.consumers:
             self.offer(consumer)
 
-    def _activate(self, consumer: Consumer) -> None:
+    def _activate(self, consumer: QueueConsumer) -> None:
         consumer.active = True
         self.offer(consumer)
 

@@ -32,7 +32,7 @@ from broker_client.core.dead_lettering import dead_letter, extra_keys
 from broker_client.core.delivering import message_timeout, shown_properties
 from broker_client.core.effects import CancelConsumer, Deliver, MessageTimedOut
 from broker_client.core.latency import LatencyWindow
-from broker_client.core.queue import ON_DISK, ChannelState, Consumer, Entry, Queue
+from broker_client.core.queue import ON_DISK, ChannelState, Entry, Queue, QueueConsumer
 from broker_client.core.state import State
 from broker_client.core.virtual_host import NO_HEADERS
 from broker_client.events.delivery_event import (
@@ -190,7 +190,7 @@ class Transitions:
             self.pump(queue, now)
         return delivery
 
-    def _deliver(self, entry: Entry, consumer: Consumer, now: float) -> None:
+    def _deliver(self, entry: Entry, consumer: QueueConsumer, now: float) -> None:
         channel = consumer.channel
         delivery = self._hand_out(entry, channel, consumer, consumer.no_ack, now)
         self._effects.append(_new(Deliver, (channel.id, delivery)))
@@ -199,7 +199,7 @@ class Transitions:
         self,
         entry: Entry,
         channel: ChannelState,
-        consumer: Consumer | None,
+        consumer: QueueConsumer | None,
         no_ack: bool,
         now: float,
     ) -> Delivery:
@@ -510,7 +510,7 @@ class Transitions:
 
     # ---------------------------------------------------------------- consumers and queues
 
-    def add_consumer(self, consumer: Consumer, now: float) -> None:
+    def add_consumer(self, consumer: QueueConsumer, now: float) -> None:
         """Let a consumer take part."""
         if consumer.closes_on_timeout:
             consumer.channel.closes_on_timeout = True
@@ -518,7 +518,7 @@ class Transitions:
         consumer.queue.join(consumer)
         self.pump(consumer.queue, now)
 
-    def remove_consumer(self, consumer: Consumer) -> None:
+    def remove_consumer(self, consumer: QueueConsumer) -> None:
         """Take it out, its deliveries staying in flight; `consumer_left` is to follow."""
         del consumer.channel.consumers[consumer.tag]
         consumer.queue.leave(consumer)

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from broker_client.core.arguments import Arguments
-from broker_client.core.commands.consume import ConsumeOptions
-from broker_client.core.commands.topology import Declared, ExchangeOptions, QueueOptions
+from broker_client.core.commands.consume import BasicConsumeArguments
+from broker_client.core.commands.topology import (
+    Declared,
+    ExchangeDeclareArguments,
+    QueueDeclareArguments,
+)
 from broker_client.core.exchange import Destination
 from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
@@ -290,7 +294,7 @@ class Node:
         with self._command(channel):
             self.engine.consuming.qos(channel, prefetch, self.now(), shared=shared)
 
-    def consume(self, channel: int, queue: str, **options: Unpack[ConsumeOptions]) -> str:
+    def consume(self, channel: int, queue: str, **options: Unpack[BasicConsumeArguments]) -> str:
         """Start a consumer; returns its tag."""
         with self._command(channel):
             return self.engine.consuming.consume(channel, queue, self.now(), **options)
@@ -307,7 +311,7 @@ class Node:
             return None if got is None else got[0]
 
     def declare_exchange(
-        self, channel: int, name: str, type: str, **options: Unpack[ExchangeOptions]
+        self, channel: int, name: str, type: str, **options: Unpack[ExchangeDeclareArguments]
     ) -> None:
         """Add an exchange, or check that it is the same."""
         with self._command(channel):
@@ -323,7 +327,9 @@ class Node:
         with self._command(channel):
             self.engine.topology.delete_exchange(channel, name, if_unused=if_unused)
 
-    def declare_queue(self, channel: int, name: str, **options: Unpack[QueueOptions]) -> Declared:
+    def declare_queue(
+        self, channel: int, name: str, **options: Unpack[QueueDeclareArguments]
+    ) -> Declared:
         """Add a queue, or check that it is the same."""
         with self._command(channel):
             return self.engine.topology.declare_queue(channel, name, self.now(), **options)

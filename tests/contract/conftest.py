@@ -11,7 +11,7 @@ import pytest
 
 from broker_client.core.settings import NEWEST, EngineSettings
 from broker_client.transport.base import Channel, Connector, Link
-from broker_client.transport.embedded.nodes import Address, EmbeddedNodes
+from broker_client.transport.embedded.nodes import EmbeddedNodes, NodeAddress
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.contract.observers import Watch
 from tests.support.rabbitmq import RabbitMQ
@@ -70,7 +70,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         path = request.getfixturevalue("tmp_path") / "node.db"
 
         async def cut() -> None:
-            (await nodes.open(Address("", str(path)))).stop()
+            (await nodes.open(NodeAddress("", str(path)))).stop()
 
         yield Place("embedded", nodes.connector(f"embedded://{path}", "/"), cut)
         await nodes.close()

@@ -8,7 +8,7 @@ from broker_client.core.arguments import Arguments, consumer_message_timeout
 from broker_client.core.commands.topology import NOTHING
 from broker_client.core.delivering import message_timeout
 from broker_client.core.direct_reply import REPLY_TO, DirectReplies
-from broker_client.core.queue import NEVER, ChannelState, Consumer, Entry
+from broker_client.core.queue import NEVER, ChannelState, Entry, QueueConsumer
 from broker_client.core.replies import (
     access_refused,
     not_allowed,
@@ -24,7 +24,7 @@ from broker_client.events.delivery_event import REASON_RECOVERED, REASON_REJECTE
 from broker_client.message import Delivery
 
 
-class ConsumeOptions(TypedDict, total=False):
+class BasicConsumeArguments(TypedDict, total=False):
     """Options of basic.consume."""
 
     consumer_tag: str
@@ -102,7 +102,7 @@ class ConsumeCommands:
         if taken or (exclusive and (target.consumers or target.settings.single_active)):
             raise access_refused(f"queue '{queue}' in vhost '{state.vhost}' in exclusive use")
         tag = consumer_tag or f"amq.ctag-{self._state.next_id()}"
-        consumer = Consumer(
+        consumer = QueueConsumer(
             tag,
             state,
             target,

@@ -27,7 +27,7 @@ class Declared(NamedTuple):
     consumer_count: int
 
 
-class ExchangeOptions(TypedDict, total=False):
+class ExchangeDeclareArguments(TypedDict, total=False):
     """Options of an exchange declaration."""
 
     durable: bool
@@ -36,7 +36,7 @@ class ExchangeOptions(TypedDict, total=False):
     arguments: Arguments | None
 
 
-class QueueOptions(TypedDict, total=False):
+class QueueDeclareArguments(TypedDict, total=False):
     """Options of a queue declaration."""
 
     durable: bool
@@ -54,7 +54,7 @@ class TopologyCommands:
     # ---------------------------------------------------------------- exchanges
 
     def declare_exchange(
-        self, channel: int, name: str, type: str, **options: Unpack[ExchangeOptions]
+        self, channel: int, name: str, type: str, **options: Unpack[ExchangeDeclareArguments]
     ) -> None:
         """Add the exchange, durable unless told otherwise, or check that it is the same.
 

@@ -9,8 +9,8 @@ from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from broker_client.amqp.encode import as_received
 from broker_client.amqp.tables import decode_arguments, encode_arguments
-from broker_client.core.commands.consume import ConsumeOptions
-from broker_client.core.commands.topology import ExchangeOptions, QueueOptions
+from broker_client.core.commands.consume import BasicConsumeArguments
+from broker_client.core.commands.topology import ExchangeDeclareArguments, QueueDeclareArguments
 from broker_client.core.exchange import Destination
 from broker_client.core.settle_results import Done
 from broker_client.errors import (
@@ -101,7 +101,7 @@ class EmbeddedChannel:
     # ---------------------------------------------------------------- topology
 
     async def declare_exchange(
-        self, name: str, type: str = "topic", **options: Unpack[ExchangeOptions]
+        self, name: str, type: str = "topic", **options: Unpack[ExchangeDeclareArguments]
     ) -> None:
         options["arguments"] = _as_received(options.get("arguments"))
         await self._change(self._node.declare_exchange, name, type, **options)
@@ -112,7 +112,9 @@ class EmbeddedChannel:
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         await self._change(self._node.delete_exchange, name, if_unused=if_unused)
 
-    async def declare_queue(self, name: str, **options: Unpack[QueueOptions]) -> QueueState:
+    async def declare_queue(
+        self, name: str, **options: Unpack[QueueDeclareArguments]
+    ) -> QueueState:
         options["arguments"] = _as_received(options.get("arguments"))
         return QueueState(*await self._change(self._node.declare_queue, name, **options))
 
@@ -175,7 +177,7 @@ class EmbeddedChannel:
         self._do(self._node.qos, prefetch, shared=shared)
 
     async def consume(
-        self, queue: str, callbacks: ConsumerCallbacks, **options: Unpack[ConsumeOptions]
+        self, queue: str, callbacks: ConsumerCallbacks, **options: Unpack[BasicConsumeArguments]
     ) -> str:
         tag = self._do(self._node.consume, queue, **options)
         self._consumers[tag] = callbacks

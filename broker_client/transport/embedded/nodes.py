@@ -54,7 +54,7 @@ _leaving: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[str, 
 _NONE: WeakValueDictionary[str, Store] = WeakValueDictionary()
 
 
-class Address(NamedTuple):
+class NodeAddress(NamedTuple):
     """Which node: one of a file, one of a name in the event loop, or a private one."""
 
     name: str
@@ -147,7 +147,7 @@ class EmbeddedNodes:
             self._private = self._new_node("")
         return self._private
 
-    async def open(self, address: Address) -> Node:
+    async def open(self, address: NodeAddress) -> Node:
         """The node of `address`, with what its file holds.
 
         Several may wait for one node to open; to be cancelled does not stop it.
@@ -284,7 +284,7 @@ def _forget_shared(key: str, shared: _SharedNode) -> None:
 class EmbeddedConnector:
     """Makes links to one node and vhost."""
 
-    def __init__(self, nodes: EmbeddedNodes, url: str, address: Address, vhost: str) -> None:
+    def __init__(self, nodes: EmbeddedNodes, url: str, address: NodeAddress, vhost: str) -> None:
         self._nodes, self._url, self._address, self._vhost = nodes, url, address, vhost
 
     def __repr__(self) -> str:
@@ -311,11 +311,11 @@ class EmbeddedConnector:
             raise ConnectFailedError(self._url, str(error)) from error
 
 
-def _address(url: str) -> Address:
+def _address(url: str) -> NodeAddress:
     if not url.lower().startswith("embedded://"):
         raise UnsupportedError(url, "an embedded address starts with embedded://")
     try:
         parts = parse_url(url)
     except ValueError as error:
         raise UnsupportedError(url, str(error)) from None
-    return Address(parts.hostname, parts.path)
+    return NodeAddress(parts.hostname, parts.path)

@@ -34,7 +34,7 @@ from broker_client.transport.base import (
     no_shared_prefetch,
 )
 from broker_client.transport.limits import SizeLimit, size_limit_in
-from broker_client.transport.rabbitmq.declare import TopologyCommands
+from broker_client.transport.rabbitmq.declare import TopologyMethods
 from broker_client.transport.rabbitmq.errors import (
     FOREIGN_ERRORS,
     Cancellation,
@@ -72,7 +72,7 @@ class Owner(Protocol):
     def forget(self, channel: NetworkChannel) -> None: ...
 
 
-class NetworkChannel(TopologyCommands):
+class NetworkChannel(TopologyMethods):
     """`transport.base.Channel` on a RabbitMQ."""
 
     def __init__(self, owner: Owner, channel: aiormq.channel.Channel, *, confirm: bool) -> None:

@@ -24,7 +24,7 @@ from broker_client.transport.rabbitmq.methods import (
 )
 
 
-class TopologyCommands(ABC):
+class TopologyMethods(ABC):
     """The part of `transport.base.Channel` that asks for exchanges, queues and bindings."""
 
     @abstractmethod

@@ -82,7 +82,7 @@ class _Content:
     __slots__ = ("fault", "method", "missing", "parts", "properties")
 
     def __init__(self) -> None:
-        self.method: decode.Deliver | decode.GetOk | decode.Return | None = None
+        self.method: decode.DeliverMethod | decode.GetOk | decode.ReturnMethod | None = None
         self.properties: Properties | None = None
         self.fault = ""
         self.missing = 0
@@ -279,7 +279,9 @@ class FrameReader(asyncio.StreamReader):
             return True
         return False
 
-    def _begin(self, number: int, method: decode.Deliver | decode.GetOk | decode.Return) -> None:
+    def _begin(
+        self, number: int, method: decode.DeliverMethod | decode.GetOk | decode.ReturnMethod
+    ) -> None:
         content = self._contents.get(number)
         if content is None:
             content = self._contents[number] = _Content()
@@ -294,7 +296,7 @@ class FrameReader(asyncio.StreamReader):
         if channel is None:
             return
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        if isinstance(method, decode.Deliver):
+        if isinstance(method, decode.DeliverMethod):
             self._guard(channel.delivered, Delivery(*method, body, properties, fault=content.fault))
         elif isinstance(method, decode.GetOk):
             self._guard(channel.got, Delivery("", *method, body, properties, fault=content.fault))

@@ -26,7 +26,7 @@ def a_retry(**changes: Any) -> RetryConfig:
     return RetryConfig.model_validate({"min": 1.0, "max": 8.0, "stable_after": 30.0, **changes})
 
 
-class Desk:
+class ConnectionHarness:
     def __init__(
         self, *retries: RetryConfig, fixed: bool = False, leader: Connection | None = None
     ) -> None:
@@ -53,74 +53,74 @@ def now() -> float:
 
 
 async def test_fixed_order_is_tried_from_the_first_again_after_every_outage() -> None:
-    desk = Desk(a_retry(), a_retry(), fixed=True)
-    a, b = desk.connectors
+    harness = ConnectionHarness(a_retry(), a_retry(), fixed=True)
+    a, b = harness.connectors
     a.always = refused(a)
-    await desk.connection.open()
-    assert desk.connection.url == b.url
+    await harness.connection.open()
+    assert harness.connection.url == b.url
     a.always = None
     b.link.lose()
-    assert (await desk.connection.wait_up()).url == a.url
-    await desk.connection.close()
+    assert (await harness.connection.wait_up()).url == a.url
+    await harness.connection.close()
 
 
 async def test_random_order_starts_with_the_address_that_worked_last() -> None:
-    desk = Desk(a_retry(), a_retry(), a_retry())
-    a, b, _ = desk.connectors
+    harness = ConnectionHarness(a_retry(), a_retry(), a_retry())
+    a, b, _ = harness.connectors
     a.failures = [refused(a)]
-    await desk.connection.open()
-    desk.connection.abort("given up by us")
-    assert (await desk.connection.wait_up()).url == b.url
-    assert desk.connection.current == 1
-    await desk.connection.close()
+    await harness.connection.open()
+    harness.connection.abort("given up by us")
+    assert (await harness.connection.wait_up()).url == b.url
+    assert harness.connection.current == 1
+    await harness.connection.close()
 
 
 async def test_lost_link_is_replaced_at_another_address_at_once() -> None:
-    desk = Desk(a_retry(), a_retry())
-    a, b = desk.connectors
-    await desk.connection.open()
+    harness = ConnectionHarness(a_retry(), a_retry())
+    a, b = harness.connectors
+    await harness.connection.open()
     a.link.lose()
-    assert (await desk.connection.wait_up()).url == b.url
+    assert (await harness.connection.wait_up()).url == b.url
     assert len(a.attempts) == 1
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 async def test_waits_of_one_address_do_not_hold_up_another_that_serves() -> None:
-    desk = Desk(a_retry(), a_retry())
-    await desk.connection.open()
+    harness = ConnectionHarness(a_retry(), a_retry())
+    await harness.connection.open()
     outages = []
     for _ in range(6):  # the node in use dies every 25 s and is back 10 s later
         await asyncio.sleep(15.0)
-        used = desk.connectors[desk.connection.current]
+        used = harness.connectors[harness.connection.current]
         used.always = refused(used)
         used.link.lose()
         lost = now()
-        await desk.connection.wait_up()
+        await harness.connection.wait_up()
         outages.append(now() - lost)
         await asyncio.sleep(10.0)
         used.always = None
     assert outages == [0.0] * 6
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 async def test_addresses_whose_links_all_die_early_are_not_tried_without_pause() -> None:
-    desk = Desk(a_retry(), a_retry())
-    await desk.connection.open()
+    harness = ConnectionHarness(a_retry(), a_retry())
+    await harness.connection.open()
     began = now()
     for _ in range(10):
-        desk.connectors[desk.connection.current].link.lose()
-        await desk.connection.wait_up()
+        harness.connectors[harness.connection.current].link.lose()
+        await harness.connection.wait_up()
     assert now() - began > 15.0
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 async def test_address_whose_topology_fails_is_passed_over_in_one_round() -> None:
-    desk = Desk(a_retry(), a_retry())
-    desk.owner.failures = [TopologyError("/", "queue 'q'", "404 home node down")]
-    await desk.connection.open()
-    assert desk.connection.url == desk.connectors[1].url
-    assert now() == desk.connectors[0].attempts[0]
-    await desk.connection.close()
+    harness = ConnectionHarness(a_retry(), a_retry())
+    harness.owner.failures = [TopologyError("/", "queue 'q'", "404 home node down")]
+    await harness.connection.open()
+    assert harness.connection.url == harness.connectors[1].url
+    assert now() == harness.connectors[0].attempts[0]
+    await harness.connection.close()
 
 
 # --------------------------------------------------------------------------- waits of one's own
@@ -128,9 +128,9 @@ async def test_address_whose_topology_fails_is_passed_over_in_one_round() -> Non
 
 async def test_every_address_has_its_own_waits() -> None:
     hasty, patient = a_retry(max=1.0), a_retry(min=20.0, max=20.0)
-    desk = Desk(hasty, patient)
-    a, b = desk.connectors
-    await desk.connection.open()
+    harness = ConnectionHarness(hasty, patient)
+    a, b = harness.connectors
+    await harness.connection.open()
     began = now()
     a.always, b.always = refused(a), refused(b)
     a.link.lose()
@@ -138,7 +138,7 @@ async def test_every_address_has_its_own_waits() -> None:
     assert len(a.attempts) > 40
     later = [round(at - began) for at in b.attempts]
     assert later == [0, 20, 40]
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 async def test_each_address_gets_its_own_connect_timeout() -> None:
@@ -159,87 +159,87 @@ async def test_each_address_gets_its_own_connect_timeout() -> None:
 
 
 async def test_address_without_retry_is_tried_at_the_start_only() -> None:
-    desk = Desk(a_retry(enabled=False), a_retry())
-    a, b = desk.connectors
-    await desk.connection.open()
+    harness = ConnectionHarness(a_retry(enabled=False), a_retry())
+    a, b = harness.connectors
+    await harness.connection.open()
     a.link.lose()
-    assert (await desk.connection.wait_up()).url == b.url
+    assert (await harness.connection.wait_up()).url == b.url
     b.link.lose()
-    await desk.connection.wait_up()
+    await harness.connection.wait_up()
     assert len(a.attempts) == 1
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 async def test_address_with_a_failure_not_worth_a_retry_does_not_end_the_others() -> None:
-    desk = Desk(a_retry(), a_retry())
-    a, b = desk.connectors
-    await desk.connection.open()
+    harness = ConnectionHarness(a_retry(), a_retry())
+    a, b = harness.connectors
+    await harness.connection.open()
     a.always, b.failures = KeyError("a bug"), [refused(b)] * 3
     a.link.lose()
-    assert (await desk.connection.wait_up()).url == b.url
+    assert (await harness.connection.wait_up()).url == b.url
     assert len(a.attempts) == 2
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 # --------------------------------------------------------------------------- a patient start
 
 
 async def test_patient_start_waits_for_the_broker() -> None:
-    desk = Desk(a_retry())
-    a = desk.connectors[0]
+    harness = ConnectionHarness(a_retry())
+    a = harness.connectors[0]
     a.failures = [refused(a)] * 3
-    await desk.connection.open(retry=True)
-    assert desk.connection.state == "up"
+    await harness.connection.open(retry=True)
+    assert harness.connection.state == "up"
     assert len(a.attempts) == 4
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 async def test_patient_start_ends_in_time_with_the_last_failure() -> None:
-    desk = Desk(a_retry())
-    a, began = desk.connectors[0], now()
+    harness = ConnectionHarness(a_retry())
+    a, began = harness.connectors[0], now()
     a.always = refused(a)
     with pytest.raises(ConnectFailedError, match="refused"):
-        await desk.connection.open(retry=True, timeout=10.0)
+        await harness.connection.open(retry=True, timeout=10.0)
     assert now() - began == pytest.approx(10.0)
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 async def test_patient_start_that_gets_no_answer_at_all_says_how_long_it_waited() -> None:
-    desk = Desk(a_retry())
-    desk.connectors[0].gate = asyncio.Event()
+    harness = ConnectionHarness(a_retry())
+    harness.connectors[0].gate = asyncio.Event()
     with pytest.raises(ConnectFailedError, match="no answer within 3 s"):
-        await desk.connection.open(retry=True, timeout=3.0)
-    await desk.connection.close()
+        await harness.connection.open(retry=True, timeout=3.0)
+    await harness.connection.close()
 
 
 async def test_patient_start_without_retry_is_over_after_one_attempt() -> None:
-    desk = Desk(a_retry(enabled=False))
-    a = desk.connectors[0]
+    harness = ConnectionHarness(a_retry(enabled=False))
+    a = harness.connectors[0]
     a.always = refused(a)
     with pytest.raises(ConnectFailedError):
-        await desk.connection.open(retry=True)
+        await harness.connection.open(retry=True)
     assert len(a.attempts) == 1
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 # --------------------------------------------------------------------------- one that follows
 
 
 async def test_connection_begun_in_the_background_comes_up_when_somebody_answers() -> None:
-    desk = Desk(a_retry())
-    a = desk.connectors[0]
+    harness = ConnectionHarness(a_retry())
+    a = harness.connectors[0]
     a.failures = [refused(a)] * 2
-    desk.connection.start()
-    desk.connection.start()
-    assert (await desk.connection.wait_up()).url == a.url
+    harness.connection.start()
+    harness.connection.start()
+    assert (await harness.connection.wait_up()).url == a.url
     assert len(a.attempts) == 3
-    await desk.connection.close()
+    await harness.connection.close()
 
 
 async def test_follower_waits_for_its_leader_and_goes_to_its_address() -> None:
-    leader = Desk(a_retry(), a_retry())
+    leader = ConnectionHarness(a_retry(), a_retry())
     a, b = leader.connectors
-    follower = Desk(a_retry(), a_retry(), leader=leader.connection)
+    follower = ConnectionHarness(a_retry(), a_retry(), leader=leader.connection)
     a.always = refused(a)
     await leader.connection.open()
     b.always = refused(b)
@@ -256,8 +256,8 @@ async def test_follower_waits_for_its_leader_and_goes_to_its_address() -> None:
 
 
 async def test_follower_ends_with_its_leader() -> None:
-    leader = Desk(a_retry())
-    follower = Desk(a_retry(), leader=leader.connection)
+    leader = ConnectionHarness(a_retry())
+    follower = ConnectionHarness(a_retry(), leader=leader.connection)
     follower.connection.start()
     await settle()
     with pytest.raises(BrokerClosedError):

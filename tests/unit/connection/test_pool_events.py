@@ -19,7 +19,7 @@ from tests.unit.connection.test_pool import Opener, User
 loop_factory = WarpLoop
 
 
-class Desk:
+class PoolHarness:
     def __init__(self, **settings: Any) -> None:
         self.opener = Opener()
         self.told: list[tuple[str, PoolStats]] = []
@@ -40,40 +40,40 @@ class Desk:
 
 
 async def test_busy_is_told_once_when_as_many_wait_as_there_may_be_channels() -> None:
-    desk = Desk(max=2)
+    harness = PoolHarness(max=2)
     users = []
     for expected in ([], [], [], [], ["busy"], ["busy"]):
-        users.append(User(desk.pool))
+        users.append(User(harness.pool))
         await settle()
-        assert desk.events == expected
-    assert desk.pool.stats().busy
+        assert harness.events == expected
+    assert harness.pool.stats().busy
     for user in users:
         await user.give_back()
     await settle()
 
 
 async def test_ready_is_told_once_nobody_waits_any_more() -> None:
-    desk = Desk()
-    users = [User(desk.pool) for _ in range(3)]
+    harness = PoolHarness()
+    users = [User(harness.pool) for _ in range(3)]
     await settle()
-    assert desk.events == ["busy"]
+    assert harness.events == ["busy"]
     await users[0].give_back()
     await settle()
-    assert desk.events == ["busy"]
+    assert harness.events == ["busy"]
     await users[1].give_back()
     await settle()
-    assert desk.events == ["busy", "ready"]
+    assert harness.events == ["busy", "ready"]
     await users[2].give_back()
     await settle()
-    assert desk.events == ["busy", "ready"]
-    assert not desk.pool.stats().busy
+    assert harness.events == ["busy", "ready"]
+    assert not harness.pool.stats().busy
 
 
 async def test_payload_tells_vhost_mode_and_counts() -> None:
-    desk = Desk()
-    users = [User(desk.pool) for _ in range(3)]
+    harness = PoolHarness()
+    users = [User(harness.pool) for _ in range(3)]
     await settle()
-    [(_, stats)] = desk.told
+    [(_, stats)] = harness.told
     assert (stats.vhost, stats.mode, stats.min_size, stats.max_size) == ("v", "confirm", 0, 1)
     assert (stats.size, stats.idle, stats.leased, stats.waiting) == (1, 0, 1, 1)
     for user in users:
@@ -81,49 +81,49 @@ async def test_payload_tells_vhost_mode_and_counts() -> None:
 
 
 async def test_waiting_for_a_link_is_not_being_busy() -> None:
-    desk = Desk()
-    desk.pool.pause()
-    users = [User(desk.pool) for _ in range(4)]
+    harness = PoolHarness()
+    harness.pool.pause()
+    users = [User(harness.pool) for _ in range(4)]
     await settle()
-    assert desk.events == []
-    desk.pool.resume()
+    assert harness.events == []
+    harness.pool.resume()
     for user in users:
         await user.give_back()
         await settle()
 
 
 async def test_autostart_opens_min_channels_with_each_connection() -> None:
-    desk = Desk(max=5, min=2, autostart=True)
-    desk.pool.pause()
-    desk.pool.resume()
+    harness = PoolHarness(max=5, min=2, autostart=True)
+    harness.pool.pause()
+    harness.pool.resume()
     await settle()
-    assert len(desk.opener.opened) == 2
-    for channel in desk.opener.opened:
+    assert len(harness.opener.opened) == 2
+    for channel in harness.opener.opened:
         channel.fail()
-    desk.pool.pause()
-    desk.pool.resume()
+    harness.pool.pause()
+    harness.pool.resume()
     await settle()
-    assert len(desk.opener.opened) == 4
-    assert desk.pool.stats().idle == 2
+    assert len(harness.opener.opened) == 4
+    assert harness.pool.stats().idle == 2
 
 
 async def test_without_autostart_nothing_is_opened_before_it_is_needed() -> None:
-    desk = Desk(max=5, min=2)
-    desk.pool.pause()
-    desk.pool.resume()
+    harness = PoolHarness(max=5, min=2)
+    harness.pool.pause()
+    harness.pool.resume()
     await settle()
-    assert desk.opener.opened == []
+    assert harness.opener.opened == []
 
 
 async def test_autostart_that_fails_is_left_to_the_first_who_needs_a_channel() -> None:
-    desk = Desk(max=2, min=2, autostart=True)
-    desk.opener.failures = [ChannelClosedError(0, "lost")]
-    desk.pool.resume()
+    harness = PoolHarness(max=2, min=2, autostart=True)
+    harness.opener.failures = [ChannelClosedError(0, "lost")]
+    harness.pool.resume()
     await settle()
-    assert desk.pool.stats().size == 0
-    user = User(desk.pool)
+    assert harness.pool.stats().size == 0
+    user = User(harness.pool)
     await settle()
-    assert user.channel is desk.opener.opened[0]
+    assert user.channel is harness.opener.opened[0]
     await user.give_back()
 
 
@@ -143,10 +143,10 @@ async def test_channel_that_is_not_closed_in_time_is_dropped(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.unit.connection.test_pool.FakeChannel", SlowChannel)
-    desk = Desk(idle_timeout=30.0, close_timeout=3.0)
-    await use_once(desk.pool)
+    harness = PoolHarness(idle_timeout=30.0, close_timeout=3.0)
+    await use_once(harness.pool)
     await asyncio.sleep(31.0)
-    channel = desk.opener.opened[0]
+    channel = harness.opener.opened[0]
     assert channel.is_usable
     await asyncio.sleep(3.0)
     assert channel.how_ended == "aborted"
@@ -154,10 +154,10 @@ async def test_channel_that_is_not_closed_in_time_is_dropped(
 
 
 async def test_idle_channel_is_closed_in_order() -> None:
-    desk = Desk(idle_timeout=30.0)
-    await use_once(desk.pool)
+    harness = PoolHarness(idle_timeout=30.0)
+    await use_once(harness.pool)
     await asyncio.sleep(31.0)
-    assert desk.opener.opened[0].how_ended == "closed"
+    assert harness.opener.opened[0].how_ended == "closed"
 
 
 async def declare_what_is_missing(pool: ChannelPool) -> None:
@@ -168,25 +168,25 @@ async def declare_what_is_missing(pool: ChannelPool) -> None:
 
 
 async def test_four_closed_channels_leave_a_pool_that_works() -> None:
-    desk = Desk(max=2)
+    harness = PoolHarness(max=2)
     for _ in range(4):
         with pytest.raises(ChannelClosedError):
-            await declare_what_is_missing(desk.pool)
+            await declare_what_is_missing(harness.pool)
     for _ in range(10):
-        async with desk.pool.lease() as channel:
+        async with harness.pool.lease() as channel:
             assert channel.is_usable
-    assert desk.pool.stats().size <= 2
+    assert harness.pool.stats().size <= 2
 
 
 async def test_cancelled_lease_at_any_moment_gives_its_slot_back() -> None:
-    desk = Desk()
+    harness = PoolHarness()
     for turns in range(20):
-        users = [User(desk.pool) for _ in range(3)]
+        users = [User(harness.pool) for _ in range(3)]
         for _ in range(turns % 5):
             await asyncio.sleep(0)
         for user in users:
             user.task.cancel()
         await settle()
-    assert desk.pool.stats().leased == 0
-    async with desk.pool.lease() as channel:
+    assert harness.pool.stats().leased == 0
+    async with harness.pool.lease() as channel:
         assert channel.is_usable

@@ -24,7 +24,7 @@ from tests.support.warp import WarpLoop, settle
 loop_factory = WarpLoop
 
 
-class Desk:
+class VhostHarness:
     def __init__(self) -> None:
         config = load_config(
             {
@@ -71,119 +71,121 @@ class Desk:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
-    desk = Desk()
-    yield desk
-    await desk.publisher.close()
-    await desk.vhost.close()
-    await desk.tasks.cancel()
+async def harness() -> AsyncIterator[VhostHarness]:
+    harness = VhostHarness()
+    yield harness
+    await harness.publisher.close()
+    await harness.vhost.close()
+    await harness.tasks.cancel()
 
 
-async def test_open_connects_declares_and_says_so_in_order(desk: Desk) -> None:
-    await desk.vhost.open()
-    assert desk.events == [
+async def test_open_connects_declares_and_says_so_in_order(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    assert harness.events == [
         ("connect", "/", "fake://a/"),
         ("resumed", "/"),
         ("vhost_initialised", "/"),
     ]
-    assert ("declare_queue", "fulfil") in desk.link.asked
-    assert repr(desk.vhost) == "<Vhost /: up>"
+    assert ("declare_queue", "fulfil") in harness.link.asked
+    assert repr(harness.vhost) == "<Vhost /: up>"
 
 
-async def test_queues_are_purged_at_the_start_and_never_again(desk: Desk) -> None:
-    await desk.vhost.open()
-    desk.link.lose()
-    await desk.vhost.wait_up()
-    purged = [("purge_queue", "fulfil") in link.asked for link in desk.connector.links]
+async def test_queues_are_purged_at_the_start_and_never_again(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    harness.link.lose()
+    await harness.vhost.wait_up()
+    purged = [("purge_queue", "fulfil") in link.asked for link in harness.connector.links]
     assert purged == [True, False]
 
 
-async def test_failed_start_emits_no_error_and_raises(desk: Desk) -> None:
-    desk.connector.always = ConnectFailedError("fake://a/", "refused")
+async def test_failed_start_emits_no_error_and_raises(harness: VhostHarness) -> None:
+    harness.connector.always = ConnectFailedError("fake://a/", "refused")
     with pytest.raises(ConnectFailedError):
-        await desk.vhost.open()
-    assert desk.events == []
+        await harness.vhost.open()
+    assert harness.events == []
 
 
-async def test_loss_pauses_and_return_resumes_in_order(desk: Desk) -> None:
-    await desk.vhost.open()
-    desk.events.clear()
-    desk.connector.failures = [ConnectFailedError("fake://a/", "refused")]
-    desk.link.lose()
+async def test_loss_pauses_and_return_resumes_in_order(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    harness.events.clear()
+    harness.connector.failures = [ConnectFailedError("fake://a/", "refused")]
+    harness.link.lose()
     await settle()
-    assert desk.names() == ["disconnect", "paused", "error", "error"]
-    first, second = await desk.publish("m1"), await desk.publish("m2")
-    await desk.vhost.wait_up()
+    assert harness.names() == ["disconnect", "paused", "error", "error"]
+    first, second = await harness.publish("m1"), await harness.publish("m2")
+    await harness.vhost.wait_up()
     await first
     await second
-    assert desk.names()[4:] == ["connect", "resumed", "vhost_initialised"]
-    assert desk.link.confirming()[0].ids == ["m1", "m2"]
-    assert desk.vhost.connection.epoch == 2
+    assert harness.names()[4:] == ["connect", "resumed", "vhost_initialised"]
+    assert harness.link.confirming()[0].ids == ["m1", "m2"]
+    assert harness.vhost.connection.epoch == 2
 
 
-async def test_nothing_is_published_before_the_topology_is_there(desk: Desk) -> None:
-    await desk.vhost.open()
-    desk.link.lose()
-    publication = await desk.publish("m1")
+async def test_nothing_is_published_before_the_topology_is_there(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    harness.link.lose()
+    publication = await harness.publish("m1")
     await publication
-    asked_at = [channel for channel in desk.link.channels if channel.asked]
-    published_at = [channel for channel in desk.link.channels if channel.published]
-    assert desk.link.channels.index(asked_at[0]) < desk.link.channels.index(published_at[0])
+    asked_at = [channel for channel in harness.link.channels if channel.asked]
+    published_at = [channel for channel in harness.link.channels if channel.published]
+    assert harness.link.channels.index(asked_at[0]) < harness.link.channels.index(published_at[0])
     assert asked_at[0].how_ended == "closed"
 
 
-async def test_publish_that_times_out_while_down_says_how_long_and_why(desk: Desk) -> None:
-    await desk.vhost.open()
-    desk.connector.always = ConnectFailedError("fake://a/", "refused")
-    desk.link.lose()
-    publication = await desk.publish("m1", timeout=3.0)
+async def test_publish_that_times_out_while_down_says_how_long_and_why(
+    harness: VhostHarness,
+) -> None:
+    await harness.vhost.open()
+    harness.connector.always = ConnectFailedError("fake://a/", "refused")
+    harness.link.lose()
+    publication = await harness.publish("m1", timeout=3.0)
     with pytest.raises(
         PublishTimeoutError, match=r"link down for 3\.0 s, last error: failed to connect.*refused"
     ):
         await publication
 
 
-async def test_blocked_pauses_and_unblocked_resumes(desk: Desk) -> None:
-    await desk.vhost.open()
-    assert desk.link.on_blocked is not None
-    assert desk.link.on_unblocked is not None
-    desk.link.on_blocked("low on memory")
-    publication = await desk.publish("m1")
+async def test_blocked_pauses_and_unblocked_resumes(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    assert harness.link.on_blocked is not None
+    assert harness.link.on_unblocked is not None
+    harness.link.on_blocked("low on memory")
+    publication = await harness.publish("m1")
     await settle()
-    assert desk.link.confirming() == []
-    assert desk.vhost.link_state == "up, but blocked by the broker: low on memory"
-    desk.link.on_unblocked()
+    assert harness.link.confirming() == []
+    assert harness.vhost.link_state == "up, but blocked by the broker: low on memory"
+    harness.link.on_unblocked()
     await publication
-    assert [event for event in desk.events if "blocked" in event[0]] == [
+    assert [event for event in harness.events if "blocked" in event[0]] == [
         ("blocked", "low on memory", "/"),
         ("unblocked", "/"),
     ]
 
 
-async def test_link_lost_while_blocked_comes_back_unblocked(desk: Desk) -> None:
-    await desk.vhost.open()
-    assert desk.link.on_blocked is not None
-    desk.link.on_blocked("low on memory")
-    publication = await desk.publish("m1")
-    desk.link.lose()
+async def test_link_lost_while_blocked_comes_back_unblocked(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    assert harness.link.on_blocked is not None
+    harness.link.on_blocked("low on memory")
+    publication = await harness.publish("m1")
+    harness.link.lose()
     await publication
-    assert desk.vhost.link_state == "up"
+    assert harness.vhost.link_state == "up"
 
 
-async def test_several_who_want_the_topology_restored_share_one_run(desk: Desk) -> None:
-    await desk.vhost.open()
-    before = desk.link.asked.count(("declare_queue", "fulfil"))
-    await asyncio.gather(*(desk.vhost.restore_topology() for _ in range(5)))
-    assert desk.link.asked.count(("declare_queue", "fulfil")) == before + 1
+async def test_several_who_want_the_topology_restored_share_one_run(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    before = harness.link.asked.count(("declare_queue", "fulfil"))
+    await asyncio.gather(*(harness.vhost.restore_topology() for _ in range(5)))
+    assert harness.link.asked.count(("declare_queue", "fulfil")) == before + 1
     await asyncio.sleep(0.25)
     started = asyncio.get_running_loop().time()
-    await desk.vhost.restore_topology()
+    await harness.vhost.restore_topology()
     assert asyncio.get_running_loop().time() - started == pytest.approx(0.75)
 
 
-async def test_restore_that_fails_is_told_to_each(desk: Desk) -> None:
-    await desk.vhost.open()
-    link = desk.link
+async def test_restore_that_fails_is_told_to_each(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    link = harness.link
 
     def refuse(operation: str, name: str) -> None:
         if operation == "declare_queue":
@@ -191,23 +193,23 @@ async def test_restore_that_fails_is_told_to_each(desk: Desk) -> None:
 
     link.before = refuse
     results = await asyncio.gather(
-        *(desk.vhost.restore_topology() for _ in range(2)), return_exceptions=True
+        *(harness.vhost.restore_topology() for _ in range(2)), return_exceptions=True
     )
     assert [type(result) for result in results] == [TopologyError, TopologyError]
 
 
-async def test_purge_and_delete_use_a_link_of_their_own_and_close_it(desk: Desk) -> None:
-    await desk.vhost.open()
-    assert await desk.vhost.purge() == 3
-    await desk.vhost.delete()
-    assert [link.how_ended for link in desk.connector.links] == ["", "closed", "closed"]
+async def test_purge_and_delete_use_a_link_of_their_own_and_close_it(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    assert await harness.vhost.purge() == 3
+    await harness.vhost.delete()
+    assert [link.how_ended for link in harness.connector.links] == ["", "closed", "closed"]
 
 
-async def test_close_while_down_does_not_wait_for_the_link(desk: Desk) -> None:
-    await desk.vhost.open()
-    desk.connector.always = ConnectFailedError("fake://a/", "refused")
-    desk.link.lose()
+async def test_close_while_down_does_not_wait_for_the_link(harness: VhostHarness) -> None:
+    await harness.vhost.open()
+    harness.connector.always = ConnectFailedError("fake://a/", "refused")
+    harness.link.lose()
     await asyncio.sleep(20.0)
     before = asyncio.get_running_loop().time()
-    await desk.vhost.close()
+    await harness.vhost.close()
     assert asyncio.get_running_loop().time() == before

@@ -30,7 +30,7 @@ class Receiver:
         return lambda *args: self.heard.append((name, *args))
 
 
-class Desk:
+class ReaderHarness:
     def __init__(self) -> None:
         self.link, self.channel = Receiver(), Receiver()
         self.reader = FrameReader(self.link)
@@ -120,11 +120,11 @@ TO_LINK = [
 
 
 async def test_frames_go_where_they_belong() -> None:
-    desk = Desk()
-    desk.reader.feed_data(EVERYTHING)
-    assert desk.channel.heard == TO_CHANNEL
-    assert desk.link.heard == TO_LINK
-    assert await desk.passed_on() == PASSED_ON
+    harness = ReaderHarness()
+    harness.reader.feed_data(EVERYTHING)
+    assert harness.channel.heard == TO_CHANNEL
+    assert harness.link.heard == TO_LINK
+    assert await harness.passed_on() == PASSED_ON
 
 
 def without_heartbeats(data: bytes) -> bytes:
@@ -132,12 +132,12 @@ def without_heartbeats(data: bytes) -> bytes:
 
 
 async def test_bytes_that_come_one_by_one_give_the_same() -> None:
-    desk = Desk()
+    harness = ReaderHarness()
     for index in range(len(EVERYTHING)):
-        desk.reader.feed_data(EVERYTHING[index : index + 1])
-    assert desk.channel.heard == TO_CHANNEL
-    assert desk.link.heard == TO_LINK
-    assert without_heartbeats(await desk.passed_on()) == without_heartbeats(PASSED_ON)
+        harness.reader.feed_data(EVERYTHING[index : index + 1])
+    assert harness.channel.heard == TO_CHANNEL
+    assert harness.link.heard == TO_LINK
+    assert without_heartbeats(await harness.passed_on()) == without_heartbeats(PASSED_ON)
 
 
 SMALL = b"".join([OPEN_OK, deliver(1, b"ab"), QOS_OK, marshal(commands.Basic.Ack(1), 1)])
@@ -145,29 +145,29 @@ SMALL = b"".join([OPEN_OK, deliver(1, b"ab"), QOS_OK, marshal(commands.Basic.Ack
 
 @pytest.mark.parametrize("at", range(len(SMALL)))
 async def test_frames_split_at_any_byte_give_the_same(at: int) -> None:
-    desk = Desk()
-    desk.reader.feed_data(SMALL[:at])
-    desk.reader.feed_data(SMALL[at:])
-    assert [heard[0] for heard in desk.channel.heard] == ["delivered", "confirmed"]
-    assert desk.channel.heard[0][1].body == b"ab"
-    assert without_heartbeats(await desk.passed_on()) == OPEN_OK + QOS_OK
+    harness = ReaderHarness()
+    harness.reader.feed_data(SMALL[:at])
+    harness.reader.feed_data(SMALL[at:])
+    assert [heard[0] for heard in harness.channel.heard] == ["delivered", "confirmed"]
+    assert harness.channel.heard[0][1].body == b"ab"
+    assert without_heartbeats(await harness.passed_on()) == OPEN_OK + QOS_OK
 
 
 async def test_frames_split_at_random_give_the_same() -> None:
     chance = random.Random(7)
     for _ in range(50):
-        desk, at = Desk(), 0
+        harness, at = ReaderHarness(), 0
         while at < len(EVERYTHING):
             size = chance.randrange(1, 600)
-            desk.reader.feed_data(EVERYTHING[at : at + size])
+            harness.reader.feed_data(EVERYTHING[at : at + size])
             at += size
-        assert desk.channel.heard == TO_CHANNEL
-        assert without_heartbeats(await desk.passed_on()) == without_heartbeats(PASSED_ON)
+        assert harness.channel.heard == TO_CHANNEL
+        assert without_heartbeats(await harness.passed_on()) == without_heartbeats(PASSED_ON)
 
 
 async def test_contents_of_two_channels_may_be_interleaved() -> None:
-    desk, other = Desk(), Receiver()
-    desk.reader.attach(2, other)
+    harness, other = ReaderHarness(), Receiver()
+    harness.reader.attach(2, other)
     first, second = deliver(1, b"one"), deliver(2, b"two", channel=2)
 
     def frames(data: bytes) -> list[bytes]:
@@ -179,38 +179,38 @@ async def test_contents_of_two_channels_may_be_interleaved() -> None:
         return found
 
     for one, two in zip(frames(first), frames(second), strict=True):
-        desk.reader.feed_data(one + two)
-    assert [heard[1].body for heard in (*desk.channel.heard, *other.heard)] == [b"one", b"two"]
+        harness.reader.feed_data(one + two)
+    assert [heard[1].body for heard in (*harness.channel.heard, *other.heard)] == [b"one", b"two"]
 
 
 async def test_traffic_that_aiormq_does_not_see_shows_it_that_the_peer_lives() -> None:
-    desk = Desk()
-    desk.reader.feed_data(deliver(1))
-    desk.reader.feed_data(deliver(2))
+    harness = ReaderHarness()
+    harness.reader.feed_data(deliver(1))
+    harness.reader.feed_data(deliver(2))
     await asyncio.sleep(2.0)
-    desk.reader.feed_data(deliver(3))
-    assert await desk.passed_on() == marshal(Heartbeat(), 0) * 2
+    harness.reader.feed_data(deliver(3))
+    assert await harness.passed_on() == marshal(Heartbeat(), 0) * 2
 
 
 async def test_frames_of_a_detached_channel_are_dropped() -> None:
-    desk = Desk()
-    desk.reader.detach(1, Receiver())
-    desk.reader.feed_data(deliver(1))
-    assert len(desk.channel.heard) == 1
-    desk.reader.detach(1, desk.channel)
-    desk.reader.feed_data(deliver(2) + marshal(commands.Basic.Ack(1), 1) + returned() + QOS_OK)
-    assert len(desk.channel.heard) == 1
-    assert without_heartbeats(await desk.passed_on()) == QOS_OK
+    harness = ReaderHarness()
+    harness.reader.detach(1, Receiver())
+    harness.reader.feed_data(deliver(1))
+    assert len(harness.channel.heard) == 1
+    harness.reader.detach(1, harness.channel)
+    harness.reader.feed_data(deliver(2) + marshal(commands.Basic.Ack(1), 1) + returned() + QOS_OK)
+    assert len(harness.channel.heard) == 1
+    assert without_heartbeats(await harness.passed_on()) == QOS_OK
 
 
 async def test_channel_closed_amid_a_delivery_leaves_nothing_for_the_next_of_its_number() -> None:
-    desk = Desk()
+    harness = ReaderHarness()
     method = marshal(commands.Basic.Deliver("ctag", 1, False, "x", "k"), 1)
-    desk.reader.feed_data(method)
-    desk.reader.feed_data(marshal(commands.Channel.CloseOk(), 1))
+    harness.reader.feed_data(method)
+    harness.reader.feed_data(marshal(commands.Channel.CloseOk(), 1))
     next_owner = Receiver()
-    desk.reader.attach(1, next_owner)
-    desk.reader.feed_data(deliver(1, b"new"))
+    harness.reader.attach(1, next_owner)
+    harness.reader.feed_data(deliver(1, b"new"))
     assert [heard[1].body for heard in next_owner.heard] == [b"new"]
 
 
@@ -221,13 +221,13 @@ async def test_fault_in_a_callback_is_not_taken_for_a_fault_of_the_peer(
         def delivered(self, delivery: Delivery) -> None:
             raise KeyError("a bug")
 
-    desk = Desk()
+    harness = ReaderHarness()
     faulty = Faulty()
-    desk.reader.attach(1, faulty)
-    desk.reader.feed_data(deliver(1) + marshal(commands.Basic.Ack(4), 1))
+    harness.reader.attach(1, faulty)
+    harness.reader.feed_data(deliver(1) + marshal(commands.Basic.Ack(4), 1))
     assert faulty.heard == [("confirmed", 4, False, True)]
     assert "internal error" in caplog.text
-    assert desk.link.heard == []
+    assert harness.link.heard == []
 
 
 # --------------------------------------------------------------------------- bad bytes
@@ -260,42 +260,42 @@ BAD = {
 async def test_unreadable_bytes_end_the_link_and_go_on_to_aiormq_once(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk()
-    desk.reader.feed_data(OPEN_OK + marshal(commands.Basic.Ack(1), 1) + QOS_OK + BAD[what])
-    assert desk.channel.heard == [("confirmed", 1, False, True)]
-    assert [heard[0] for heard in desk.link.heard] == ["socket_lost"]
+    harness = ReaderHarness()
+    harness.reader.feed_data(OPEN_OK + marshal(commands.Basic.Ack(1), 1) + QOS_OK + BAD[what])
+    assert harness.channel.heard == [("confirmed", 1, False, True)]
+    assert [heard[0] for heard in harness.link.heard] == ["socket_lost"]
     assert "unreadable bytes" in caplog.text
-    desk.reader.feed_data(deliver(9))
-    assert len(desk.channel.heard) == 1
-    passed_on = await desk.passed_on()
+    harness.reader.feed_data(deliver(9))
+    assert len(harness.channel.heard) == 1
+    passed_on = await harness.passed_on()
     assert passed_on.startswith(OPEN_OK + QOS_OK)
     assert marshal(commands.Basic.Ack(1), 1) not in passed_on, "aiormq got what was taken"
     assert passed_on.endswith(deliver(9))
 
 
 async def test_delivery_whose_headers_cannot_be_read_says_so_and_the_next_is_read() -> None:
-    desk = Desk()
+    harness = ReaderHarness()
     headers = struct.pack(">HHQH", 60, 0, 2, 0x2080) + tables_within_tables(5_000) + b"\x02m1"
     method = marshal(commands.Basic.Deliver("c", 1, False, "", ""), 1)
-    desk.reader.feed_data(method + a_frame(2, headers) + a_frame(3, b"hi") + deliver(2))
-    first, second = (delivery for _, delivery in desk.channel.heard)
+    harness.reader.feed_data(method + a_frame(2, headers) + a_frame(3, b"hi") + deliver(2))
+    first, second = (delivery for _, delivery in harness.channel.heard)
     assert (first.body, first.properties.message_id) == (b"hi", "m1")
     assert first.fault == "malformed frame: tables are nested more than 64 levels deep"
     assert (second.delivery_tag, second.fault) == (2, "")
 
 
 async def test_frame_as_large_as_was_agreed_is_taken() -> None:
-    desk = Desk()
-    desk.reader.frame_max = 4_096
+    harness = ReaderHarness()
+    harness.reader.frame_max = 4_096
     body = b"x" * 4_088
-    desk.reader.feed_data(deliver(1, body))
-    assert desk.channel.heard[0][1].body == body
+    harness.reader.feed_data(deliver(1, body))
+    assert harness.channel.heard[0][1].body == body
 
 
 async def test_reader_of_an_abandoned_handshake_ends_as_after_a_close_in_order() -> None:
     """Otherwise aiormq logs a traceback, though it was we who gave the connection up."""
-    desk = Desk()
-    desk.reader.feed_data(OPEN_OK)
-    desk.reader.abandon()
-    desk.reader.abandon()
-    assert await desk.passed_on() == OPEN_OK + marshal(commands.Connection.CloseOk(), 0)
+    harness = ReaderHarness()
+    harness.reader.feed_data(OPEN_OK)
+    harness.reader.abandon()
+    harness.reader.abandon()
+    assert await harness.passed_on() == OPEN_OK + marshal(commands.Connection.CloseOk(), 0)
