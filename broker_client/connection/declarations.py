@@ -48,7 +48,7 @@ class Declarations:
         self._emit = emit
         self._tasks = tasks
         self.topology = Topology(config)
-        self.delays = DelayQueues()
+        self.delays = DelayQueues(config.name)
         self.lenient = config.startup == "retry"
         """Go on without what the broker refuses. At the start, everything has to be as declared."""
         self._purged: set[Part] = set()

@@ -12,13 +12,20 @@ itself (`x-expires`) after it has not been used for a while; it is declared agai
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 
-from broker_client.errors import TransportError
-from broker_client.transport.base import Link
+from broker_client.errors import ChannelClosedError, TopologyError, TransportError
+from broker_client.transport.base import Channel, Link
+
+log = logging.getLogger("broker_client.vhost")
+
+PREFIX = "broker_client.delay."
+"""What the names of delay queues begin with, for permissions."""
 
 _KEEP = 600.0  # seconds a pair outlives its longest possible message
 _DECLARE_EVERY = 300.0  # seconds after which a pair that is in use is declared again
+_ACCESS_REFUSED = 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +38,14 @@ class DelayStep:
     @property
     def name(self) -> str:
         """Name of the exchange and of the queue behind it."""
-        return f"broker_client.delay.{self.milliseconds}.{self.exchange or 'default'}"
+        return f"{PREFIX}{self.milliseconds}.{self.exchange or 'default'}"
 
 
 class DelayQueues:
     """The delay queues of one vhost: declared when needed, and again with each new link."""
 
-    def __init__(self) -> None:
+    def __init__(self, vhost: str) -> None:
+        self._vhost = vhost
         self._wanted: dict[DelayStep, float] = {}  # loop time of the last publish
         self._declared: dict[DelayStep, tuple[Link, float]] = {}
         self._lock = asyncio.Lock()
@@ -50,6 +58,7 @@ class DelayQueues:
                 before publishing goes on.
 
         Raises:
+            TopologyError: the user has no permission for delay queues.
             TransportError: the broker refused. A link that is lost meanwhile is no error.
         """
         now = self._wanted[step] = asyncio.get_running_loop().time()
@@ -67,14 +76,20 @@ class DelayQueues:
     async def restore(self, link: Link) -> None:
         """Declare on a new link what may still be wanted.
 
+        A permission that is missing is logged and keeps nobody else waiting: the next delayed
+        publish is told of it.
+
         Raises:
-            TransportError: the link failed, or the broker refused.
+            TransportError: the link failed, or the broker refused for another reason.
         """
         now = asyncio.get_running_loop().time()
         self._wanted = {step: at for step, at in self._wanted.items() if now - at < _KEEP}
         if self._wanted:
             async with self._lock:
-                await self._declare(link, list(self._wanted))
+                try:
+                    await self._declare(link, list(self._wanted))
+                except TopologyError as error:
+                    log.warning("%s", error)
 
     def _is_there(self, link: Link, step: DelayStep, now: float) -> bool:
         known = self._declared.get(step)
@@ -85,19 +100,37 @@ class DelayQueues:
         channel = await link.open_channel()
         try:
             for step in steps:
-                await channel.declare_exchange(step.name, "fanout", durable=True)
-                await channel.declare_queue(
-                    step.name,
-                    durable=True,
-                    arguments={
-                        "x-message-ttl": step.milliseconds,
-                        "x-expires": step.milliseconds + round((_KEEP + _DECLARE_EVERY) * 1000),
-                        "x-dead-letter-exchange": step.exchange,
-                    },
-                )
-                await channel.bind_queue(step.name, step.name, "")
+                await self._declare_one(channel, step)
                 self._declared[step] = (link, now)
         except BaseException:
             channel.abort()
             raise
         await channel.close()
+
+    async def _declare_one(self, channel: Channel, step: DelayStep) -> None:
+        name = step.name
+        # RabbitMQ's access control: which permission an operation takes on which resource.
+        needed = f"configure permission for {name!r}"
+        try:
+            await channel.declare_exchange(name, "fanout", durable=True)
+            # One whose messages are dead-lettered also has to be read, and the target written.
+            needed += f", read permission for it, and write permission for {step.exchange!r}"
+            await channel.declare_queue(
+                name,
+                durable=True,
+                arguments={
+                    "x-message-ttl": step.milliseconds,
+                    "x-expires": step.milliseconds + round((_KEEP + _DECLARE_EVERY) * 1000),
+                    "x-dead-letter-exchange": step.exchange,
+                },
+            )
+            needed = f"write and read permission for {name!r}"
+            await channel.bind_queue(name, name, "")
+        except ChannelClosedError as error:
+            if error.reply_code != _ACCESS_REFUSED:
+                raise
+            reason = (
+                f"{error.reply_text}; this takes {needed}. Delayed publishes need configure, "
+                f"write and read permission for names that begin with {PREFIX!r}"
+            )
+            raise TopologyError(self._vhost, f"delay queue {name!r}", reason) from error
