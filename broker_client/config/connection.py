@@ -113,6 +113,10 @@ class ConnectionConfig(Settings):
     credentials: Annotated[CredentialsSource | None, WithJsonSchema({})] = None
     """In Python only: a function, plain or async, that is called at each connect and returns user
     and password."""
+    refresh_credentials: Annotated[Duration, Field(gt=0)] | None = None
+    """How often `password_file` or `credentials` is read again while connected; a changed password
+    is sent to the broker (connection.update-secret). For tokens that expire: less than their
+    lifetime. Left out, they are read at each connect only."""
     vhost: str | None = None
     """Vhost on the broker; the name of the vhost in this file when left out."""
     connect_timeout: Duration = 10.0
@@ -304,6 +308,9 @@ def _revealed(value: object) -> Any:
 def _with_source_of_credentials(given: dict[str, Any], written: Mapping[str, Any]) -> Any:
     """`given` without the credentials that are found later; they must not be stated as well."""
     sources = [key for key in _SOURCES if given.get(key) is not None]
+    changing = any("password" in _SOURCES[key] for key in sources)
+    if given.get("refresh_credentials") is not None and not changing:
+        raise ValueError("refresh_credentials needs password_file or credentials to read again")
     if not sources:
         return given
     if given.get("scheme") == "embedded":

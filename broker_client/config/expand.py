@@ -89,7 +89,7 @@ def _fitting(kind: str, value: Section, defaults: Section) -> Section:
         skipped = set(_ADDRESS) if _is_encrypted(value) else {*_ADDRESS, "tls"}
         skipped |= _in_query(value)
         if _names_a_password(value):
-            skipped |= {"user_file", "password_file", "credentials"}
+            skipped |= {"user_file", "password_file", "credentials", "refresh_credentials"}
     elif kind == "subscriptions" and _takes_no_ack(value):
         skipped = {"recovery"}
     elif kind == "vhosts":

@@ -238,6 +238,8 @@ def _wrong_default(kind: str, value: object, spot: Spot, path: str) -> list[Prob
             probe["scheme"] = "amqps"
         elif {"user_file", "password_file", "credentials"} & stated(probe):
             probe["scheme"] = "amqp"
+    if kind == "connection" and not {"password_file", "credentials"} & stated(probe):
+        probe.pop("refresh_credentials", None)  # checked where there is one of them
     # What may be a name has been looked up where it is used.
     for key in ("recovery", "encryption"):
         if isinstance(probe.get(key), str) or (kind, key) == ("subscriptions", "encryption"):

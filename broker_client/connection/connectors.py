@@ -124,6 +124,7 @@ class Network:
             operation_timeout=config.connect_timeout,
             ssl_context=self._context,
             credentials=config.current_credentials if config.has_own_credentials else None,
+            refresh_interval=config.refresh_credentials,
         )
 
     async def _management(self) -> ManagementConfig:

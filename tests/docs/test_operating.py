@@ -18,7 +18,9 @@ from tests.docs.fragments import check_fragments
 DOCUMENT = "docs/operating.md"
 SERVICE = ROOT / "config" / "service.yaml"
 SHOWN = {block.language: block.text for block in blocks(DOCUMENT)}
-FROM_ENVIRONMENT, FROM_FILE = (block.text for block in blocks(DOCUMENT) if block.language == "yaml")
+FROM_ENVIRONMENT, FROM_FILE, REFRESHED = (
+    block.text for block in blocks(DOCUMENT) if block.language == "yaml"
+)
 
 
 @pytest.fixture
@@ -41,8 +43,11 @@ async def test_fragments_print_what_the_document_shows(folder: Path) -> None:
     assert connection.password.get_secret_value() == "p@ss/word"
 
 
-async def test_password_is_taken_from_the_file_that_the_document_names(folder: Path) -> None:
-    (folder / "app.yaml").write_text(FROM_FILE)
+@pytest.mark.parametrize("shown", [FROM_FILE, REFRESHED])
+async def test_password_is_taken_from_the_file_that_the_document_names(
+    folder: Path, shown: str
+) -> None:
+    (folder / "app.yaml").write_text(shown)
     [connection] = load_config("app.yaml").vhosts["/"].connections
     user, password = await connection.current_credentials()
     assert (user, password.get_secret_value()) == ("orders", "p@ss/word")

@@ -271,6 +271,12 @@ class RabbitMQ:
                 tails.append(f"--- {path.name}\n" + "\n".join(lines))
         return "\n".join(tails) or "(no log)"
 
+    def logged(self, text: str) -> list[str]:
+        """The lines of its log that have `text` in them."""
+        path = self._folder / "log" / "server.log"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return [line for line in lines if text in line]
+
     # ------------------------------------------------------------------ inside
 
     def _write_files(self, stats_interval: float, settings: Sequence[str]) -> None:

@@ -49,3 +49,6 @@ class RecordingReceiver:
 
     def unblocked(self) -> None:
         self.heard.append(("unblocked",))
+
+    def secret_updated(self) -> None:
+        self.heard.append(("secret updated",))

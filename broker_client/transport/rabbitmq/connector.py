@@ -82,6 +82,8 @@ class NetworkConnector:
         operation_timeout: seconds the broker has to answer a declaration, bind or the like.
         ssl_context: for ``amqps``; None makes one from the system's certificates.
         credentials: called at each connect for user and password, in place of those of `url`.
+        refresh_interval: seconds between calls of `credentials` while a link is open; None calls
+            it at each connect only.
 
     Raises:
         UnsupportedError: a vhost, or a client property, that cannot be sent.
@@ -101,6 +103,7 @@ class NetworkConnector:
         operation_timeout: float = 10.0,
         ssl_context: ssl.SSLContext | None = None,
         credentials: Callable[[], Awaitable[Credentials]] | None = None,
+        refresh_interval: float | None = None,
     ) -> None:
         # aiormq reads the vhost from the path and undoes %2F alone, and its other settings from
         # the query: build exactly what it reads.
@@ -113,6 +116,7 @@ class NetworkConnector:
             raise UnsupportedError(f"the vhost {vhost!r}", "aio-pika cannot ask for one so named")
         self._masked = masked(url, vhost)
         self._credentials = credentials
+        self._refresh_interval = refresh_interval
         self._heartbeat = float(int(heartbeat))
         self._properties = _properties(name, client_properties or {})
         self._limits = Limits(channel_max, frame_max)
@@ -139,8 +143,9 @@ class NetworkConnector:
             async with deadline:
                 try:
                     await link.streams.open(*self._place, self._ssl_context)
+                    login = await self._login()
                     connection = _Connection(
-                        await self._target_now(),
+                        self._target_for(login),
                         client_properties=self._properties,
                         transport_factory=link.streams,
                     )
@@ -151,6 +156,8 @@ class NetworkConnector:
                         raise
                     raise ConnectFailedError(self._masked, reason) from without_frames(error)
                 link.established(connection, self._size_limit)
+                if login is not None and self._credentials and self._refresh_interval:
+                    link.refresh_secret(self._credentials, self._refresh_interval, login)
                 return link
         except ConnectFailedError:
             raise
@@ -171,16 +178,20 @@ class NetworkConnector:
             if not link.is_open:
                 link.abort()
 
-    async def _target_now(self) -> URL:
-        """The address with user and password as they are now."""
+    async def _login(self) -> Credentials | None:
+        """User and password as they are now; None when they are in the address."""
         if self._credentials is None:
-            return self._target
+            return None
         try:
-            user, password = await self._credentials()
+            return await self._credentials()
         except Exception as error:  # noqa: BLE001 - whatever the application's function raises
             reason = f"no credentials: {error}"
             raise ConnectFailedError(self._masked, reason) from without_frames(error)
-        return self._target.with_user(user).with_password(password.get_secret_value())
+
+    def _target_for(self, login: Credentials | None) -> URL:
+        if login is None:
+            return self._target
+        return self._target.with_user(login.user).with_password(login.password.get_secret_value())
 
     @property
     def _place(self) -> tuple[str, int]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import aio_pika
 import aiormq.abc
 import aiormq.channel
 import aiormq.exceptions
+import pamqp.frame
+from pamqp import commands
 
+from broker_client.config.access import Credentials
 from broker_client.errors import (
     ChannelClosedError,
     ChannelsExhaustedError,
@@ -77,6 +80,8 @@ class NetworkLink:
         self._told = False
         self._heartbeat = heartbeat
         self._watch: asyncio.TimerHandle | None = None
+        self._refresh: asyncio.Task[None] | None = None
+        self._secret_updated: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         state = "open" if self._open else "closed"
@@ -170,6 +175,54 @@ class NetworkLink:
         consuming = sum(bool(channel.consumes) for channel in self._channels.values())
         raise ChannelsExhaustedError(self.url, self._channel_max, consuming)
 
+    # ------------------------------------------------------------------ credentials
+
+    def refresh_secret(
+        self, read: Callable[[], Awaitable[Credentials]], interval: float, login: Credentials
+    ) -> None:
+        """Keep the broker's copy of the password current for as long as the link is open.
+
+        Args:
+            read: returns the credentials as they are now.
+            interval: seconds between two calls of it.
+            login: those that the link logged in with.
+        """
+        work = self._keep_secret_current(read, interval, login)
+        self._refresh = self.tasks.spawn(work, "refresh credentials")
+
+    async def _keep_secret_current(
+        self, read: Callable[[], Awaitable[Credentials]], interval: float, sent: Credentials
+    ) -> None:
+        while self._open:
+            await asyncio.sleep(interval)
+            deadline = asyncio.timeout(self.operation_timeout)
+            try:
+                async with deadline:
+                    found = await read()
+                    if found.password != sent.password:
+                        await self._update_secret(found)
+            except Exception as error:  # noqa: BLE001 - whatever the application's function raises
+                # The link is of use until the old secret expires; the next turn tries again.
+                reason: object = error
+                if deadline.expired():
+                    reason = f"no answer within {self.operation_timeout:g} s (connect_timeout)"
+                log.warning("%s: credentials were not refreshed: %s", self.url, reason)
+                continue
+            if found.password != sent.password:
+                sent = found
+                log.info("%s: the broker took the new secret", self.url)
+
+    async def _update_secret(self, login: Credentials) -> None:
+        """Send connection.update-secret and wait for its answer.
+
+        A broker that refuses it closes the connection. Written here because aiormq logs what it
+        writes, at level DEBUG.
+        """
+        method = commands.Connection.UpdateSecret(login.password.get_secret_value(), "refreshed")
+        self._secret_updated = asyncio.get_running_loop().create_future()
+        self.write(pamqp.frame.marshal(method, 0))
+        await self._secret_updated
+
     # ------------------------------------------------------------------ for the channels
 
     def write(self, data: bytes) -> None:
@@ -205,6 +258,10 @@ class NetworkLink:
     def unblocked(self) -> None:
         if self.on_unblocked is not None:
             self.on_unblocked()
+
+    def secret_updated(self) -> None:
+        if self._secret_updated is not None and not self._secret_updated.done():
+            self._secret_updated.set_result(None)
 
     def closing_by_broker(self, reply_code: int, reply_text: str) -> None:
         self.refusal = reply_code, reply_text
@@ -305,6 +362,9 @@ class NetworkLink:
 
     def _end_channels(self, reason: str, code: int = 0) -> None:
         """End them all; acks that wait for the end of this turn are written first."""
+        if self._refresh is not None:
+            self._refresh.cancel()
+            self._refresh = None
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

@@ -30,6 +30,7 @@ log = logging.getLogger("broker_client.transport")
 
 _HEARTBEAT_FRAME = bytes((decode.HEARTBEAT, 0, 0, 0, 0, 0, 0, decode.FRAME_END))
 _TUNE, _CLOSE_OK = 10 << 16 | 30, 10 << 16 | 51  # connection.tune, connection.close-ok
+_UPDATE_SECRET_OK = 10 << 16 | 71  # RabbitMQ: connection.update-secret-ok
 _METHOD_FRAME = struct.Struct(">BHII")  # frame type, channel, payload size, method
 _TUNE_ARGUMENTS = struct.Struct(">HIH")  # channel_max, frame_max, heartbeat
 CLOSE_OK_FRAME = _METHOD_FRAME.pack(decode.METHOD, 0, 4, _CLOSE_OK) + bytes((decode.FRAME_END,))
@@ -62,6 +63,7 @@ class LinkReceiver(Protocol):
 
     def blocked(self, reason: str) -> None: ...
     def unblocked(self) -> None: ...
+    def secret_updated(self) -> None: ...
     def closing_by_broker(self, reply_code: int, reply_text: str) -> None: ...
     def socket_lost(self, error: BaseException | None) -> None: ...
 
@@ -269,6 +271,9 @@ class FrameReader(asyncio.StreamReader):
             self._guard(self._link.blocked, decode_short(buffer, arguments)[0])
         elif method == decode.CONNECTION_UNBLOCKED:
             self._guard(self._link.unblocked)
+        elif method == _UPDATE_SECRET_OK:
+            self._guard(self._link.secret_updated)
+            return True
         elif method == decode.CONNECTION_CLOSE:
             self._guard(self._link.closing_by_broker, *decode.close_reason(buffer, arguments))
             if self._established:

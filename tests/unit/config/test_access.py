@@ -342,6 +342,16 @@ async def test_credentials_come_through_the_loader(tmp_path: Path) -> None:
         ({"password_file": "FILE"}, "belongs to an amqp:// or amqps:// address"),
         ({"hostname": "h", "password_file": "/nowhere/pw"}, "there is no such file"),
         ({"hostname": "h", "credentials": "app"}, "takes a function, in Python"),
+        ({"url": "amqp://u:p@h", "refresh_credentials": "5m"}, "needs password_file or credential"),
+        (
+            {"hostname": "h", "user_file": "FILE", "refresh_credentials": "5m"},
+            "needs password_file or credentials to read again",
+        ),
+        ({"url": "embedded://", "refresh_credentials": "5m"}, "needs password_file or credentials"),
+        (
+            {"hostname": "h", "password_file": "FILE", "refresh_credentials": "0s"},
+            "refresh_credentials",
+        ),
     ],
 )
 def test_sources_of_credentials_that_cannot_be_meant_are_refused(
@@ -366,3 +376,20 @@ async def test_defaults_may_hold_the_password_file_of_several_addresses(tmp_path
         user, password = await connection.current_credentials()
         found[user] = password.get_secret_value()
     assert found == {"a": "word", "b": "own"}
+
+
+@pytest.mark.parametrize("source_in_default", [False, True])
+def test_defaults_may_hold_how_often_credentials_are_refreshed(
+    tmp_path: Path, source_in_default: bool
+) -> None:
+    source = {"password_file": secret_file(tmp_path, "word")}
+    default = {"refresh_credentials": "5m", **(source if source_in_default else {})}
+    reading = {"url": "amqp://a@one", **({} if source_in_default else source)}
+    config = load_config(
+        {
+            "defaults": {"vhosts": {"connection": default}},
+            "vhosts": {"/": {"connections": [reading, "amqp://b:own@two"]}},
+        }
+    )
+    found = [each.refresh_credentials for each in config.vhosts["/"].connections]
+    assert found == [300.0, None]
