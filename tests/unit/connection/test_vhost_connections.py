@@ -343,7 +343,7 @@ async def test_health_is_not_live_once_every_login_was_refused_for_a_minute(
 async def test_loss_is_one_warning_and_failed_attempts_are_info(
     harness: VhostHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="broker_client.connection")
     harness.main[0].failures = [ConnectFailedError("fake://a/", "refused")] * 3
     harness.main[0].link.lose()
     await harness.vhost.connection.wait_up()
