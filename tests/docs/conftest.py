@@ -1,0 +1,18 @@
+"""What the fragments of documents change for the whole process is put back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Fragments set the levels of loggers, as readers do; other tests look at what is logged."""
+    loggers = [logging.getLogger(name) for name in ("", "broker_client", "aiormq", "aio_pika")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
