@@ -359,6 +359,7 @@ class NetworkChannel(TopologyMethods):
                 raise
         finally:
             self._owner.forget(self)
+        cancellation.reraise()  # aiormq may have kept it to itself
 
     def closed_by_broker(self, reply_code: int, reply_text: str) -> None:
         """The broker sent channel.close; aiormq answers it."""
@@ -436,6 +437,8 @@ class NetworkChannel(TopologyMethods):
             if is_bare(error):
                 raise self._failure(None) from None
             raise
+        else:
+            cancellation.reraise()
 
     def _failure(self, error: BaseException | None) -> TransportError:
         if self._closed is not None:

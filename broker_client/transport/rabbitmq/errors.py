@@ -76,15 +76,21 @@ def is_bare(error: Exception) -> bool:
 class Cancellation:
     """Tells a cancellation of the running task from one that aiormq makes of its own errors.
 
-    aiormq cancels what waits on a connection that closes, and answers a cancellation with an error
-    when its own clean-up fails. Make one before each call, and ask in each `except`.
+    aiormq cancels what waits on a connection that closes, answers a cancellation with an error
+    when its own clean-up fails, and may return as if there had been none. Make one before each
+    call, and ask in each `except` and behind it.
     """
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task is not None else 0
 
+    @property
+    def came(self) -> bool:
+        """True if the task was cancelled since."""
+        return self._task is not None and self._task.cancelling() > self._before
+
     def reraise(self) -> None:
         """Raise CancelledError if the task was cancelled since."""
-        if self._task is not None and self._task.cancelling() > self._before:
+        if self.came:
             raise asyncio.CancelledError

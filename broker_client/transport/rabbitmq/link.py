@@ -161,6 +161,9 @@ class NetworkLink:
         self._channels[channel.number] = channel
         reader.attach(channel.number, channel)
         raw.closing.add_done_callback(lambda _: self._channel_ended(channel))
+        if cancellation.came:
+            channel.abort()
+            raise asyncio.CancelledError
         return channel
 
     def _free_number(self, underlay: aiormq.abc.AbstractConnection) -> int:
@@ -353,6 +356,7 @@ class NetworkLink:
             await self.tasks.cancel()
         for _ in range(_LAST_TURNS):
             await asyncio.sleep(0)
+        cancellation.reraise()
 
     def abort(self) -> None:
         self._ending = True
