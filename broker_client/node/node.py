@@ -304,11 +304,42 @@ class Node:
         with self._command(channel):
             self.engine.consuming.cancel(channel, consumer_tag, self.now())
 
-    def get(self, channel: int, queue: str, *, no_ack: bool) -> Delivery | None:
-        """Take the head of a queue, or None."""
+    def get(self, channel: int, queue: str, *, no_ack: bool) -> tuple[Delivery, int] | None:
+        """Take the head of a queue; returns it and the number still ready, or None."""
         with self._command(channel):
-            got = self.engine.consuming.get(channel, queue, self.now(), no_ack=no_ack)
-            return None if got is None else got[0]
+            return self.engine.consuming.get(channel, queue, self.now(), no_ack=no_ack)
+
+    def basic_recover(self, channel: int, *, requeue: bool) -> None:
+        """Requeue everything that the channel has in flight."""
+        with self._command(channel):
+            self.engine.consuming.recover(channel, self.now(), requeue=requeue)
+
+    def confirm_select(self, channel: int) -> None:
+        """Confirm publishes from now on."""
+        with self._command(channel):
+            self.engine.publishing.confirm_select(channel)
+
+    def tx_select(self, channel: int) -> None:
+        """Hold publishes and settlements back until `tx_commit`."""
+        with self._command(channel):
+            self.engine.publishing.tx_select(channel)
+
+    def tx_commit(self, channel: int) -> None:
+        """Carry out what was held back."""
+        with self._command(channel):
+            self.engine.publishing.tx_commit(channel, self.now())
+
+    def tx_rollback(self, channel: int) -> None:
+        """Forget what was held back."""
+        with self._command(channel):
+            self.engine.publishing.tx_rollback(channel)
+
+    def refuse(self, channel: int, refusal: ReplyError) -> None:
+        """Close the channel, or its connection, as for a command that was refused.
+
+        For what a server refuses by itself: its receiver is told in the same order.
+        """
+        self._runner.refuse(channel, refusal)
 
     def declare_exchange(
         self, channel: int, name: str, type: str, **options: Unpack[ExchangeDeclareArguments]

@@ -191,7 +191,7 @@ class EmbeddedChannel:
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
         got = self._do(self._node.get, queue, no_ack=no_ack)
         self._check_store()
-        return got
+        return None if got is None else got[0]
 
     def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
         self._check()

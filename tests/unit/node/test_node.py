@@ -11,7 +11,7 @@ import pytest
 
 from broker_client.core.records import COPY_BITS, Append, Delivered, Record, Recovered, Settled
 from broker_client.core.settings import EngineSettings
-from broker_client.errors import BrokerClosedError, StoreError
+from broker_client.errors import BrokerClosedError, ReplyError, StoreError
 from broker_client.message import PERSISTENT, Delivery, Outgoing
 from broker_client.node.node import Node
 from broker_client.runtime.clock import ManualClock
@@ -348,3 +348,47 @@ async def test_stats_are_a_snapshot(node: Node) -> None:
     publish(node, channel, b"1")
     assert (before.queues[0].ready, node.stats().queues[0].ready) == (0, 1)
     assert (before.connections, before.channels, before.late_settles) == (1, 1, 0)
+
+
+async def test_get_tells_how_many_are_left_ready(node: Node) -> None:
+    channel, _ = opened(node)
+    publish(node, channel, b"1", b"2", b"3")
+    counts = []
+    while (got := node.get(channel, "q", no_ack=True)) is not None:
+        counts.append((got[0].body, got[1]))
+    assert counts == [(b"1", 2), (b"2", 1), (b"3", 0)]
+
+
+async def test_basic_recover_gives_back_all_that_the_channel_has_in_flight(node: Node) -> None:
+    channel, _ = opened(node)
+    publish(node, channel, b"1", b"2")
+    for _ in range(2):
+        node.get(channel, "q", no_ack=False)
+    node.basic_recover(channel, requeue=True)
+    got = node.get(channel, "q", no_ack=True)
+    assert got is not None
+    assert (got[0].body, got[0].redelivered, got[1]) == (b"1", True, 1)
+
+
+async def test_a_rolled_back_publish_is_forgotten_and_a_committed_one_arrives(node: Node) -> None:
+    channel, _ = opened(node)
+    other = node.open_channel(
+        node.open_connection("/", RecordingReceiver()), RecordingReceiver(), confirm=False
+    )
+    node.tx_select(other)
+    publish(node, other, b"forgotten")
+    node.tx_rollback(other)
+    publish(node, other, b"kept")
+    assert node.check_queue(channel, "q").message_count == 0
+    node.tx_commit(other)
+    got = node.get(channel, "q", no_ack=True)
+    assert got is not None
+    assert (got[0].body, got[1]) == (b"kept", 0)
+
+
+async def test_a_servers_own_refusal_is_told_behind_the_confirms_before_it(node: Node) -> None:
+    channel, receiver = opened(node)
+    publish(node, channel, b"1")
+    node.refuse(channel, ReplyError(404, "NOT_FOUND - no previously declared queue"))
+    await node.drain()
+    assert receiver.heard == [("confirm", 1, 1, True), ("closed", 404)]
