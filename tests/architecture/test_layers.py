@@ -72,7 +72,7 @@ OWNERS = {
     "aio_pika": ("transport.rabbitmq",),
     "aiormq": ("transport.rabbitmq",),
     "yarl": ("transport.rabbitmq",),
-    "pamqp": ("transport.rabbitmq",),
+    "pamqp": ("transport.rabbitmq", "amqp"),
     "yaml": ("config.loader", "config.tree"),
     "pydantic": ("config", "codec.content", "consuming.handlers"),  # an application's models
     "pydantic_core": ("config", "codec.content"),
