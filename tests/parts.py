@@ -68,6 +68,10 @@ class Outcome:
         return [line for line in self.output.splitlines() if line.startswith(_FAILURES)]
 
 
+_AGAIN = ("-m", "rabbitmq and not own_versions")
+"""What depends on the RabbitMQ that is chosen."""
+
+
 def parts_for(newest: str | None) -> list[Part]:
     """The parts, those that take longest first.
 
@@ -86,7 +90,7 @@ def parts_for(newest: str | None) -> list[Part]:
     if newest is not None:
         for folder in ("faults", "interop", "contract", "client"):
             name = f"{folder} on RabbitMQ {newest}"
-            parts.append(Part(name, ["-m", "rabbitmq", f"tests/{folder}"], newest))
+            parts.append(Part(name, [*_AGAIN, f"tests/{folder}"], newest))
     return parts
 
 
@@ -153,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
         parts = [Part(f"pytest {' '.join(arguments)}", arguments)]
         if again is not None:
             name = f"{parts[0].name}, on RabbitMQ {again}"
-            parts.append(Part(name, ["-m", "rabbitmq", *arguments], again))
+            parts.append(Part(name, [*_AGAIN, *arguments], again))
         passed = all([_show(part) for part in parts])
     else:
         jobs = int(os.environ.get("JOBS") or min(2, os.cpu_count() or 1))
