@@ -51,6 +51,7 @@ BrokerClientError
 ├── ProtocolError
 │   ├── MalformedFrameError
 │   └── ReplyError
+├── ListenError
 └── StoreError
     ├── StoreLockedError
     ├── StoreFullError
@@ -783,6 +784,20 @@ class ReplyError(ProtocolError):
 
     def __str__(self) -> str:
         return f"{self.reply_code} {self.reply_text}"
+
+
+class ListenError(BrokerClientError, OSError):
+    """The server cannot listen on an address."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+    def __str__(self) -> str:
+        return (
+            f"cannot listen on {self.address}: {self.reason}; choose another address with "
+            "--listen, or server.listen in the configuration"
+        )
 
 
 class StoreError(BrokerClientError):

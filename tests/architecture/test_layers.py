@@ -36,7 +36,8 @@ ARROWS = {
     "codec": ("config", "ground"),
     "core": ("amqp", "ground"),
     "store": ("core", "amqp", "ground"),
-    "node": ("store", "core", "ground"),
+    "node": ("store", "core", "config", "ground"),
+    "server": ("node", "core", "amqp", "config", "ground"),
     "transport": ("node", "store", "core", "amqp", "config", "ground"),
     "connection": ("transport", "config", "ground"),
     "publishing": ("connection", "transport", "codec", "amqp", "config", "ground"),
@@ -51,7 +52,7 @@ ARROWS = {
     ),
     "broker": ("consuming", "publishing", "connection", "transport", "config", "ground"),
     "spark": ("broker", "publishing", "connection", "transport", "codec", "config", "ground"),
-    "cli": ("store", "config", "ground"),
+    "cli": ("server", "node", "store", "config", "ground"),
     "__init__": ("broker", "consuming", "publishing", "config", "ground"),
     "__main__": ("cli",),
 }
@@ -72,7 +73,7 @@ OWNERS = {
     "aio_pika": ("transport.rabbitmq",),
     "aiormq": ("transport.rabbitmq",),
     "yarl": ("transport.rabbitmq",),
-    "pamqp": ("transport.rabbitmq", "amqp"),
+    "pamqp": ("transport.rabbitmq", "amqp", "server"),
     "yaml": ("config.loader", "config.tree"),
     "pydantic": ("config", "codec.content", "consuming.handlers"),  # an application's models
     "pydantic_core": ("config", "codec.content"),

@@ -1,4 +1,5 @@
-"""Every contract test runs on the built-in broker and on RabbitMQ, in a vhost of its own."""
+"""Every contract test runs on the built-in broker, in this process and on a port, and on RabbitMQ,
+in a vhost of its own."""
 
 from __future__ import annotations
 
@@ -9,14 +10,17 @@ from typing import Any
 
 import pytest
 
+from broker_client.config.listen import ListenAddress
 from broker_client.core.settings import NEWEST, EngineSettings
+from broker_client.node.node import Node
+from broker_client.server.server import Server
 from broker_client.transport.base import Channel, Connector, Link
 from broker_client.transport.embedded.nodes import EmbeddedNodes, NodeAddress
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.contract.observers import Watch
 from tests.support.rabbitmq import RabbitMQ
 
-TRANSPORTS = ["embedded", "file", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
+TRANSPORTS = ["embedded", "file", "server", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
 EVERY_VERSION = ["embedded as 3.10", *TRANSPORTS]
 """For `place`, indirectly: where the built-in broker can have the ways of an older RabbitMQ."""
 
@@ -27,6 +31,11 @@ RABBITMQ_DIFFERS: dict[str, str] = {
 }
 """Test name to why RabbitMQ does otherwise by design; each is a strict xfail there."""
 
+SERVER_DIFFERS: dict[str, str] = {
+    "test_consumers_own_message_timeout_gives_a_delivery_back": "AMQP has no word to tell it",
+}
+"""As above, for the built-in broker on a port."""
+
 CONNECT_TIMEOUT = 10.0
 
 EMBEDDED_FOLLOWS = NEWEST
@@ -35,8 +44,14 @@ EMBEDDED_FOLLOWS = NEWEST
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        reason = RABBITMQ_DIFFERS.get(getattr(item, "originalname", item.name))
-        if reason is not None and item.get_closest_marker("rabbitmq") is not None:
+        name = getattr(item, "originalname", item.name)
+        reason = None
+        if item.get_closest_marker("rabbitmq") is not None:
+            reason = RABBITMQ_DIFFERS.get(name)
+        elif isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            on_server = item.callspec.params.get("place") == "server"
+            reason = SERVER_DIFFERS.get(name) if on_server else None
+        if reason is not None:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
@@ -74,6 +89,20 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
 
         yield Place("embedded", nodes.connector(f"embedded://{path}", "/"), cut)
         await nodes.close()
+        return
+    if request.param == "server":
+        # The built-in broker on a port; the client's side is the one that speaks to RabbitMQ.
+        node = Node()
+        listening = Server(node, [ListenAddress("amqp", "127.0.0.1")])
+        await listening.start()
+        url = f"amqp://guest:guest@127.0.0.1:{listening.addresses[0].port}"
+        yield Place(
+            "server",
+            NetworkConnector(url, vhost="/", heartbeat=10),
+            listening.close_connections,
+        )
+        await listening.stop()
+        await node.close()
         return
     server: RabbitMQ = request.getfixturevalue("rabbitmq")
     vhost = server.make_vhost()

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from broker_client.config.node import EventLogConfig, NodeConfig
 from broker_client.config.url import parse_url
-from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.errors import (
     BrokerClosedError,
@@ -26,11 +23,10 @@ from broker_client.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from broker_client.events.log import EventLog
+from broker_client.node.making import engine_settings, make_node, scan_settings
 from broker_client.node.node import Node
 from broker_client.runtime.clock import Clock
 from broker_client.store.base import Store
-from broker_client.store.writer import SqliteStore
 from broker_client.transport.embedded.link import EmbeddedLink
 
 
@@ -88,7 +84,7 @@ class EmbeddedNodes:
             settings = settings or engine_settings(config)
             event_log = event_log or config.event_log
         self._clock, self._settings, self._event_log = clock, settings, event_log
-        self._scan = None if config is None else ScanSettings(**config.scan.model_dump())
+        self._scan = None if config is None else scan_settings(config)
         self._private: Node | None = None
         self._held: dict[str, _SharedNode] = {}
         self._closed = False
@@ -207,46 +203,14 @@ class EmbeddedNodes:
                 await shared.node.close()
 
     def _new_node(self, name: str, *, durable: bool = False) -> Node:
-        log_name = Path(name).stem if durable else name
-        log = None if self._event_log is None else _open_event_log(log_name, self._event_log)
-        store = SqliteStore(name, self._clock) if durable else None
-        return Node(
+        return make_node(
             name,
-            store=store,
+            durable=durable,
             clock=self._clock,
             settings=self._settings,
             scan=self._scan,
-            event_log=log,
+            event_log=self._event_log,
         )
-
-
-_VERSIONS = {"3.10": (3, 10), "4.3": (4, 3)}
-
-
-def engine_settings(config: NodeConfig) -> EngineSettings:
-    """The limits that a configuration sets."""
-    return EngineSettings(
-        message_timeout=config.message_timeout,
-        max_message_timeout=config.max_message_timeout,
-        max_requeue_timeout=config.max_requeue_timeout,
-        max_publish_delay=config.max_publish_delay,
-        max_message_size=config.max_message_size,
-        memory_limit=config.memory_limit,
-        memory_high_watermark=config.memory_high_watermark,
-        compatibility=_VERSIONS[config.compatibility],
-    )
-
-
-def _open_event_log(name: str, config: EventLogConfig) -> EventLog | None:
-    if config.path is None:
-        return None
-    return EventLog(
-        config.path,
-        name or socket.gethostname(),
-        max_bytes=config.max_bytes,
-        max_age=config.max_age,
-        buffer=config.buffer,
-    )
 
 
 class _Hold:

@@ -1,0 +1,158 @@
+"""``broker-client serve`` in a process of its own, which tests may stop and kill."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 30.0
+_ROOT = Path(__file__).parents[2]
+_ADDRESS = re.compile(r"\b((?:amqps?|unix|https?)://\S+)")
+
+
+class Served:
+    """One server, on a free port of its own which it keeps over restarts.
+
+    Args:
+        data: file of the broker; everything is in memory when left out.
+        listen: addresses to listen on.
+        options: further arguments of the command.
+    """
+
+    def __init__(
+        self,
+        data: Path | None = None,
+        *options: str,
+        listen: tuple[str, ...] = ("amqp://127.0.0.1:0",),
+    ) -> None:
+        self._data, self._options, self._listen = data, options, listen
+        self._process: subprocess.Popen[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="served-")
+        self._log = Path(self._folder.name) / "stderr"
+        self._logged = ""
+        self.line = ""
+        """What it printed as it began to serve."""
+        self.addresses: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Served {' '.join(self.addresses)} {'up' if self.is_running else 'down'}>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def port(self) -> int:
+        """Of its first address."""
+        return int(self.addresses[0].rpartition(":")[2])
+
+    def url(self, vhost: str = "/") -> str:
+        """The address of `vhost`, with the login of the default user."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
+
+    def start(self) -> None:
+        """Start it, over the data of the last run, and wait until it serves."""
+        command = [sys.executable, "-m", "broker_client", "serve", *self._options]
+        for address in self.addresses or self._listen:
+            command += ["--listen", address]
+        if self._data is not None:
+            command += ["--data", str(self._data)]
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONWARNINGS": "error"}
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
+        self.line = self._first_line(self._process)
+        self.addresses = tuple(_ADDRESS.findall(self.line))
+        if not self.addresses:
+            self.close()
+            raise AssertionError(f"it does not serve: {self.line!r}\n{self.log()}")
+
+    @staticmethod
+    def _first_line(process: subprocess.Popen[str]) -> str:
+        lines: queue.Queue[str] = queue.Queue()
+        stdout = process.stdout
+        assert stdout is not None
+        thread = threading.Thread(target=lambda: lines.put(stdout.readline()), daemon=True)
+        thread.start()
+        try:
+            return lines.get(timeout=START_TIMEOUT)
+        except queue.Empty:
+            process.kill()
+            raise AssertionError(f"nothing printed within {START_TIMEOUT} s") from None
+        finally:
+            thread.join(1.0)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End it in order; returns its exit status."""
+        return self._end(number)
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self, timeout: float = STOP_TIMEOUT) -> int:
+        """Wait for its end; returns its exit status."""
+        assert self._process is not None
+        return self._process.wait(timeout)
+
+    def close(self) -> None:
+        """End it. May be called more than once."""
+        self._end(signal.SIGKILL)
+        self._logged = self.log()
+        self._folder.cleanup()
+
+    def log(self) -> str:
+        """What it has written to standard error, over all its runs."""
+        return self._log.read_text("utf-8") if self._log.exists() else self._logged
+
+    def _end(self, number: signal.Signals) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            status = process.wait(STOP_TIMEOUT)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+            if number is signal.SIGKILL:
+                self._process = None
+        return status
