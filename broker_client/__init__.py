@@ -14,6 +14,7 @@ from broker_client.ackornack import AckOrNack
 from broker_client.broker import Broker
 from broker_client.config import Ack, BrokerConfig, Forward, Nack, Republish
 from broker_client.config.loader import load_config
+from broker_client.consuming.handle_call import HandleCall, HandleNext
 from broker_client.errors import (
     BrokerClientError,
     ConfigError,
@@ -23,6 +24,7 @@ from broker_client.errors import (
 )
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
+from broker_client.publishing.publish_call import PublishCall, PublishNext
 from broker_client.subscription import Subscription
 
 __all__ = [
@@ -33,13 +35,17 @@ __all__ = [
     "BrokerConfig",
     "ConfigError",
     "Forward",
+    "HandleCall",
+    "HandleNext",
     "Message",
     "MessageReturnedError",
     "Nack",
     "Outcome",
     "Publication",
+    "PublishCall",
     "PublishError",
     "PublishNackedError",
+    "PublishNext",
     "Republish",
     "Subscription",
     "load_config",

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Never, TypeVar, Unpack
+from typing import Any, ClassVar, Literal, Never, TypeVar, Unpack, overload
 
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config.loader import Source, load_config
@@ -20,6 +20,7 @@ from broker_client.connection.connectors import connectors_of
 from broker_client.connection.vhost import Vhost
 from broker_client.consuming.consumer import CANCEL_TIMEOUT
 from broker_client.consuming.delivery_log import DeliveryLog
+from broker_client.consuming.handle_call import HandleMiddleware
 from broker_client.consuming.handlers import Handler
 from broker_client.consuming.redeliveries import CounterFactory
 from broker_client.consuming.setup import ConsumingStores, check_capabilities
@@ -29,6 +30,7 @@ from broker_client.errors import (
     BrokerClosedError,
     ConnectFailedError,
     InvalidHandlerError,
+    InvalidMiddlewareError,
     TransportError,
     UnknownNameError,
     WrongLoopError,
@@ -38,12 +40,14 @@ from broker_client.events.log import EventLog
 from broker_client.events.stats import BrokerStats, SubscriptionStats
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
+from broker_client.publishing.publish_call import PublishMiddleware
 from broker_client.publishing.publish_log import PublishLog
 from broker_client.publishing.publisher import Publisher, PublishReport
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import ForwardOverrides, PublishOverrides
 from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.runtime.emitter import Emitter, Listener
+from broker_client.runtime.middleware import check_middleware
 from broker_client.runtime.tasks import TaskGroup, see_through, wait_in_thread
 from broker_client.subscription import Subscription
 from broker_client.transport.base import Link
@@ -52,6 +56,8 @@ from broker_client.transport.embedded.nodes import EmbeddedNodes
 log = logging.getLogger("broker_client.broker")
 
 H = TypeVar("H", bound=Handler)
+P = TypeVar("P", bound=PublishMiddleware)
+M = TypeVar("M", bound=HandleMiddleware)
 
 _BOUNCE_TIMEOUT = 30.0  # seconds
 _DRAIN_TIMEOUT = 10.0  # seconds `shutdown` waits for publishes to be confirmed
@@ -113,6 +119,8 @@ class Broker(Emitter):
         self._publishers: dict[str, VhostPublisher] = {}
         self._publisher = Publisher(config, self._publishers, self._tasks)
         self._shovels: list[Shovel] = []
+        self._shovelled: frozenset[Subscription] = frozenset()  # they have no handlers of the user
+        self._handle_middleware: list[tuple[HandleMiddleware, frozenset[str]]] = []
         self._subscriptions: list[Subscription] = []
         self._ending: tuple[Subscription, ...] = ()  # those that `shutdown` cancels
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -181,6 +189,7 @@ class Broker(Emitter):
             for shovel in self.config.shovels.values():
                 self._shovels.append(Shovel(shovel, self._publisher, self))
                 self._shovels[-1].start(await self.subscribe(shovel.subscription))
+            self._shovelled = frozenset(self._subscriptions)
         except BaseException as error:
             self._closing = self._closed = True
             await self._close()
@@ -351,6 +360,57 @@ class Broker(Emitter):
         self._check_may_publish()
         return await self._publisher.forward(name, message, routing_key, overrides)
 
+    # ------------------------------------------------------------------ middleware
+
+    @overload
+    def middleware(self, around: Literal["publish"], *names: str) -> Callable[[P], P]: ...
+    @overload
+    def middleware(self, around: Literal["handle"], *names: str) -> Callable[[M], M]: ...
+
+    def middleware(self, around: Literal["publish", "handle"], *names: str) -> Callable[[Any], Any]:
+        """Decorator: the async function runs around each publish, or each call of a handler.
+
+        It is called as ``await middleware(call, call_next)`` with a `PublishCall` or a
+        `HandleCall`, and goes on with ``return await call_next(call)``. What is added first is
+        outermost.
+
+        Args:
+            around: ``publish`` (forwards, requests and shovels included; copies that recovery
+                makes are not), or ``handle`` (handlers and `message` listeners).
+            names: of publications or subscriptions; without any, all of them.
+
+        Raises:
+            UnknownNameError: no such publication or subscription.
+            InvalidMiddlewareError: the function is not async or takes other arguments; or it is
+                for a subscription that was made before.
+            BrokerClosedError: the broker was shut down.
+        """
+        self._check_usable()
+        if around not in ("publish", "handle"):
+            raise UnknownNameError("kind of middleware", str(around), ("publish", "handle"))
+        if around == "handle":
+            for name in names:
+                self._subscription_config(name)
+
+        def decorate(middleware: Any) -> Any:
+            check_middleware(middleware)
+            if around == "publish":
+                self._publisher.surround(middleware, names)
+            else:
+                self._surround_handlers(middleware, frozenset(names))
+            return middleware
+
+        return decorate
+
+    def _surround_handlers(self, middleware: HandleMiddleware, names: frozenset[str]) -> None:
+        for each in self.subscriptions:
+            if (not names or each.name in names) and each not in self._shovelled:
+                raise InvalidMiddlewareError(
+                    middleware.__qualname__ if callable(middleware) else repr(middleware),
+                    f"subscription {each.name!r} was made before it; add middleware first",
+                )
+        self._handle_middleware.append((middleware, names))
+
     # ------------------------------------------------------------------ subscribing
 
     async def subscribe(self, name: str, handler: Listener | None = None) -> Subscription:
@@ -428,6 +488,9 @@ class Broker(Emitter):
             self._tasks,
             setup=self._consuming.setup(config),
             log=None if events is None else DeliveryLog(events, config),
+            middleware=[
+                each for each, names in self._handle_middleware if not names or config.name in names
+            ],
         )
         self._forget_ended()
         self._subscriptions.append(subscription)

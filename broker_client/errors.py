@@ -7,6 +7,7 @@ BrokerClientError
 │   ├── InvalidMessageError
 │   ├── InvalidNameError
 │   ├── InvalidHandlerError
+│   ├── InvalidMiddlewareError
 │   ├── BrokerClosedError
 │   ├── WrongLoopError
 │   └── UnsupportedError
@@ -205,6 +206,17 @@ class InvalidHandlerError(UsageError, TypeError):
 
     def __str__(self) -> str:
         return f"{self.handler} cannot handle messages: {self.reason}"
+
+
+class InvalidMiddlewareError(UsageError, TypeError):
+    """A function cannot be used as middleware, comes too late, or broke the chain of calls."""
+
+    def __init__(self, middleware: str, reason: str) -> None:
+        super().__init__(middleware, reason)
+        self.middleware, self.reason = middleware, reason
+
+    def __str__(self) -> str:
+        return f"{self.middleware} cannot be middleware: {self.reason}"
 
 
 class WrongLoopError(UsageError, RuntimeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
@@ -13,10 +14,12 @@ from broker_client.consuming.consumer import Consumer
 from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.dispatcher import Dispatcher
+from broker_client.consuming.handle_call import HandleMiddleware, HandlerChain
 from broker_client.consuming.handlers import Handler, check_listener, listener_from
 from broker_client.consuming.iterator import DeliveryIterator
 from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.reports import Reports
+from broker_client.consuming.settlements import Settlements
 from broker_client.consuming.setup import ConsumingSetup
 from broker_client.consuming.threads import HandlerThreads
 from broker_client.consuming.unacked import Unacked
@@ -90,6 +93,7 @@ class Subscription(Emitter):
         *,
         setup: ConsumingSetup | None = None,
         log: DeliveryLog | None = None,
+        middleware: Sequence[HandleMiddleware] = (),
     ) -> None:
         """
         Args:
@@ -99,6 +103,7 @@ class Subscription(Emitter):
             tasks: owner of the tasks that keep it alive and call its listeners.
             setup: settings that depend on the whole configuration; by default, none.
             log: delivery-event log, which records every delivery and its outcome.
+            middleware: runs around its handlers, the first one outermost.
         """
         super().__init__(tasks)
         self.config = config
@@ -107,7 +112,12 @@ class Subscription(Emitter):
         self._handlers = handlers = TaskGroup(f"subscription {config.name}")
         reports = Reports(config.name, self)
         checks = Checks(setup, reports)
-        self._unacked = Unacked(setup, checks, handlers, reports, log)
+        self._chain: HandlerChain | None = None
+        observer: DeliveryLog | Settlements | None = log
+        if middleware:
+            observer = settlements = Settlements(log)
+            self._chain = HandlerChain(config.name, middleware, settlements)
+        self._unacked = Unacked(setup, checks, handlers, reports, observer)
         self._recovery = recovery = Recovery(setup, publisher, self._unacked, handlers, reports)
         self._dispatcher = Dispatcher(setup, checks, recovery, handlers, reports)
         self._consumer = Consumer(setup, vhost, self._dispatcher, recovery, handlers, reports)
@@ -181,11 +191,11 @@ class Subscription(Emitter):
             InvalidHandlerError: its arguments cannot be told apart, or are others.
         """
         replies = self.config.replies
-        listener = listener_from(handler, self._publisher, self._threads, replies)
+        listener = listener_from(handler, self._publisher, self._threads, replies, self._chain)
         self._recovery.answers_failures = replies == "all"
         with suppress(AttributeError, TypeError):
             handler.subscription = self  # type: ignore[attr-defined] # as functions may have any
-        self.on("message", listener)
+        self._listen(listener)
         return handler
 
     def __aiter__(self) -> DeliveryIterator:
@@ -196,17 +206,21 @@ class Subscription(Emitter):
         """
         if not self._is_iterated:
             self._is_iterated = True
-            self.on("message", self._consumer.iterator.put)
+            self._listen(self._consumer.iterator.put)
         if self.is_cancelled:
             self._consumer.iterator.end()
         return self._consumer.iterator
 
     def _add(self, event: str, listener: Listener) -> None:
-        if event == "message" and callable(listener):
-            check_listener(listener)
-        super()._add(event, listener)
-        if event == "message":
-            self._consumer.start(self._tasks)
+        if event != "message" or not callable(listener):
+            super()._add(event, listener)
+            return
+        check_listener(listener)
+        self._listen(listener if self._chain is None else self._chain.around_listener(listener))
+
+    def _listen(self, listener: Listener) -> None:
+        super()._add("message", listener)
+        self._consumer.start(self._tasks)
 
     # ------------------------------------------------------------------ pausing, prefetch
 

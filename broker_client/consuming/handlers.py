@@ -30,6 +30,7 @@ from broker_client.ackornack import AckOrNack
 from broker_client.config import Replies
 from broker_client.consuming import replies
 from broker_client.consuming.checks import Refusal, unreadable
+from broker_client.consuming.handle_call import HandlerChain, Invoke
 from broker_client.consuming.threads import HandlerThreads
 from broker_client.errors import InvalidContentError, InvalidHandlerError
 from broker_client.message import Message
@@ -46,7 +47,11 @@ _ALLOWED = (
 
 
 def listener_from(
-    handler: Handler, publisher: Publisher, threads: HandlerThreads, answers: Replies = "all"
+    handler: Handler,
+    publisher: Publisher,
+    threads: HandlerThreads,
+    answers: Replies = "all",
+    chain: HandlerChain | None = None,
 ) -> Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]:
     """A `message` listener that calls `handler`.
 
@@ -57,12 +62,15 @@ def listener_from(
         publisher: sends what the handler returned, for messages with a `reply_to`.
         answers: which of those get an answer.
         threads: run handlers that are no coroutine functions.
+        chain: middleware around the handler, inside the check of its content and before the ack.
 
     Raises:
         InvalidHandlerError: its arguments cannot be told apart, or are others.
     """
     call = _call_of(handler)
-    is_async = is_coroutine_function(handler)
+    invoke = _invoker(handler, call, threads)
+    if chain is not None:
+        invoke = chain.around(invoke)
 
     async def listen(message: Message, content: Any, ack_or_nack: AckOrNack) -> Refusal | None:
         if call.check is not None:
@@ -70,15 +78,7 @@ def listener_from(
                 content = call.check(content)
             except ValidationError as error:
                 return unreadable(_invalid(message, error))
-        given = {call.content: content, call.message: message}
-        arguments = [given[name] for name in call.by_position]
-        by_name = {name: given[name] for name in call.by_name}
-        if is_async:
-            result = await handler(*arguments, **by_name)
-        else:
-            result = await threads.run(handler, *arguments, **by_name)
-            if inspect.isawaitable(result):
-                result = await result
+        result = await invoke(message, content, ack_or_nack)
         answers_it = answers == "all" or (answers == "results" and result is not None)
         if answers_it and message.properties.reply_to:
             await publisher.republish(message.vhost, replies.answer(message, result))
@@ -87,6 +87,30 @@ def listener_from(
         return None
 
     return listen
+
+
+def _invoker(handler: Handler, call: _Call, threads: HandlerThreads) -> Invoke:
+    """What calls `handler` with what it takes of a delivery; chosen here, not for each message."""
+
+    def arguments(message: Message, content: Any) -> tuple[list[Any], dict[str, Any]]:
+        given = {call.content: content, call.message: message}
+        return [given[name] for name in call.by_position], {n: given[n] for n in call.by_name}
+
+    async def in_thread(message: Message, content: Any, ack_or_nack: AckOrNack) -> Any:
+        in_order, by_name = arguments(message, content)
+        result = await threads.run(handler, *in_order, **by_name)
+        return await result if inspect.isawaitable(result) else result
+
+    def in_loop(message: Message, content: Any, ack_or_nack: AckOrNack) -> Awaitable[Any]:
+        in_order, by_name = arguments(message, content)
+        return handler(*in_order, **by_name)  # type: ignore[no-any-return] # a coroutine
+
+    def with_content(message: Message, content: Any, ack_or_nack: AckOrNack) -> Awaitable[Any]:
+        return handler(content)  # type: ignore[no-any-return] # a coroutine
+
+    if not is_coroutine_function(handler):
+        return in_thread
+    return with_content if call.by_position == [call.content] and not call.by_name else in_loop
 
 
 def is_coroutine_function(handler: Handler) -> bool:

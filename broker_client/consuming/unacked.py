@@ -15,6 +15,7 @@ from broker_client.consuming.checks import Checks
 from broker_client.consuming.delivery import DeliveryOutcome, UnackedDelivery
 from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.reports import Reports
+from broker_client.consuming.settlements import Settlements
 from broker_client.consuming.setup import ConsumingSetup
 from broker_client.consuming.stream_position import StreamPosition
 from broker_client.errors import (
@@ -36,7 +37,7 @@ class Unacked:
         checks: Checks,
         tasks: TaskGroup,
         reports: Reports,
-        log: DeliveryLog | None = None,
+        log: DeliveryLog | Settlements | None = None,
     ) -> None:
         """
         Args:

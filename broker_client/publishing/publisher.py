@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+)
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from broker_client.codec import content as contents
@@ -13,6 +21,7 @@ from broker_client.config import BrokerConfig, Forward, PublicationConfig
 from broker_client.errors import InvalidMessageError, PublishError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
+from broker_client.publishing.publish_call import PublishCall, PublishChains, PublishMiddleware
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import (
     ForwardOverrides,
@@ -63,6 +72,7 @@ class Publisher:
         self._vhosts = vhosts
         self._tasks = tasks
         self._templates: dict[str, Template] = {}
+        self._chains: PublishChains | None = None
         if (
             config.encryption
             or any(each.encryption for each in config.publications.values())
@@ -143,6 +153,37 @@ class Publisher:
         elif not vhost.queue.put_now(publication, confirm=config.confirm):
             await vhost.queue.put(publication, confirm=config.confirm)
         return publication
+
+    # ------------------------------------------------------------------ middleware
+
+    def surround(self, middleware: PublishMiddleware, names: Iterable[str]) -> None:
+        """Run `middleware` around each later publish and forward of `names`, or of all.
+
+        Raises:
+            UnknownNameError: no such publication.
+        """
+        chosen = frozenset(names)
+        for name in chosen:
+            self._template(name)
+        if self._chains is None:
+            # Decided here, so that a publish without middleware does not even ask.
+            chains = PublishChains(partial(_without_middleware, self.publish, self.forward))
+            self._chains = chains
+
+            async def publish(
+                name: str, content: Any, routing_key: str | None, overrides: PublishOverrides
+            ) -> Publication:
+                return await chains.run(PublishCall.of(name, content, routing_key, overrides))
+
+            async def forward(
+                name: str, message: Message, routing_key: str | None, overrides: ForwardOverrides
+            ) -> Publication:
+                call = PublishCall.of(name, message.body, routing_key, overrides, message)
+                return await chains.run(call)
+
+            self.publish = publish  # type: ignore[method-assign]
+            self.forward = forward  # type: ignore[method-assign]
+        self._chains.add(middleware, chosen)
 
     def _template(self, name: str) -> Template:
         template = self._templates.get(name)
@@ -235,6 +276,16 @@ class Publisher:
         await template.vhost.send_confirmed(
             config.name, outgoing, config.timeout, template.max_nacks
         )
+
+
+async def _without_middleware(
+    publish: Callable[..., Awaitable[Publication]],
+    forward: Callable[..., Awaitable[Publication]],
+    call: PublishCall,
+) -> Publication:
+    if call.message is None:
+        return await publish(call.publication, call.content, call.routing_key, call.overrides())
+    return await forward(call.publication, call.message, call.routing_key, call.overrides())
 
 
 class _Many:

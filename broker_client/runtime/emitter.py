@@ -76,7 +76,7 @@ class Emitter:
         """Stop calling `listener`; no error if it was not listening."""
         listeners = (self._listeners or {}).get(event)
         for each in listeners or ():
-            if each == listener or (isinstance(each, _Once) and each.listener == listener):
+            if each == listener or (isinstance(each, WrappedListener) and each.wraps(listener)):
                 assert listeners is not None
                 listeners.remove(each)
                 break
@@ -138,16 +138,40 @@ class Emitter:
         self._listeners.setdefault(event, []).append(listener)
 
 
-class _Once:
-    """A listener that leaves as it is called."""
+class WrappedListener:
+    """A listener that stands for another, by which `Emitter.off` finds it.
 
-    def __init__(self, emitter: Emitter, event: str, listener: Listener) -> None:
-        self.listener = listener
-        self._emitter, self._event = emitter, event
+    Args:
+        listener: the other.
+        call: what is called instead.
+    """
+
+    __slots__ = ("_call", "_listener")
+
+    def __init__(self, listener: Listener, call: Listener) -> None:
+        self._listener = listener
+        self._call = call
 
     def __call__(self, *args: Any) -> Any:
-        self._emitter.off(self._event, self)
-        return self.listener(*args)
+        return self._call(*args)
+
+    def wraps(self, listener: Listener) -> bool:
+        """True when it stands for `listener`, directly or not."""
+        inner = self._listener
+        return inner == listener or (isinstance(inner, WrappedListener) and inner.wraps(listener))
+
+
+class _Once(WrappedListener):
+    """A listener that leaves as it is called."""
+
+    __slots__ = ()
+
+    def __init__(self, emitter: Emitter, event: str, listener: Listener) -> None:
+        def call(*args: Any) -> Any:
+            emitter.off(event, self)
+            return listener(*args)
+
+        super().__init__(listener, call)
 
 
 def close_unstarted(coroutine: Coroutine[Any, Any, Any], task: object) -> None:

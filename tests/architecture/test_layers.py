@@ -26,6 +26,7 @@ ROOMS = {
     "publication": "publishing",
     "subscription": "consuming",
     "ackornack": "consuming",
+    "log_context": "telemetry",
 }
 """Modules at the top, and folders, that belong to a room of another name."""
 
@@ -50,6 +51,7 @@ ARROWS = {
         "config",
         "ground",
     ),
+    "telemetry": ("consuming",),
     "broker": ("consuming", "publishing", "connection", "transport", "config", "ground"),
     "spark": ("broker", "publishing", "connection", "transport", "codec", "config", "ground"),
     "cli": ("server", "node", "store", "config", "ground"),
