@@ -83,11 +83,11 @@ class QueueConsumer:
     @property
     def has_room(self) -> bool:
         """It may be handed a message now."""
-        if not self.active or self.queue.paused:
+        channel = self.channel
+        if not self.active or self.queue.paused or channel.paused:
             return False
         if self.no_ack:
             return True
-        channel = self.channel
         return (not self.prefetch or self.in_flight < self.prefetch) and (
             not channel.shared_prefetch or channel.shared_in_flight < channel.shared_prefetch
         )
@@ -133,6 +133,8 @@ class ChannelState:
     """Unsettled deliveries allowed to all its consumers together; 0 is no limit."""
     shared_in_flight: int = 0
     """Their number; kept only while there is a limit."""
+    paused: bool = False
+    """Nothing is delivered to its consumers; all else goes on."""
     publish_seq: int = 0
     confirms_from: int = 0
     """First of a run of publishes to confirm; 0 while there is none."""

@@ -47,6 +47,8 @@ _new = tuple.__new__  # a named tuple's own constructor is a Python call
 _QUORUM_DELIVERY_LIMIT = 20  # RabbitMQ 4: of a quorum queue that states none
 _STEP = 1_000
 """Messages delivered by one command, or one `proceed`, from a queue at most."""
+_STEP_BYTES = 8 * 1024 * 1024
+"""No further message of that step after so many bytes: who receives them may ask for a pause."""
 
 
 class Transitions:
@@ -153,12 +155,15 @@ class Transitions:
             self._schedule.look_again(queue)
 
     def _deliver_ready(self, queue: Queue, now: float) -> None:
+        size_bytes = 0
         for _ in range(_STEP):
-            self._deliver(queue.pop(), queue.next_consumer(), now)
+            size_bytes += self._deliver(queue.pop(), queue.next_consumer(), now)
             if queue.expiring:
                 self._expire(queue, now)
             if not queue.available or not queue.ready:
                 return
+            if size_bytes > _STEP_BYTES:
+                break
         # A consumer without a limit at a queue of millions: others must have their turn.
         queue.unfinished = True
         self._unfinished[queue] = None
@@ -190,10 +195,12 @@ class Transitions:
             self.pump(queue, now)
         return delivery
 
-    def _deliver(self, entry: Entry, consumer: QueueConsumer, now: float) -> None:
+    def _deliver(self, entry: Entry, consumer: QueueConsumer, now: float) -> int:
+        """Deliver; returns the bytes of the body."""
         channel = consumer.channel
         delivery = self._hand_out(entry, channel, consumer, consumer.no_ack, now)
         self._effects.append(_new(Deliver, (channel.id, delivery)))
+        return len(delivery.body)
 
     def _hand_out(
         self,
@@ -541,6 +548,17 @@ class Transitions:
                 consumer.queue.withhold(consumer)
         queues: dict[Queue, None] = {}
         _offer_all(channel, queues)
+        self._settle_down(queues, now)
+
+    def set_flow(self, channel: ChannelState, active: bool, now: float) -> None:
+        """Deliver to the consumers of `channel`, or stop until told otherwise."""
+        channel.paused = not active
+        queues: dict[Queue, None] = {}
+        if active:
+            _offer_all(channel, queues)
+        else:
+            for consumer in channel.consumers.values():
+                consumer.queue.withhold(consumer)
         self._settle_down(queues, now)
 
     def delete_queue(self, queue: Queue) -> None:

@@ -70,7 +70,7 @@ class ConnectionReceiver(Protocol):
         ...
 
     def blocked(self, reason: str) -> None:
-        """The node is short of memory: do not publish until `unblocked`."""
+        """The node is short of memory or disk: do not publish until `unblocked`."""
         ...
 
     def unblocked(self) -> None: ...
@@ -119,6 +119,8 @@ class EffectRunner:
         self._held: list[Confirm | Callable[[], None]] = []
         self._commits = 0
         self._blocked: dict[ConnectionReceiver, None] = {}
+        self.alarms: set[str] = set()
+        """Resources that are short, besides the memory that the engine watches."""
         self._scheduled = False
 
     @property
@@ -172,7 +174,7 @@ class EffectRunner:
             raise
         self._release()
         self._log_events()
-        if self._blocked and not engine.is_short_of_memory:
+        if self._blocked and not self.alarms and not engine.is_short_of_memory:
             self._unblock()
         if len(backlog) < _BATCH and engine.is_unfinished:
             engine.proceed(self._clock.now())
@@ -267,11 +269,20 @@ class EffectRunner:
     # ---------------------------------------------------------------- blocking
 
     def block_publisher(self, connection: int) -> None:
-        """Memory is short: tell the owner of `connection`, once, until there is room again."""
+        """Tell the owner of `connection`, once, until no resource is short any more."""
         receiver = self.connections.get(connection)
         if receiver is not None and receiver not in self._blocked:
             self._blocked[receiver] = None
-            receiver.blocked("low on memory")
+            short = sorted(self.alarms | ({"memory"} if self.engine.is_short_of_memory else set()))
+            receiver.blocked(f"low on {' & '.join(short)}")
+
+    def set_alarm(self, resource: str, active: bool) -> None:
+        """Note that `resource` is short, or no longer."""
+        if active:
+            self.alarms.add(resource)
+        else:
+            self.alarms.discard(resource)
+            self.wake()
 
     def _unblock(self) -> None:
         blocked, self._blocked = self._blocked, {}

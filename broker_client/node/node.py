@@ -20,6 +20,7 @@ from broker_client.core.commands.topology import (
     QueueDeclareArguments,
 )
 from broker_client.core.exchange import Destination
+from broker_client.core.replies import not_allowed
 from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.core.settle_results import NodeClosed, SettleResult
@@ -205,17 +206,45 @@ class Node:
 
     # ---------------------------------------------------------------- connections, channels
 
-    def open_connection(self, vhost: str, receiver: ConnectionReceiver) -> int:
-        """Open a connection to `vhost`, which is created with its first connection.
+    def has_vhost(self, name: str) -> bool:
+        """True if there is a vhost of that name."""
+        return name in self.engine.state.vhosts
+
+    def add_vhost(self, name: str) -> None:
+        """Create a vhost; no effect if there is one of that name."""
+        if not self.has_vhost(name):
+            self.engine.state.add_vhost(name)
+            self.wake()
+
+    def set_alarm(self, resource: str, active: bool) -> None:
+        """Block connections that publish while `resource` is short; see `ConnectionReceiver`.
+
+        The node raises the alarm of its memory itself. Connections are unblocked when no alarm is
+        left.
+        """
+        self._runner.set_alarm(resource, active)
+
+    def open_connection(
+        self, vhost: str, receiver: ConnectionReceiver, *, create: bool = True
+    ) -> int:
+        """Open a connection to `vhost`.
+
+        Args:
+            vhost: its name.
+            receiver: told of what happens to the connection.
+            create: create a vhost that does not exist.
 
         Raises:
             BrokerClosedError: the node is closed.
+            ReplyError: 530, there is no such vhost.
             StoreError: its store has failed.
         """
         if self.failure is not None:
             raise self.failure.with_traceback(None)  # it is raised at every attempt to connect
         if not self.is_open:
             raise BrokerClosedError(f"node {self.name!r}")
+        if not create and not self.has_vhost(vhost):
+            raise not_allowed(f"vhost {vhost} not found")
         connection = self.engine.open_connection(vhost)
         self._runner.connections[connection] = receiver
         return connection
@@ -256,7 +285,7 @@ class Node:
             raise
         finally:
             self._runner.wake()
-            if self.engine.is_short_of_memory:
+            if self.engine.is_short_of_memory or self._runner.alarms:
                 self._runner.block_publisher(state.connection)
 
     def ack(self, channel: int, delivery_tag: int, *, multiple: bool = False) -> None:
@@ -293,6 +322,14 @@ class Node:
         """Limit the unsettled deliveries of consumers started from now on, or of all together."""
         with self._command(channel):
             self.engine.consuming.qos(channel, prefetch, self.now(), shared=shared)
+
+    def flow(self, channel: int, *, active: bool) -> None:
+        """Stop deliveries to a channel, or go on with them.
+
+        A few that are under way may still come after a stop.
+        """
+        with self._command(channel):
+            self.engine.consuming.flow(channel, active, self.now())
 
     def consume(self, channel: int, queue: str, **options: Unpack[BasicConsumeArguments]) -> str:
         """Start a consumer; returns its tag."""

@@ -58,6 +58,10 @@ class ConsumeCommands:
         else:
             state.prefetch = prefetch
 
+    def flow(self, channel: int, active: bool, now: float) -> None:
+        """Stop deliveries to a channel, or go on with them; what it has is not taken back."""
+        self._transitions.set_flow(self._channels[channel], active, now)
+
     def consume(
         self,
         channel: int,

@@ -392,3 +392,71 @@ async def test_a_servers_own_refusal_is_told_behind_the_confirms_before_it(node:
     node.refuse(channel, ReplyError(404, "NOT_FOUND - no previously declared queue"))
     await node.drain()
     assert receiver.heard == [("confirm", 1, 1, True), ("closed", 404)]
+
+
+async def test_nothing_is_delivered_to_a_channel_whose_flow_is_stopped(node: Node) -> None:
+    channel, receiver = opened(node)
+    other, other_receiver = opened(node)
+    for each in (channel, other):
+        node.consume(each, "q", no_ack=True)
+    node.flow(channel, active=False)
+    publish(node, other, b"1", b"2")
+    await node.drain()
+    assert [delivery.body for delivery in other_receiver.deliveries] == [b"1", b"2"]
+    node.flow(other, active=False)
+    publish(node, other, b"3")
+    await node.drain()
+    assert not receiver.deliveries
+    node.flow(channel, active=True)
+    await node.drain()
+    assert [delivery.body for delivery in receiver.deliveries] == [b"3"]
+
+
+async def test_a_consumer_started_while_the_flow_is_stopped_waits_too(node: Node) -> None:
+    channel, receiver = opened(node)
+    node.flow(channel, active=False)
+    node.consume(channel, "q", no_ack=False)
+    publish(node, channel, b"1")
+    await node.drain()
+    assert not receiver.deliveries
+    node.flow(channel, active=True)
+    await node.drain()
+    assert [delivery.body for delivery in receiver.deliveries] == [b"1"]
+
+
+async def test_large_messages_are_delivered_in_steps_that_a_stop_may_come_between(
+    node: Node,
+) -> None:
+    channel, receiver = opened(node)
+    publish(node, channel, *[bytes(1024 * 1024)] * 100)
+    node.consume(channel, "q", no_ack=True)
+    receiver.on_delivery = lambda _: node.flow(channel, active=False)
+    await node.drain()
+    await node.drain()
+    assert 0 < len(receiver.deliveries) < 30
+
+
+async def test_publishers_are_blocked_until_the_last_alarm_is_over(node: Node) -> None:
+    connection = RecordingReceiver()
+    channel = node.open_channel(
+        node.open_connection("/", connection), RecordingReceiver(), confirm=False
+    )
+    node.declare_queue(channel, "q")
+    node.set_alarm("disk", True)
+    node.set_alarm("file descriptors", True)
+    assert not connection.heard
+    for _ in range(2):
+        node.publish(channel, [a_message()])
+    assert connection.heard == [("blocked", "low on disk & file descriptors")]
+    node.set_alarm("disk", False)
+    await node.drain()
+    assert len(connection.heard) == 1
+    node.set_alarm("file descriptors", False)
+    await eventually(lambda: connection.heard[1:] == [("unblocked",)])
+
+
+async def test_a_vhost_that_is_not_there_is_refused_unless_it_may_be_created(node: Node) -> None:
+    with pytest.raises(ReplyError, match="530 NOT_ALLOWED - vhost v not found"):
+        node.open_connection("v", RecordingReceiver(), create=False)
+    node.add_vhost("v")
+    assert node.open_connection("v", RecordingReceiver(), create=False)
