@@ -14,7 +14,8 @@ from typing import Any
 from pamqp.base import Frame
 from pamqp.commands import INDEX_MAPPING
 
-from broker_client.amqp.tables import decode_table, encode_short, encode_table, malformed
+from broker_client.amqp import violations
+from broker_client.amqp.tables import UNREADABLE, decode_table, encode_short, encode_table
 from broker_client.errors import MalformedFrameError, ReplyError
 
 _NUMBERS = {
@@ -35,60 +36,51 @@ _FRAME = struct.Struct(">BHI")
 _METHOD, _END = 1, b"\xce"
 
 
-def method_name(key: int) -> str:
-    """The name that RabbitMQ gives a method, such as ``queue.declare``.
-
-    Args:
-        key: class and method, as class << 16 | method.
-    """
-    method = _METHODS.get(key)
-    if method is None:
-        return f"{key >> 16}.{key & 0xFFFF}"
-    first, second = method.name.split(".")
-    words = "".join(f"-{c.lower()}" if c.isupper() else c for c in second).removeprefix("-")
-    return f"{first.lower()}.{words}"
-
-
 def decode_method(payload: bytes) -> Frame:
     """The method in the payload of a method frame.
 
+    Args:
+        payload: at least the 4 bytes of class and method.
+
     Raises:
-        ReplyError: 540, no such method; 501, its arguments are not what they should be.
+        ReplyError: 540, no such method; 501 or 502, its arguments are not what they should be.
     """
-    if len(payload) < 4:
-        raise ReplyError(501, "FRAME_ERROR - a method frame needs 4 bytes", "connection")
     (key,) = _KEY.unpack_from(payload)
     kind = _METHODS.get(key)
     if kind is None:
-        raise unknown_method(key)
-    method = kind()
+        raise violations.unknown_method(key)
+    method = kind.__new__(kind)  # __init__ would check, and warn of basic.recover-async
+    at, bit = 4, 8
     try:
-        with malformed():
-            at = 4
+        for name, type_ in _ARGUMENTS[key]:
+            if type_ == "bit":
+                if bit == 8:
+                    bit, at = 0, at + 1
+                setattr(method, name, payload[at - 1] >> bit & 1 == 1)
+                bit += 1
+                continue
             bit = 8
-            for name, type_ in _ARGUMENTS[key]:
-                if type_ == "bit":
-                    if bit == 8:
-                        bit, at = 0, at + 1
-                    setattr(method, name, payload[at - 1] >> bit & 1 == 1)
-                    bit += 1
-                    continue
-                bit = 8
-                value, at = _decode(payload, at, type_)
-                setattr(method, name, value)
-            if at != len(payload):
-                raise MalformedFrameError("its length is not that of its arguments")
-    except MalformedFrameError as error:
-        raise ReplyError(
-            501, f"FRAME_ERROR - cannot decode {method_name(key)}: {error.reason}", "connection"
-        ) from error
+            value, at = _decode(payload, at, type_)
+            setattr(method, name, value)
+    except UNREADABLE as error:
+        raise unreadable_arguments(payload, error) from error
+    if at != len(payload):
+        raise violations.undecodable(payload[4:])
     return method
 
 
-def unknown_method(key: int) -> ReplyError:
-    """540: no such method."""
-    text = f"NOT_IMPLEMENTED - unknown method {key & 0xFFFF} of class {key >> 16}"
-    return ReplyError(540, text, "connection")
+def unreadable_arguments(payload: bytes, error: Exception) -> ReplyError:
+    """501 or 502: why the arguments in a method's payload cannot be decoded.
+
+    Args:
+        payload: of the method frame.
+        error: one of `UNREADABLE`.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return violations.frame_error("Malformed UTF-8 in shortstr")
+    if isinstance(error, MalformedFrameError):
+        return violations.syntax_error(error.reason)
+    return violations.undecodable(payload[4:])
 
 
 def encode_method(channel: int, method: Frame) -> bytes:
@@ -128,28 +120,22 @@ def _decode(data: bytes, at: int, type_: str) -> tuple[Any, int]:
         return strict_short(data, at)
     (size,) = _KEY.unpack_from(data, at)
     end = at + 4 + size
-    if end > len(data):
-        raise MalformedFrameError("a long string runs past its frame")
     raw = data[at + 4 : end]
     try:
         return raw.decode(), end
     except UnicodeDecodeError:
-        return raw, end
+        return raw, end  # RabbitMQ: a long string is any bytes
 
 
 def strict_short(data: bytes, at: int) -> tuple[str, int]:
-    """A short string at `at`, and the offset behind it.
+    """A short string at `at`, and the offset behind it, which may lie beyond `data`.
 
     Raises:
-        MalformedFrameError: it runs past the frame, or is not UTF-8.
+        UnicodeDecodeError: it is not UTF-8, which RabbitMQ wants of the names in methods.
+        IndexError: it starts beyond `data`.
     """
     end = at + 1 + data[at]
-    if end > len(data):
-        raise MalformedFrameError("a short string runs past its frame")
-    try:
-        return str(data[at + 1 : end], "utf-8"), end
-    except UnicodeDecodeError:
-        raise MalformedFrameError("Malformed UTF-8 in shortstr") from None
+    return str(data[at + 1 : end], "utf-8"), end
 
 
 def _encode(value: Any, name: str, type_: str) -> bytes:

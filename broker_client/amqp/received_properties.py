@@ -1,15 +1,17 @@
-"""Messages that pass through: properties with the bytes they were received as."""
+"""Properties of messages that pass through a server: with the bytes they were received as."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
-from broker_client.amqp.properties import content_header, property_list
-from broker_client.amqp.tables import FrozenTable, malformed
+from broker_client.amqp.properties import CODECS, property_list
+from broker_client.amqp.tables import UNREADABLE, FrozenTable, decode_table
+from broker_client.errors import MalformedFrameError
 from broker_client.message import Properties
 
-_LARGEST_KEPT = 512  # bytes
-_SIZE = bytes(12)  # class, weight and body size of a content header
+_LARGEST_CACHED = 512  # bytes
+_DECODERS = tuple(codec.decode for codec in CODECS.values())
 
 
 class ReceivedProperties(Properties):
@@ -19,11 +21,13 @@ class ReceivedProperties(Properties):
     """
 
     encoded: bytes = b""
-    """Property flags and values; empty when a value was replaced."""
+    """Property flags and values; empty once a value was replaced."""
 
 
 def received_properties(encoded: bytes) -> ReceivedProperties:
     """The properties in a content header.
+
+    Headers stay encoded until somebody reads them; that they can be read is checked here.
 
     Args:
         encoded: flags and values.
@@ -31,20 +35,41 @@ def received_properties(encoded: bytes) -> ReceivedProperties:
     Raises:
         MalformedFrameError: they are not what they should be.
     """
-    return _known(encoded) if len(encoded) <= _LARGEST_KEPT else _decoded(encoded)
+    return _cached(encoded) if len(encoded) <= _LARGEST_CACHED else _decode(encoded)
 
 
-def _decoded(encoded: bytes) -> ReceivedProperties:
-    with malformed():
-        _, values = content_header(_SIZE + encoded)
-    if values.headers is not None:
-        values = values._replace(headers=FrozenTable.of(values.headers))
+def _decode(encoded: bytes) -> ReceivedProperties:
+    flags = int.from_bytes(encoded[:2], "big")
+    if len(encoded) < 2 or flags & 1:
+        raise MalformedFrameError("a content header needs one word of property flags")
+    values: list[Any] = [None] * len(_DECODERS)
+    at = 2
+    try:
+        for index, decode in _present(flags):
+            start = at
+            values[index], at = decode(encoded, at)
+            if decode is decode_table:
+                values[index] = FrozenTable(encoded[start:at])
+    except MalformedFrameError:
+        raise
+    except UNREADABLE as error:
+        raise MalformedFrameError(f"the properties end too early: {error}") from error
+    if at != len(encoded):
+        raise MalformedFrameError("the properties are longer or shorter than their frame")
     properties = ReceivedProperties(*values)
     properties.encoded = encoded
     return properties
 
 
-_known = lru_cache(maxsize=1024)(_decoded)
+_cached = lru_cache(maxsize=1024)(_decode)
+
+
+@lru_cache(maxsize=1024)
+def _present(flags: int) -> tuple[tuple[int, Any], ...]:
+    """Index and decoder of each property that is there (AMQP 0-9-1 §4.2.6.1)."""
+    return tuple(
+        (index, decode) for index, decode in enumerate(_DECODERS) if flags & (0x8000 >> index)
+    )
 
 
 def encoded_properties(properties: Properties) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pamqp.base import Frame
 from pamqp.commands import Basic, Channel, Connection
 
-from broker_client.amqp import decode, server_frames
+from broker_client.amqp import decode, server_frames, violations
 from broker_client.amqp.events import (
     ChannelCloseAsked,
     ChannelClosed,
@@ -39,17 +39,17 @@ from broker_client.amqp.events import (
     Tuned,
     VHostRequested,
 )
-from broker_client.amqp.method_codec import decode_method, encode_method, strict_short
-from broker_client.amqp.received_properties import ReceivedProperties, received_properties
+from broker_client.amqp.method_codec import decode_method, encode_method
+from broker_client.amqp.publish_reader import PUBLISH, PublishAssembler, read_publishes
 from broker_client.amqp.states import (
     CHANNEL_RECEIVES,
     CONNECTION_RECEIVES,
+    RABBITMQ_WORDS,
     WAITING,
-    ChannelState,
+    ChannelProtocolState,
     ConnectionState,
 )
-from broker_client.amqp.tables import UNREADABLE
-from broker_client.errors import MalformedFrameError, ReplyError
+from broker_client.errors import ReplyError
 from broker_client.message import Delivery, Outgoing, Returned
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
@@ -58,13 +58,16 @@ FRAME_MIN_SIZE = 4_096
 
 _UNTUNED_FRAME_MAX = 8_192  # bytes; RabbitMQ: initial_frame_max
 _FRAME_OVERHEAD = 8
-_CONTENT = struct.Struct(">HHQ")  # class, weight, body size
-_BASIC = 60
+_MOST_WAITING = 2**20  # bytes kept unread while the server decides
+_LARGEST_FRAME = 2**32 - 1
+_KEY_SIZE = 4
 _SETTLEMENTS = {
     Basic.Ack.index: "ack",
     Basic.Nack.index: "nack",
     Basic.Reject.index: "reject",
 }
+_SETTLEMENT_SIZE = 13  # bytes of class, method, tag and bits
+_SETTLEMENT_FRAME = struct.Struct(">BHIIQBB").unpack_from
 _TAG_AND_BITS = struct.Struct(">QB")
 
 
@@ -84,21 +87,11 @@ class ConnectionLimits(NamedTuple):
 class _Channel:
     """One channel: its state, and the publish whose content is arriving."""
 
-    __slots__ = ("missing", "parts", "properties", "publish", "size", "state")
+    __slots__ = ("publish", "state")
 
     def __init__(self) -> None:
-        self.state = ChannelState.OPEN
-        self.publish: _Publish | None = None
-        self.properties: ReceivedProperties | None = None
-        self.size = 0
-        self.missing = 0
-        self.parts: list[bytes] = []
-
-
-class _Publish(NamedTuple):
-    exchange: str
-    routing_key: str
-    mandatory: bool
+        self.state = ChannelProtocolState.OPEN
+        self.publish = PublishAssembler()
 
 
 class ServerConnection:
@@ -135,6 +128,7 @@ class ServerConnection:
         self._out: list[bytes] = []
         self._events: list[Event] = []
         self._channels: dict[int, _Channel] = {}
+        self._largest = 0  # payload of a frame that is taken without another look
         self._method_key = 0  # of the method that is being read, for the ids in a close
 
     # ------------------------------------------------------------------ in
@@ -145,25 +139,26 @@ class ServerConnection:
         Args:
             data: bytes as they came; empty to go on after a decision.
         """
-        events: list[Event] = []
-        self._events = events
-        if self.state is ConnectionState.CLOSED:
-            return events
-        buffer = self._rest + data if self._rest else data
-        self._rest = b""
-        at = 0
-        if self.state is ConnectionState.HEADER:
-            if not PROTOCOL_HEADER.startswith(buffer[:8]):
-                self._out.append(PROTOCOL_HEADER)
-                self._end()
-                return events
-            if len(buffer) < len(PROTOCOL_HEADER):
-                self._rest = buffer
-                return events
-            at = len(PROTOCOL_HEADER)
-            self._start()
-        self._read(buffer, at)
+        if self.state not in _DEAF:
+            buffer = self._rest + data if self._rest else data
+            self._rest = b""
+            if self.state is ConnectionState.HEADER:
+                self._protocol_header(buffer)
+            else:
+                self._read(buffer, 0)
+        events, self._events = self._events, []
         return events
+
+    def _protocol_header(self, buffer: bytes) -> None:
+        size = len(PROTOCOL_HEADER)
+        if not PROTOCOL_HEADER.startswith(buffer[:size]):
+            self._out.append(PROTOCOL_HEADER)  # AMQP 0-9-1 §4.2.2: ours, then the end
+            self._end()
+        elif len(buffer) < size:
+            self._rest = buffer
+        else:
+            self._start()
+            self._read(buffer, size)
 
     def _read(self, buffer: bytes, at: int) -> None:
         """Go through the whole frames of `buffer`, and keep what is left."""
@@ -173,24 +168,21 @@ class ServerConnection:
             kind, number, size = decode.frame_header(buffer, at)
             start = at + decode.FRAME_HEADER_SIZE
             stop = start + size
+            if kind == decode.METHOD and stop < end and state is ConnectionState.OPEN:
+                taken = self._frequent(buffer, at, number, size)
+                if taken > at:
+                    at = taken
+                    continue
+            self._method_key = 0
             try:
                 if self.frame_max and size > self.frame_max - _FRAME_OVERHEAD:
-                    raise _FramingError(
-                        f"{_frame_text(kind, b'')}: "
-                        f"{{frame_too_large,{size},{self.frame_max - _FRAME_OVERHEAD}}}"
-                    )
+                    raise violations.frame_too_large(kind, size, self.frame_max - _FRAME_OVERHEAD)
                 if stop >= end:
                     break
+                payload = buffer[start:stop]
                 if buffer[stop] != decode.FRAME_END:
-                    raise _FramingError(
-                        f"{_frame_text(kind, buffer[start:stop])}: "
-                        f"{{invalid_frame_end_marker,{buffer[stop]}}}"
-                    )
-                self._method_key = 0
-                self._frame(kind, number, buffer[start:stop])
-            except _FramingError as error:
-                self._fail(error)
-                self._end()
+                    raise violations.wrong_frame_end(kind, payload, buffer[stop])
+                self._frame(kind, number, payload)
             except ReplyError as error:
                 if error.scope == "channel":
                     self._fail_channel(number, error)
@@ -198,43 +190,79 @@ class ServerConnection:
                     self._fail(error)
             at = stop + 1
             state = self.state
-            if state is ConnectionState.CLOSED:
+            if state in _DEAF:
                 return
+        if state in WAITING and end - at > _MOST_WAITING:
+            self._fail(violations.frame_error(f"more than {_MOST_WAITING} bytes in the handshake"))
+            return
         self._rest = buffer[at:] if at else buffer
+
+    def _frequent(self, buffer: bytes, at: int, number: int, size: int) -> int:
+        """Take publishes or settlements that are whole, and as they should be.
+
+        Returns:
+            Where the first frame begins that was not taken.
+        """
+        channel = self._channels.get(number)
+        if (
+            channel is None
+            or channel.state is not ChannelProtocolState.OPEN
+            or not channel.publish.is_idle
+        ):
+            return at
+        if size == _SETTLEMENT_SIZE:
+            taken = self._settlement(buffer, at, number)
+            if taken > at:
+                return taken
+        return self._publishes(buffer, at, number)
+
+    def _publishes(self, buffer: bytes, at: int, number: int) -> int:
+        last = self._events[-1] if self._events else None
+        if type(last) is Published and last.channel == number:
+            return read_publishes(buffer, at, number, self._largest, last.messages)
+        messages: list[Outgoing] = []
+        taken = read_publishes(buffer, at, number, self._largest, messages)
+        if messages:
+            self._events.append(Published(number, messages))
+        return taken
+
+    def _settlement(self, buffer: bytes, at: int, number: int) -> int:
+        _, _, _, key, tag, bits, frame_end = _SETTLEMENT_FRAME(buffer, at)
+        kind = _SETTLEMENTS.get(key)
+        if kind is None or frame_end != decode.FRAME_END:
+            return at
+        self._events.append(_settled(number, kind, tag, bits))
+        return at + _SETTLEMENT_SIZE + _FRAME_OVERHEAD
 
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == decode.METHOD:
+            if len(payload) < _KEY_SIZE:
+                raise violations.unknown_frame(kind, payload)
             if number:
                 self._channel_method(number, payload)
             else:
                 self._connection_method(payload)
         elif kind in (decode.HEADER, decode.BODY):
             self._content(kind, number, payload)
-        elif kind == decode.HEARTBEAT:
+        elif kind == decode.HEARTBEAT and not payload:
             if number:
-                raise _unexpected_frame(kind, payload)
+                raise violations.unexpected_frame(kind, payload)
             self._events.append(HeartbeatReceived())
         else:
-            text = f"{_frame_text(kind, payload)}: unknown_frame"
-            raise ReplyError(501, f"FRAME_ERROR - {text}", "connection")
+            raise violations.unknown_frame(kind, payload)
 
     # ------------------------------------------------------------------ the connection's methods
 
     def _connection_method(self, payload: bytes) -> None:
         state = self.state
-        method = decode_method(payload)
-        key = self._method_key = method.index
-        if state is ConnectionState.CLOSE_ASKED:
+        (key,) = decode.method_key(payload, 0)
+        self._method_key = key
+        after = CONNECTION_RECEIVES[state].get(key)
+        if after is None and state is ConnectionState.CLOSING:
             return
-        after = CONNECTION_RECEIVES.get(state, {}).get(key)
+        method = decode_method(payload)
         if after is None:
-            if state is ConnectionState.CLOSING:
-                return
-            raise ReplyError(
-                504,
-                f"CHANNEL_ERROR - unexpected method in connection state {state.name.lower()}",
-                "connection",
-            )
+            raise violations.unexpected_method(RABBITMQ_WORDS[state])
         if isinstance(method, Connection.TuneOk):
             self._agree(method)
         self.state = after
@@ -279,154 +307,115 @@ class ServerConnection:
         self.frame_max = method.frame_max
         self.channel_max = method.channel_max
         self.heartbeat = method.heartbeat
+        frame_max = self.frame_max - _FRAME_OVERHEAD if self.frame_max else _LARGEST_FRAME
+        self._largest = min(frame_max, self._limits.max_message_size)
 
     # ------------------------------------------------------------------ a channel's methods
 
     def _channel_method(self, number: int, payload: bytes) -> None:
         if self.state is not ConnectionState.OPEN:
-            if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSE_ASKED):
-                return
-            raise _unexpected_frame(decode.METHOD, payload)
-        channel = self._channels.get(number)
-        state = ChannelState.CLOSED if channel is None else channel.state
-        if len(payload) < 4:
-            raise ReplyError(501, "FRAME_ERROR - a method frame needs 4 bytes", "connection")
+            self._outside_of_open(decode.METHOD, payload)
+            return
         (key,) = decode.method_key(payload, 0)
         self._method_key = key
-        if channel is not None and state is ChannelState.OPEN:
-            if channel.publish is not None:
-                raise _unexpected_content(channel, "method")
-            if key == Basic.Publish.index:
-                channel.publish = _publish(payload)
-                return
-            if (settlement := _SETTLEMENTS.get(key)) is not None:
-                self._events.append(_settled(number, settlement, payload))
-                return
-        after = CHANNEL_RECEIVES.get(state, {}).get(key)
-        if after is None:
-            if state in (ChannelState.CLOSING, ChannelState.CLOSE_ASKED):
-                return
-            raise _refused(state, key, payload)
+        channel = self._channels.get(number)
         if channel is None:
-            if self.channel_max and number > self.channel_max:
-                raise ReplyError(
-                    530,
-                    f"NOT_ALLOWED - channel number {number} is above the negotiated channel_max "
-                    f"({self.channel_max})",
-                    "connection",
-                )
-            decode_method(payload)
-            self._channels[number] = _Channel()
-            self._events.append(ChannelOpened(number))
+            self._open_channel(number, key, payload)
+            return
+        if not channel.publish.is_idle:
+            self._method_key = PUBLISH
+            raise channel.publish.interrupted()
+        state = channel.state
+        after = CHANNEL_RECEIVES[state].get(key)
+        if after is None:
+            if key == Channel.Open.index:
+                raise violations.channel_already_open()
+            if state is not ChannelProtocolState.OPEN:
+                return  # dropped, whatever it is
+            decode_method(payload)  # raises if there is no such method
+            raise violations.unimplemented_method()
+        if key == PUBLISH:
+            channel.publish.method(payload)
             return
         method = decode_method(payload)
         channel.state = after
-        if isinstance(method, Channel.Close):
-            if after is ChannelState.CLOSING:
-                self._out.append(encode_method(number, Channel.CloseOk()))
+        if (settlement := _SETTLEMENTS.get(key)) is not None:
+            tag, bits = _TAG_AND_BITS.unpack_from(payload, _KEY_SIZE)
+            self._events.append(_settled(number, settlement, tag, bits))
+        elif isinstance(method, Channel.Close):
+            if state is ChannelProtocolState.CLOSING:
+                self._put(number, Channel.CloseOk())
             else:
-                event = ChannelCloseAsked(number, method.reply_code or 0, method.reply_text or "")
-                self._events.append(event)
+                code, text = method.reply_code or 0, method.reply_text or ""
+                self._events.append(ChannelCloseAsked(number, code, text))
         elif isinstance(method, Channel.CloseOk):
             del self._channels[number]
             self._events.append(ChannelClosed(number))
         else:
             self._events.append(MethodReceived(number, method))
 
-    # ------------------------------------------------------------------ content
+    def _open_channel(self, number: int, key: int, payload: bytes) -> None:
+        method = decode_method(payload)
+        if CHANNEL_RECEIVES[ChannelProtocolState.CLOSED].get(key) is None:
+            raise violations.channel_not_open()
+        assert isinstance(method, Channel.Open), "nothing else opens a channel"
+        if self.channel_max:
+            if len(self._channels) >= self.channel_max:
+                raise violations.too_many_channels(len(self._channels), self.channel_max)
+            if number > self.channel_max:
+                raise violations.channel_number_too_high(number, self.channel_max)
+        self._channels[number] = _Channel()
+        self._events.append(ChannelOpened(number))
 
     def _content(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is not ConnectionState.OPEN:
-            if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSE_ASKED):
-                return
-            raise _unexpected_frame(kind, payload)
+            self._outside_of_open(kind, payload)
+            return
+        if number == 0:
+            raise violations.unexpected_frame(kind, payload)
         channel = self._channels.get(number)
         if channel is None:
-            if number == 0:
-                raise _unexpected_frame(kind, payload)
-            raise ReplyError(504, "CHANNEL_ERROR - expected 'channel.open'", "connection")
-        if channel.state is not ChannelState.OPEN:
+            raise violations.expected_method()
+        if channel.state is not ChannelProtocolState.OPEN:
             return
-        if channel.publish is None:
-            raise ReplyError(
-                505,
-                "UNEXPECTED_FRAME - expected method frame, got non method frame instead",
-                "connection",
-            )
-        self._method_key = Basic.Publish.index
-        if channel.properties is None:
-            if kind != decode.HEADER:
-                raise _unexpected_content(channel, "body")
-            self._content_header(channel, payload)
+        if not channel.publish.is_idle:
+            self._method_key = PUBLISH
+        if kind == decode.HEADER:
+            message = channel.publish.header(payload, self._limits.max_message_size)
         else:
-            if kind != decode.BODY:
-                raise _unexpected_content(channel, "header")
-            if len(payload) > channel.missing:
-                raise ReplyError(
-                    501,
-                    f"FRAME_ERROR - the body has {channel.size - channel.missing + len(payload)} "
-                    f"bytes, its header says {channel.size}",
-                    "connection",
-                )
-            channel.parts.append(payload)
-            channel.missing -= len(payload)
-        if not channel.missing:
-            self._complete(number, channel)
-
-    def _content_header(self, channel: _Channel, payload: bytes) -> None:
-        if len(payload) < 14:
-            raise ReplyError(501, "FRAME_ERROR - a content header needs 14 bytes", "connection")
-        class_id, _, size = _CONTENT.unpack_from(payload)
-        if class_id != _BASIC:
-            raise ReplyError(
-                505,
-                f"UNEXPECTED_FRAME - expected content header for class {_BASIC}, got one for "
-                f"class {class_id} instead",
-                "connection",
-            )
-        if size > self._limits.max_message_size:
-            raise ReplyError(
-                406,
-                f"PRECONDITION_FAILED - message size {size} is larger than configured max size "
-                f"{self._limits.max_message_size}",
-            )
-        try:
-            channel.properties = received_properties(payload[12:])
-        except MalformedFrameError as error:
-            raise ReplyError(501, f"FRAME_ERROR - {error.reason}", "connection") from error
-        channel.size = channel.missing = size
-
-    def _complete(self, number: int, channel: _Channel) -> None:
-        publish, properties, parts = channel.publish, channel.properties, channel.parts
-        assert publish is not None, "content comes after basic.publish"
-        assert properties is not None, "the content header comes before the body"
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        channel.publish = channel.properties = None
-        channel.parts = []
-        message = Outgoing(
-            publish.exchange, publish.routing_key, body, properties, publish.mandatory
-        )
+            message = channel.publish.body(payload)
+        if message is None:
+            return
         last = self._events[-1] if self._events else None
         if type(last) is Published and last.channel == number:
             last.messages.append(message)
         else:
             self._events.append(Published(number, [message]))
 
+    def _outside_of_open(self, kind: int, payload: bytes) -> None:
+        """A frame of a channel that comes while the connection is not open."""
+        if self.state not in _ENDING:
+            raise violations.unexpected_frame(kind, payload)
+
     # ------------------------------------------------------------------ violations
 
     def _fail(self, error: ReplyError) -> None:
         """Answer a violation that costs the connection."""
         state, text = self.state, error.reply_text
+        if state is ConnectionState.CLOSING:
+            if isinstance(error, violations.FramingError):
+                self._end()
+            return
         self._events.append(ConnectionFailed(error.reply_code, text))
-        tells = (
-            state is ConnectionState.OPEN
-            # RabbitMQ: while they agree, only a 530 is told; other violations end the socket.
-            or (state is ConnectionState.TUNING and error.reply_code == 530)
-        )
-        if tells:
+        # RabbitMQ: before connection.open a violation ends the socket without a word. The limits
+        # that a client wants are answered, since its author needs to be told.
+        if state in (ConnectionState.OPEN, ConnectionState.TUNED) or (
+            state is ConnectionState.TUNING and error.reply_code == 530
+        ):
             self.close(error.reply_code, text, self._method_key >> 16, self._method_key & 0xFFFF)
-        elif state is not ConnectionState.CLOSED:
-            self._end()
+            if not isinstance(error, violations.FramingError):
+                return
+        self._end()
 
     def _fail_channel(self, number: int, error: ReplyError) -> None:
         self.close_channel(
@@ -481,9 +470,9 @@ class ServerConnection:
             self.state = ConnectionState.TUNING
 
     def refuse_login(self, mechanism: str) -> None:
-        """The login is not good: 403 to a client that can read it; else the socket just ends.
+        """The login is not good: 403 to a client that can read it, else the socket just ends.
 
-        Look at `state` afterwards: ``CLOSED`` means that nothing is to be waited for.
+        In that case ``receive_data(b"")`` gives `ConnectionClosed`.
         """
         if not self._decides(ConnectionState.LOGIN):
             return
@@ -513,7 +502,7 @@ class ServerConnection:
             class_id: class of the method that is at fault, 0 for none.
             method_id: that method.
         """
-        if self.state in _ENDING:
+        if self.state in _ENDING or self.state is ConnectionState.HEADER:
             return
         self._put(0, Connection.Close(reply_code, _short(reply_text), class_id, method_id))
         self._channels.clear()
@@ -555,10 +544,12 @@ class ServerConnection:
             return
         found = self._channels.get(channel)
         if isinstance(method, Channel.CloseOk):
-            if found is not None and found.state is ChannelState.CLOSE_ASKED:
+            if found is None:
+                return
+            self._put(channel, method)
+            if found.state is ChannelProtocolState.CLOSE_ASKED:
                 del self._channels[channel]
-                self._put(channel, method)
-        elif found is not None and found.state is not ChannelState.CLOSING:
+        elif found is not None and found.state is not ChannelProtocolState.CLOSING:
             self._put(channel, method)
 
     def send_deliver(self, channel: int, delivery: Delivery) -> None:
@@ -605,11 +596,10 @@ class ServerConnection:
             method_id: that method.
         """
         found = self._channels.get(channel)
-        if found is None or found.state is not ChannelState.OPEN:
+        if found is None or found.state is ChannelProtocolState.CLOSING:
             return
-        found.state = ChannelState.CLOSING
-        found.publish = found.properties = None
-        found.parts = []
+        found.state = ChannelProtocolState.CLOSING
+        found.publish.reset()
         self._put(channel, Channel.Close(reply_code, _short(reply_text), class_id, method_id))
 
     def _may_send(self, channel: int) -> bool:
@@ -617,91 +607,24 @@ class ServerConnection:
         return found is not None and found.state in _SENDS_CONTENT
 
 
+_DEAF = (ConnectionState.CLOSE_ASKED, ConnectionState.CLOSED)
+"""Nothing more is read."""
 _ENDING = (ConnectionState.CLOSING, ConnectionState.CLOSED, ConnectionState.CLOSE_ASKED)
-_SENDS_CONTENT = (ChannelState.OPEN, ChannelState.CLOSE_ASKED)
+_SENDS_CONTENT = (ChannelProtocolState.OPEN, ChannelProtocolState.CLOSE_ASKED)
 
 
-class _FramingError(ReplyError):
-    """Where the next frame starts is no longer known."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(501, f"FRAME_ERROR - {text}", "connection")
-
-
-def _publish(payload: bytes) -> _Publish:
-    """The arguments of a basic.publish."""
-    try:
-        exchange, at = strict_short(payload, 6)
-        routing_key, at = strict_short(payload, at)
-        bits = payload[at]
-        if at + 1 != len(payload):
-            raise MalformedFrameError("its length is not that of its arguments")
-    except UNREADABLE as error:
-        raise ReplyError(
-            501, f"FRAME_ERROR - cannot decode basic.publish: {error}", "connection"
-        ) from error
-    if bits & 2:
-        # RabbitMQ: the flag immediate is not supported.
-        raise ReplyError(540, "NOT_IMPLEMENTED - immediate=true", "connection")
-    return _Publish(exchange, routing_key, bits & 1 == 1)
-
-
-def _settled(number: int, kind: str, payload: bytes) -> Settled:
-    if len(payload) != 13:
-        raise ReplyError(501, f"FRAME_ERROR - cannot decode basic.{kind}", "connection")
-    tag, bits = _TAG_AND_BITS.unpack_from(payload, 4)
-    if kind == "ack":
-        return Settled(number, kind, tag, bits & 1 == 1, False)
-    if kind == "nack":
-        return Settled(number, kind, tag, bits & 1 == 1, bits & 2 == 2)
-    return Settled(number, kind, tag, False, bits & 1 == 1)
-
-
-def _refused(state: ChannelState, key: int, payload: bytes) -> ReplyError:
-    """What a method costs that may not come in `state`."""
-    if state is ChannelState.CLOSED:
-        return ReplyError(504, "CHANNEL_ERROR - expected 'channel.open'", "connection")
-    if key == Channel.Open.index:
-        return ReplyError(504, "CHANNEL_ERROR - second 'channel.open' seen", "connection")
-    decode_method(payload)  # raises of a method that there is not
-    return ReplyError(503, "COMMAND_INVALID - unimplemented method", "connection")
-
-
-def _unexpected_content(channel: _Channel, got: str) -> ReplyError:
-    if channel.properties is None:
-        text = "expected content header for class 60, got non content header frame instead"
-    else:
-        text = "expected content body, got non content body frame instead"
-    del got
-    return ReplyError(505, f"UNEXPECTED_FRAME - {text}", "connection")
-
-
-def _unexpected_frame(kind: int, payload: bytes) -> ReplyError:
-    return ReplyError(505, f"UNEXPECTED_FRAME - {_frame_text(kind, payload)}", "connection")
-
-
-def _frame_text(kind: int, payload: bytes) -> str:
-    """A frame in RabbitMQ's words."""
-    shown = ",".join(map(str, payload[:16]))
-    which = "all" if len(payload) <= 16 else "first 16"
-    return f"type {kind}, {which} octets = <<{shown}>>"
+def _settled(number: int, kind: str, tag: int, bits: int) -> Settled:
+    if kind == "reject":
+        return Settled(number, kind, tag, False, bits & 1 == 1)
+    return Settled(number, kind, tag, bits & 1 == 1, kind == "nack" and bits & 2 == 2)
 
 
 def _check_limit(name: str, wanted: int, offered: int, minimum: int) -> None:
-    """Refuse what a client wants in tune-ok beyond what it may (RabbitMQ's rules and text)."""
+    """Refuse what a client wants in tune-ok beyond what it may, by RabbitMQ's rules."""
     if wanted and wanted < minimum:
-        which, kind, allowed = "lower", "minimum", minimum
-    elif offered and (not wanted or wanted > offered):
-        which, kind, allowed = "higher", "maximum", offered
-    else:
-        return
-    detail = "" if wanted else " (no limit)"
-    raise ReplyError(
-        530,
-        f"NOT_ALLOWED - negotiated {name} = {wanted}{detail} is {which} than the {kind} allowed "
-        f"value ({allowed})",
-        "connection",
-    )
+        raise violations.not_negotiated(name, wanted, minimum, is_minimum=True)
+    if offered and (not wanted or wanted > offered):
+        raise violations.not_negotiated(name, wanted, offered, is_minimum=False)
 
 
 def _as_bytes(value: str | bytes | None) -> bytes:

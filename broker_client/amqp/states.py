@@ -1,7 +1,7 @@
 """The states of a connection and of a channel on the server's side, as tables.
 
-Each table says which methods a client may send in a state. `None` in place of a table: whatever
-comes is dropped. What a client may not send has no entry, and costs it the connection.
+Each table says which methods a client may send in a state, and which state follows. What has no
+entry costs the client its connection, or is dropped where the connection or channel is closing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ConnectionState(Enum):
     CLOSED = "closed"
 
 
-class ChannelState(Enum):
+class ChannelProtocolState(Enum):
     """Where the server's side of a channel stands."""
 
     CLOSED = "closed"
@@ -46,6 +46,7 @@ CONNECTION_RECEIVES: Mapping[ConnectionState, Mapping[int, ConnectionState]] = {
         Connection.UpdateSecret.index: ConnectionState.OPEN,
         Connection.Close.index: ConnectionState.CLOSE_ASKED,
     },
+    ConnectionState.CLOSE_ASKED: {},
     ConnectionState.CLOSING: {
         Connection.Close.index: ConnectionState.CLOSING,
         Connection.CloseOk.index: ConnectionState.CLOSED,
@@ -56,9 +57,17 @@ CONNECTION_RECEIVES: Mapping[ConnectionState, Mapping[int, ConnectionState]] = {
 WAITING = frozenset({ConnectionState.LOGIN, ConnectionState.OPENING})
 """The server decides: what a client sends meanwhile is read afterwards."""
 
+RABBITMQ_WORDS: Mapping[ConnectionState, str] = {
+    ConnectionState.STARTING: "starting",
+    ConnectionState.SECURING: "securing",
+    ConnectionState.TUNING: "tuning",
+    ConnectionState.TUNED: "opening",
+    ConnectionState.OPEN: "running",
+}
+"""States in RabbitMQ's reply texts."""
+
 _COMMANDS: tuple[int, ...] = (
     Channel.Flow.index,
-    Channel.FlowOk.index,
     Exchange.Declare.index,
     Exchange.Delete.index,
     Exchange.Bind.index,
@@ -71,7 +80,6 @@ _COMMANDS: tuple[int, ...] = (
     Basic.Qos.index,
     Basic.Consume.index,
     Basic.Cancel.index,
-    Basic.CancelOk.index,
     Basic.Publish.index,
     Basic.Get.index,
     Basic.Ack.index,
@@ -85,19 +93,21 @@ _COMMANDS: tuple[int, ...] = (
     Tx.Rollback.index,
 )
 
-CHANNEL_RECEIVES: Mapping[ChannelState, Mapping[int, ChannelState]] = {
-    ChannelState.CLOSED: {Channel.Open.index: ChannelState.OPEN},
-    ChannelState.OPEN: {
-        **dict.fromkeys(_COMMANDS, ChannelState.OPEN),
-        Channel.Close.index: ChannelState.CLOSE_ASKED,
+CHANNEL_RECEIVES: Mapping[ChannelProtocolState, Mapping[int, ChannelProtocolState]] = {
+    ChannelProtocolState.CLOSED: {Channel.Open.index: ChannelProtocolState.OPEN},
+    ChannelProtocolState.OPEN: {
+        **dict.fromkeys(_COMMANDS, ChannelProtocolState.OPEN),
+        Channel.Close.index: ChannelProtocolState.CLOSE_ASKED,
     },
-    ChannelState.CLOSING: {
-        Channel.Close.index: ChannelState.CLOSING,
-        Channel.CloseOk.index: ChannelState.CLOSED,
+    ChannelProtocolState.CLOSE_ASKED: {},
+    ChannelProtocolState.CLOSING: {
+        Channel.Close.index: ChannelProtocolState.CLOSING,
+        Channel.CloseOk.index: ChannelProtocolState.CLOSED,
     },
 }
-"""State, method, state after it.
+"""State, method that comes on the channel, state after it.
 
-A channel that is closing drops everything else (AMQP 0-9-1 §1.5.2.5, channel.close). One that has
-been asked to close drops everything until it has answered.
+A channel that is closing drops everything else (AMQP 0-9-1, class channel, method close), but
+channel.open, which cannot come before the answer. RabbitMQ sends neither channel.flow nor
+basic.cancel with an answer asked for, so that their answers have no entry.
 """
