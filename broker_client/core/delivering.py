@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_client.core.dead_lettering import OUR_DEATHS
 from broker_client.core.effects import CloseChannel
-from broker_client.core.queue import ChannelState, Entry, Queue, QueueConsumer
+from broker_client.core.queue import ChannelState, Entry, Queue
 from broker_client.core.settings import EngineSettings
 from broker_client.message import Headers, Properties
 
@@ -29,41 +29,42 @@ def without(headers: Headers | None, hidden: frozenset[str]) -> Headers | None:
     return {name: value for name, value in headers.items() if name not in hidden}
 
 
-def message_timeout(
-    settings: EngineSettings, queue: Queue, consumer: QueueConsumer | None
-) -> float:
-    """Seconds that a delivery from `queue` may be in flight; 0 is no limit.
+def time_limit(settings: EngineSettings, queue: Queue, channel: ChannelState) -> tuple[float, bool]:
+    """Seconds that a delivery from `queue` may be in flight on `channel`, 0 for no limit; and
+    whether a longer one closes the channel (RabbitMQ), or is given back (nsq).
 
-    Args:
-        settings: of the engine: what holds where nobody says otherwise.
-        queue: where from.
-        consumer: who takes it; None for basic.get.
+    Where the queue says nothing the channel's own limit holds, and without one the engine's.
     """
-    if consumer is not None:
-        return consumer.timeout
     if queue.settings.consumer_timeout is not None:
-        return queue.settings.consumer_timeout
+        return queue.settings.consumer_timeout, True
     if queue.settings.message_timeout is not None:
-        return queue.settings.message_timeout
-    return settings.message_timeout
+        return queue.settings.message_timeout, False
+    if channel.consumer_timeout is not None:
+        return channel.consumer_timeout, True
+    return settings.message_timeout, False
 
 
-def consumer_timed_out(channel: ChannelState, now: float) -> CloseChannel | None:
-    """Why `channel` must close, where x-consumer-timeout is over for one of its deliveries.
+def consumer_timed_out(
+    settings: EngineSettings, channel: ChannelState, now: float
+) -> CloseChannel | None:
+    """Why `channel` must close, where one of its deliveries is in flight for too long.
 
-    That argument is RabbitMQ's way with a slow consumer; without it the delivery is requeued.
+    That is RabbitMQ's way with a slow consumer, x-consumer-timeout; otherwise the delivery is
+    requeued.
     """
     if channel.closes_on_timeout:
         for entry in channel.ledger.overdue(now):
             queue, consumer = entry.queue, entry.consumer
-            timeout = queue.settings.consumer_timeout
-            closes = timeout is not None if consumer is None else consumer.closes_on_timeout
+            if consumer is None:
+                timeout, closes = time_limit(settings, queue, channel)
+            else:
+                timeout, closes = consumer.timeout, consumer.closes_on_timeout
             if closes and not queue.deleted:
                 return CloseChannel(
                     channel.id,
                     406,
-                    f"PRECONDITION_FAILED - delivery acknowledgement on channel {channel.id} "
-                    f"timed out. Timeout value used: {int((timeout or 0) * 1000)} ms. This timeout "
+                    f"PRECONDITION_FAILED - delivery acknowledgement on channel {channel.number} "
+                    f"timed out. Timeout value used: {int(timeout * 1000)} ms. This timeout "
                     "value can be configured, see consumers doc guide to learn more",
                 )
     return None

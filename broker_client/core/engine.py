@@ -126,7 +126,7 @@ class Engine:
 
     def _visit(self, owner: Queue | ChannelState, now: float, limit: int | None) -> bool:
         if isinstance(owner, ChannelState):
-            closing = consumer_timed_out(owner, now)
+            closing = consumer_timed_out(self.state.settings, owner, now)
             if closing is not None:
                 self.state.end_confirms()  # those of what it has published come before
                 self.state.effects.append(closing)
@@ -204,10 +204,28 @@ class Engine:
         self._connections[id] = ClientConnection(vhosts[vhost])
         return id
 
-    def open_channel(self, connection: int, *, confirm: bool = False) -> int:
-        """A new channel of `connection`."""
+    def open_channel(
+        self,
+        connection: int,
+        *,
+        confirm: bool = False,
+        number: int = 0,
+        consumer_timeout: float | None = None,
+    ) -> int:
+        """A new channel of `connection`.
+
+        Args:
+            connection: whose channel it is.
+            confirm: confirm its publishes.
+            number: of the channel as its client knows it; by default the engine's own.
+            consumer_timeout: seconds that a delivery may be in flight before the channel is
+                closed, 0 for no limit; by default it is given back after `message_timeout`.
+        """
         owner = self._connections[connection]
-        channel = ChannelState(self.state.next_id(), connection, owner.vhost.name, confirm)
+        id = self.state.next_id()
+        channel = ChannelState(
+            id, connection, owner.vhost.name, confirm, number or id, consumer_timeout
+        )
         owner.channels[channel.id] = channel
         self.state.channels[channel.id] = channel
         return channel.id

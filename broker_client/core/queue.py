@@ -125,6 +125,11 @@ class ChannelState:
     connection: int
     vhost: str
     confirms: bool = False
+    number: int = 0
+    """Of the channel as its client knows it."""
+    consumer_timeout: float | None = None
+    """Seconds that a delivery may be in flight before the channel is closed, 0 for no limit; None
+    where the engine's `message_timeout` holds."""
     ledger: InFlightLedger[Entry] = field(default_factory=InFlightLedger)
     consumers: dict[str, QueueConsumer] = field(default_factory=dict)
     prefetch: int = 0

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from broker_client.amqp import x_death
 from broker_client.core.arguments import REJECT_PUBLISH_DLX
 from broker_client.core.dead_lettering import dead_letter, extra_keys
-from broker_client.core.delivering import message_timeout, shown_properties
+from broker_client.core.delivering import shown_properties, time_limit
 from broker_client.core.effects import CancelConsumer, Deliver, MessageTimedOut
 from broker_client.core.latency import LatencyWindow
 from broker_client.core.queue import ON_DISK, ChannelState, Entry, Queue, QueueConsumer
@@ -185,7 +185,7 @@ class Transitions:
     ) -> Delivery | None:
         """Hand the head to `channel` without a consumer (basic.get), or None."""
         queue.last_used = now
-        if queue.settings.consumer_timeout is not None:
+        if time_limit(self._settings, queue, channel)[1]:
             channel.closes_on_timeout = True
         self.pump(queue, now)
         if not queue.ready or queue.paused:
@@ -229,7 +229,7 @@ class Transitions:
             entry.in_flight = True
             entry.delivered_at = now
             timeout = (
-                message_timeout(self._settings, queue, None)
+                time_limit(self._settings, queue, channel)[0]
                 if consumer is None
                 else consumer.timeout
             )

@@ -253,9 +253,19 @@ class Node:
         """Requeue its deliveries at once; its receivers get nothing more."""
         self._runner.close_connection(connection)
 
-    def open_channel(self, connection: int, receiver: Receiver, *, confirm: bool) -> int:
-        """Open a channel whose effects go to `receiver`."""
-        channel = self.engine.open_channel(connection, confirm=confirm)
+    def open_channel(
+        self,
+        connection: int,
+        receiver: Receiver,
+        *,
+        confirm: bool,
+        number: int = 0,
+        consumer_timeout: float | None = None,
+    ) -> int:
+        """Open a channel whose effects go to `receiver`; for the rest see the engine."""
+        channel = self.engine.open_channel(
+            connection, confirm=confirm, number=number, consumer_timeout=consumer_timeout
+        )
         self._runner.receivers[channel] = receiver
         return channel
 

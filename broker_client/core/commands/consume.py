@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from broker_client.core.arguments import Arguments, consumer_message_timeout
 from broker_client.core.commands.topology import NOTHING
-from broker_client.core.delivering import message_timeout
+from broker_client.core.delivering import time_limit
 from broker_client.core.direct_reply import REPLY_TO, DirectReplies
 from broker_client.core.queue import NEVER, ChannelState, Entry, QueueConsumer
 from broker_client.core.replies import (
@@ -102,6 +102,9 @@ class ConsumeCommands:
         timeout = consumer_message_timeout(
             arguments, queue, self._state.settings.max_message_timeout
         )
+        closes = False
+        if timeout is None:
+            timeout, closes = time_limit(self._state.settings, target, state)
         taken = any(consumer.exclusive for consumer in target.consumers)
         if taken or (exclusive and (target.consumers or target.settings.single_active)):
             raise access_refused(f"queue '{queue}' in vhost '{state.vhost}' in exclusive use")
@@ -113,10 +116,8 @@ class ConsumeCommands:
             no_ack=no_ack,
             exclusive=exclusive,
             priority=priority,
-            timeout=message_timeout(self._state.settings, target, None)
-            if timeout is None
-            else timeout,
-            closes_on_timeout=timeout is None and target.settings.consumer_timeout is not None,
+            timeout=timeout,
+            closes_on_timeout=closes,
             since=now,
         )
         self._transitions.add_consumer(consumer, now)
@@ -254,7 +255,10 @@ class ConsumeCommands:
         if state is None or entry is None:
             return self._too_late(state, delivery_tag)
         settings = self._state.settings
-        timeout = message_timeout(settings, entry.queue, entry.consumer)
+        if entry.consumer is not None:
+            timeout = entry.consumer.timeout
+        else:
+            timeout, _ = time_limit(settings, entry.queue, state)
         if not timeout:
             return Done(NEVER)
         at = min(now + timeout, entry.delivered_at + settings.max_message_timeout)

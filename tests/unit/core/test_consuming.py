@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -450,6 +451,24 @@ def test_a_consumer_timeout_closes_the_channel_as_rabbitmq_does(harness: EngineH
         0,
         0,
     )
+
+
+@pytest.mark.parametrize("take", [EngineHarness.consume, EngineHarness.get])
+def test_a_channel_with_a_limit_of_its_own_is_closed_where_others_get_their_delivery_back(
+    harness: EngineHarness, take: Callable[[EngineHarness], object]
+) -> None:
+    filled(harness, 2)
+    harness.channel = harness.engine.open_channel(
+        harness.connection, number=7, consumer_timeout=100.0
+    )
+    take(harness)
+    harness.take()
+    harness.advance(99.0)
+    assert not harness.take()
+    harness.advance(1.0)
+    (closed,) = harness.take()
+    assert isinstance(closed, CloseChannel)
+    assert "on channel 7 timed out. Timeout value used: 100000 ms" in closed.reply_text
 
 
 def test_deadlines_of_settled_deliveries_are_forgotten(harness: EngineHarness) -> None:
