@@ -453,7 +453,7 @@ def _ordered(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:  # refused as it is encoded
         return value
     if isinstance(value, Mapping):
-        return {key: _ordered(value[key], depth + 1) for key in sorted(value)}
+        return {key: _ordered(value[key], depth + 1) for key in sorted(value, key=str)}
     if isinstance(value, list | tuple):
         return [_ordered(item, depth + 1) for item in value]
     return value

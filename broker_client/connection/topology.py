@@ -19,6 +19,7 @@ from broker_client.errors import (
     OperationTimeoutError,
     TopologyError,
     TopologyMismatchError,
+    UnsupportedError,
 )
 from broker_client.transport.base import Channel, Link
 
@@ -169,6 +170,9 @@ class _Runner:
             except OperationTimeoutError as error:
                 what = f"{_name(item)} of vhost {self._vhost!r} at {self._link.url}"
                 raise OperationTimeoutError(f"{what} (connect_timeout)", error.waited) from error
+            except UnsupportedError as error:
+                what = f"{_name(item)} of vhost {self._vhost!r}"
+                raise UnsupportedError(what, error.why) from error
             except ChannelClosedError as error:
                 if not error.reply_code:
                     raise  # the link is gone, and that is no fault of the item

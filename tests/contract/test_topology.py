@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from broker_client.errors import BrokerClientError, TransportError
+from broker_client.errors import InvalidNameError, TransportError, UnsupportedError
 from broker_client.transport.base import Channel, Link, QueueState
 from tests.contract.observers import Consumer, Watch, a_message, numbered, reply_code_of, until
 
@@ -71,6 +73,96 @@ async def test_queue_argument_of_a_wrong_type_is_refused(channel: Channel) -> No
     assert await reply_code_of(channel.declare_queue("odd", arguments=arguments)) == 406
 
 
+def deep(levels: int) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for _ in range(levels):
+        table = {"x": table}
+    return table
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"x",
+        [b"x", {"y": b"z"}],
+        (1, "two", 3.0),
+        bytearray(b"x"),
+        -(2**63),
+        Decimal("1.5"),
+        datetime(2026, 1, 2, tzinfo=UTC),
+        datetime(2026, 1, 2),  # noqa: DTZ001 - counts as UTC
+        None,
+        {"k" * 255: 1},
+        deep(60),
+    ],
+    ids=repr,
+)
+async def test_argument_of_any_type_of_amqp_is_taken_and_compared(
+    value: Any, channel: Channel
+) -> None:
+    arguments = {"v": value}
+    await channel.declare_queue("odd", arguments=arguments)
+    await channel.declare_queue("odd", arguments=arguments)
+    await channel.declare_exchange("odd", "headers", arguments=arguments)
+    await channel.bind_queue("odd", "odd", "", arguments)
+    assert (await Consumer.start(channel, "odd", arguments=arguments)).tag
+    await channel.unbind_queue("odd", "odd", "", arguments)
+    await channel.delete_exchange("odd", if_unused=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1},
+        object(),
+        2**63,
+        float("nan"),
+        float("-inf"),
+        Decimal(10) ** 40,
+        date(2026, 1, 2),
+        "\ud800",
+        {1: "one", "two": 2},
+        {"k" * 256: 1},
+        deep(100),
+        "x" * 200_000,
+    ],
+    ids=lambda value: ascii(value)[:30],
+)
+async def test_argument_that_amqp_cannot_carry_is_refused_before_it_is_sent(
+    value: Any, channel: Channel
+) -> None:
+    arguments = {"v": value}
+    await channel.declare_exchange("x", "headers")
+    for asked in (
+        channel.declare_queue("odd", arguments=arguments),
+        channel.declare_exchange("odd", arguments=arguments),
+        channel.bind_queue("q", "x", "", arguments),
+        channel.unbind_queue("q", "x", "", arguments),
+        channel.bind_exchange("x", "amq.topic", "", arguments),
+        Consumer.start(channel, arguments=arguments),
+    ):
+        with pytest.raises(UnsupportedError, match=r"a (value|table)"):
+            await asked
+    assert (await channel.check_queue("q")).consumer_count == 0
+
+
+@pytest.mark.parametrize("prefetch", [-1, 65_536])
+async def test_prefetch_that_amqp_cannot_carry_is_refused(prefetch: int, channel: Channel) -> None:
+    with pytest.raises(UnsupportedError, match="0 to 65535"):
+        await channel.qos(prefetch)
+    assert channel.is_usable
+
+
+async def test_refusal_whose_text_is_cut_within_a_character_costs_the_channel_only(
+    link: Link,
+) -> None:
+    for name in ("ä" * 120, "n" + "ä" * 120):  # RabbitMQ: one of them is cut within an ä
+        channel = await link.open_channel()
+        assert await reply_code_of(channel.purge_queue(name)) == 404
+    assert link.is_open
+    assert (await (await link.open_channel()).check_queue("q")).message_count == 0
+
+
 async def test_checking_a_missing_queue_closes_the_channel_with_404(channel: Channel) -> None:
     assert await reply_code_of(channel.check_queue("nowhere")) == 404
     assert not channel.is_usable
@@ -105,9 +197,33 @@ async def test_name_of_any_letters_is_good(name: str, watch: Watch) -> None:
     await channel.delete_queue(name)
 
 
-async def test_name_that_is_too_long_is_refused_before_it_is_sent(channel: Channel) -> None:
-    with pytest.raises(BrokerClientError):
-        await channel.declare_queue("n" * 256)
+@pytest.mark.parametrize(
+    "name", ["n" * 256, "\N{GRINNING FACE}" * 64, "\ud800", None, 5, b"q"], ids=ascii
+)
+async def test_name_that_amqp_cannot_carry_is_refused_before_it_is_sent(
+    name: Any, channel: Channel
+) -> None:
+    for asked in (
+        channel.declare_queue(name),
+        channel.check_queue(name),
+        channel.purge_queue(name),
+        channel.delete_queue(name),
+        channel.declare_exchange(name),
+        channel.declare_exchange("x", name),
+        channel.check_exchange(name),
+        channel.delete_exchange(name),
+        channel.bind_queue("q", "amq.topic", name),
+        channel.unbind_queue("q", name, "#"),
+        channel.bind_exchange(name, "amq.topic", "#"),
+        channel.unbind_exchange("x", "amq.topic", name),
+        channel.get(name),
+        channel.cancel(name),
+        Consumer.start(channel, name),
+        Consumer.start(channel, consumer_tag=name),
+    ):
+        with pytest.raises(InvalidNameError):
+            await asked
+    assert channel.is_usable
 
 
 async def test_reserved_queue_name_is_refused(channel: Channel) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from broker_client.amqp.encode import as_received
-from broker_client.amqp.tables import decode_arguments, encode_arguments
+from broker_client.amqp.tables import decode_arguments
 from broker_client.core.commands.consume import BasicConsumeArguments
 from broker_client.core.commands.topology import ExchangeDeclareArguments, QueueDeclareArguments
 from broker_client.core.exchange import Destination
@@ -21,8 +21,13 @@ from broker_client.errors import (
 )
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.node.node import Node
-from broker_client.transport.base import Arguments, ConsumerCallbacks, QueueState
+from broker_client.transport.base import (
+    Arguments,
+    ConsumerCallbacks,
+    QueueState,
+)
 from broker_client.transport.limits import SizeLimit
+from broker_client.transport.method_arguments import check_names, check_prefetch, encoded_arguments
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,32 +108,39 @@ class EmbeddedChannel:
     async def declare_exchange(
         self, name: str, type: str = "topic", **options: Unpack[ExchangeDeclareArguments]
     ) -> None:
+        check_names(exchange=name, exchange_type=type)
         options["arguments"] = _as_received(options.get("arguments"))
         await self._change(self._node.declare_exchange, name, type, **options)
 
     async def check_exchange(self, name: str) -> None:
+        check_names(exchange=name)
         self._do(self._node.check_exchange, name)
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        check_names(exchange=name)
         await self._change(self._node.delete_exchange, name, if_unused=if_unused)
 
     async def declare_queue(
         self, name: str, **options: Unpack[QueueDeclareArguments]
     ) -> QueueState:
+        check_names(queue=name)
         options["arguments"] = _as_received(options.get("arguments"))
         return QueueState(*await self._change(self._node.declare_queue, name, **options))
 
     async def check_queue(self, name: str) -> QueueState:
+        check_names(queue=name)
         return QueueState(*self._do(self._node.check_queue, name))
 
     async def delete_queue(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False
     ) -> int:
+        check_names(queue=name)
         return await self._change(
             self._node.delete_queue, name, if_unused=if_unused, if_empty=if_empty
         )
 
     async def purge_queue(self, name: str) -> int:
+        check_names(queue=name)
         return await self._change(self._node.purge_queue, name)
 
     async def bind_queue(
@@ -154,11 +166,13 @@ class EmbeddedChannel:
     async def _bind(
         self, destination: Destination, source: str, key: str, arguments: Arguments | None
     ) -> None:
+        check_names(**{destination.kind: destination.name}, source=source, binding_key=key)
         await self._change(self._node.bind, destination, source, key, _as_received(arguments))
 
     async def _unbind(
         self, destination: Destination, source: str, key: str, arguments: Arguments | None
     ) -> None:
+        check_names(**{destination.kind: destination.name}, source=source, binding_key=key)
         await self._change(self._node.unbind, destination, source, key, _as_received(arguments))
 
     async def _change(
@@ -174,21 +188,26 @@ class EmbeddedChannel:
     # ---------------------------------------------------------------- consuming
 
     async def qos(self, prefetch: int, *, shared: bool = False) -> None:
+        check_prefetch(prefetch)
         self._do(self._node.qos, prefetch, shared=shared)
 
     async def consume(
         self, queue: str, callbacks: ConsumerCallbacks, **options: Unpack[BasicConsumeArguments]
     ) -> str:
+        check_names(queue=queue, consumer_tag=options.get("consumer_tag", ""))
+        options["arguments"] = _as_received(options.get("arguments"))
         tag = self._do(self._node.consume, queue, **options)
         self._consumers[tag] = callbacks
         return tag
 
     async def cancel(self, consumer_tag: str) -> None:
+        check_names(consumer_tag=consumer_tag)
         self._do(self._node.cancel, consumer_tag)
         await self._node.drain()  # deliveries made before may still arrive; none after this
         self._consumers.pop(consumer_tag, None)
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
+        check_names(queue=queue)
         got = self._do(self._node.get, queue, no_ack=no_ack)
         self._check_store()
         return None if got is None else got[0]
@@ -313,4 +332,4 @@ class EmbeddedChannel:
 
 
 def _as_received(arguments: Arguments | None) -> Arguments:
-    return decode_arguments(encode_arguments(arguments)) if arguments else {}
+    return decode_arguments(encoded_arguments(arguments, _FRAME_MAX)) if arguments else {}

@@ -34,6 +34,7 @@ from broker_client.transport.base import (
     no_shared_prefetch,
 )
 from broker_client.transport.limits import SizeLimit, size_limit_in
+from broker_client.transport.method_arguments import check_names, check_prefetch
 from broker_client.transport.rabbitmq.declare import TopologyMethods
 from broker_client.transport.rabbitmq.errors import (
     FOREIGN_ERRORS,
@@ -41,7 +42,7 @@ from broker_client.transport.rabbitmq.errors import (
     is_bare,
     translate,
 )
-from broker_client.transport.rabbitmq.methods import BasicConsume, check_names, field_table
+from broker_client.transport.rabbitmq.methods import BasicConsume
 
 log = logging.getLogger("broker_client.transport")
 
@@ -169,6 +170,10 @@ class NetworkChannel(TopologyMethods):
         if self.on_return is not None:
             self.on_return(message)
 
+    @property
+    def _frame_max(self) -> int:
+        return self._owner.frame_max
+
     async def _ask(self, frame: Frame) -> object:
         """Send `frame` and give back the broker's answer."""
         async with self._asking():
@@ -177,6 +182,7 @@ class NetworkChannel(TopologyMethods):
     # ------------------------------------------------------------------ consuming
 
     async def qos(self, prefetch: int, *, shared: bool = False) -> None:
+        check_prefetch(prefetch)
         if shared and not self._owner.capabilities.shared_prefetch:
             raise no_shared_prefetch("a prefetch shared by the consumers of a channel")
         async with self._asking():
@@ -211,8 +217,7 @@ class NetworkChannel(TopologyMethods):
                         consumer_tag=consumer_tag,
                         no_ack=no_ack,
                         exclusive=exclusive,
-                        arguments=field_table(arguments),
-                    )
+                    ).with_arguments(arguments, self._frame_max)
                 )
             except BaseException:
                 self._consumers.pop(consumer_tag, None)
@@ -220,6 +225,7 @@ class NetworkChannel(TopologyMethods):
         return consumer_tag
 
     async def cancel(self, consumer_tag: str) -> None:
+        check_names(consumer_tag=consumer_tag)
         async with self._asking():
             await self._channel.basic_cancel(consumer_tag)
         self._consumers.pop(consumer_tag, None)

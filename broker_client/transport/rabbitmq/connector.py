@@ -14,11 +14,13 @@ import aio_pika.abc
 import pamqp.encode
 from yarl import URL
 
+from broker_client.amqp.tables import encode_table
 from broker_client.config.access import Credentials, TlsConfig
 from broker_client.errors import (
     AuthenticationRefusedError,
     ConnectFailedError,
     ConnectionLostError,
+    InvalidMessageError,
     TransportError,
     UnsupportedError,
 )
@@ -257,7 +259,11 @@ def _properties(name: str, more: Mapping[str, Any]) -> dict[str, Any]:
     known = {"connection_name": name, "product": "broker_client", **more}
     known["capabilities"] = {**_CAPABILITIES, **capabilities}
     try:
-        pamqp.encode.field_table(known)
-    except (TypeError, ValueError) as error:
-        raise UnsupportedError("a client property of that type", str(error)) from None
+        encode_table(known, "client_properties")
+        pamqp.encode.field_table(known)  # encodes fewer types
+    except (InvalidMessageError, TypeError, ValueError) as error:
+        reason = str(error)
+        if isinstance(error, InvalidMessageError):
+            reason = f"{error.what} {error.reason}"
+        raise UnsupportedError("a client property of that type", reason) from None
     return known

@@ -9,6 +9,7 @@ from pamqp.base import Frame
 
 from broker_client.errors import ChannelClosedError
 from broker_client.transport.base import Arguments, QueueState
+from broker_client.transport.method_arguments import check_names
 from broker_client.transport.rabbitmq.methods import (
     ExchangeBind,
     ExchangeDeclare,
@@ -19,13 +20,16 @@ from broker_client.transport.rabbitmq.methods import (
     QueueDelete,
     QueuePurge,
     QueueUnbind,
-    check_names,
-    field_table,
 )
 
 
 class TopologyMethods(ABC):
     """The part of `transport.base.Channel` that asks for exchanges, queues and bindings."""
+
+    @property
+    @abstractmethod
+    def _frame_max(self) -> int:
+        """Largest frame in bytes; 0 for no limit."""
 
     @abstractmethod
     async def _ask(self, frame: Frame) -> object:
@@ -49,8 +53,7 @@ class TopologyMethods(ABC):
                 durable=durable,
                 auto_delete=auto_delete,
                 internal=internal,
-                arguments=field_table(arguments),
-            )
+            ).with_arguments(arguments, self._frame_max)
         )
 
     async def check_exchange(self, name: str) -> None:
@@ -77,8 +80,7 @@ class TopologyMethods(ABC):
                 durable=durable,
                 exclusive=exclusive,
                 auto_delete=auto_delete,
-                arguments=field_table(arguments),
-            )
+            ).with_arguments(arguments, self._frame_max)
         )
 
     async def check_queue(self, name: str) -> QueueState:
@@ -106,8 +108,7 @@ class TopologyMethods(ABC):
                 queue=queue,
                 exchange=exchange,
                 routing_key=binding_key,
-                arguments=field_table(arguments),
-            )
+            ).with_arguments(arguments, self._frame_max)
         )
 
     async def unbind_queue(
@@ -119,8 +120,7 @@ class TopologyMethods(ABC):
                 queue=queue,
                 exchange=exchange,
                 routing_key=binding_key,
-                arguments=field_table(arguments),
-            )
+            ).with_arguments(arguments, self._frame_max)
         )
 
     async def bind_exchange(
@@ -132,8 +132,7 @@ class TopologyMethods(ABC):
                 destination=destination,
                 source=source,
                 routing_key=binding_key,
-                arguments=field_table(arguments),
-            )
+            ).with_arguments(arguments, self._frame_max)
         )
 
     async def unbind_exchange(
@@ -145,8 +144,7 @@ class TopologyMethods(ABC):
                 destination=destination,
                 source=source,
                 routing_key=binding_key,
-                arguments=field_table(arguments),
-            )
+            ).with_arguments(arguments, self._frame_max)
         )
 
     async def _ask_queue(self, frame: Frame) -> QueueState:

@@ -202,7 +202,7 @@ class FrameReader(asyncio.StreamReader):
                 forward_from = self._passed_on = stop
                 if self._instead:
                     super().feed_data(self._instead)
-                    self._instead = b""
+                    self._instead, taken = b"", False
                 else:
                     taken = True
             at = stop
@@ -265,6 +265,8 @@ class FrameReader(asyncio.StreamReader):
             self._contents.pop(number, None)
             if channel is not None:
                 self._guard(channel.closed_by_broker, *decode.close_reason(buffer, arguments))
+            self._instead = _readable_close(number, method, buffer, arguments)
+            return True
         elif method == decode.CHANNEL_CLOSE_OK:
             self._contents.pop(number, None)
         elif method == decode.CONNECTION_BLOCKED:
@@ -278,7 +280,9 @@ class FrameReader(asyncio.StreamReader):
             self._guard(self._link.closing_by_broker, *decode.close_reason(buffer, arguments))
             if self._established:
                 self.finish()
-                return True
+            else:
+                self._instead = _readable_close(number, method, buffer, arguments)
+            return True
         elif method == _TUNE:
             self._instead = _lowered(buffer, arguments, self._limits)
             return True
@@ -314,6 +318,19 @@ class FrameReader(asyncio.StreamReader):
             callback(*args)
         except Exception:
             log.exception("internal error while handling a frame")
+
+
+def _readable_close(number: int, method: int, buffer: bytes, at: int) -> bytes:
+    """A close by the broker whose text aiormq can decode.
+
+    RabbitMQ cuts it after 255 bytes, which may be within a character.
+    """
+    _, text = decode.close_reason(buffer, at)
+    cause = at + 2 + 1 + buffer[at + 2]  # class and method that the broker complains of
+    data = text.encode()
+    arguments = buffer[at : at + 2] + bytes((len(data),)) + data + buffer[cause : cause + 4]
+    head = _METHOD_FRAME.pack(decode.METHOD, number, 4 + len(arguments), method)
+    return head + arguments + bytes((decode.FRAME_END,))
 
 
 def _lowered(buffer: bytes, at: int, limits: Limits) -> bytes:
