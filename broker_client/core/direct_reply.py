@@ -8,7 +8,6 @@ names the pseudo-queue carries that address, and a publish to the address is a d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from broker_client.core.effects import Deliver
 from broker_client.core.queue import ChannelState
@@ -25,9 +24,8 @@ _REMEMBERED = 1_000  # addresses that are out of use, for answers that come late
 class DirectReplies:
     """The channels that consume replies, by the secret part of their address."""
 
-    def __init__(self, state: State, new_token: Callable[[], str] | None) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._new_token = new_token or (lambda: str(state.next_id()))
         self._channels: dict[str, ChannelState] = {}
         self._gone: deque[str] = deque(maxlen=_REMEMBERED)
 
@@ -41,7 +39,7 @@ class DirectReplies:
             raise precondition_failed("reply consumer cannot acknowledge")
         if channel.reply_token is not None:
             raise precondition_failed("reply consumer already set")
-        channel.reply_token = token = self._new_token()
+        channel.reply_token = token = self._state.new_token()
         channel.reply_tag = consumer_tag or f"amq.ctag-{self._state.next_id()}"
         self._channels[token] = channel
         return channel.reply_tag

@@ -25,12 +25,13 @@ from broker_client.core.effects import Effect
 from broker_client.core.observer import Observer
 from broker_client.core.queue import ChannelState, Queue
 from broker_client.core.records import MessageSource
+from broker_client.core.replies import vhost_not_found
 from broker_client.core.restore import Restoring
 from broker_client.core.settings import EngineSettings
 from broker_client.core.snapshots import QueueStats
 from broker_client.core.state import State
 from broker_client.core.transitions import Transitions
-from broker_client.core.virtual_host import VirtualHost
+from broker_client.core.virtual_host import VirtualHost, check_short
 from broker_client.events.delivery_event import REASON_CONNECTION_LOST
 
 _SCANNED_AT_A_TIME = 1_000
@@ -59,16 +60,16 @@ class Engine:
         """
         Args:
             settings: limits.
-            new_token: makes the secret part of direct reply-to addresses; by default they are
-                numbered, and so can be guessed.
+            new_token: makes the last part of direct reply-to addresses, and of the names of
+                queues declared without one; by default they are numbered, and can be guessed.
             observer: is told what happens to messages.
             source: where messages are read back that memory is too short for; without one, all
                 stay in memory.
         """
-        self.state = State(settings or EngineSettings(), observer, source)
+        self.state = State(settings or EngineSettings(), new_token, observer, source)
         """All that it knows; nothing outside of the core may change it."""
         self._transitions = Transitions(self.state)
-        self._replies = DirectReplies(self.state, new_token)
+        self._replies = DirectReplies(self.state)
         parts = self.state, self._transitions, self._replies
         self.topology = TopologyCommands(*parts)
         self.consuming = ConsumeCommands(*parts)
@@ -195,10 +196,45 @@ class Engine:
 
     # ---------------------------------------------------------------- connections, channels
 
-    def open_connection(self, vhost: str) -> int:
-        """A new connection; its vhost comes into being with the first."""
+    def add_vhost(self, name: str) -> bool:
+        """Add a vhost; returns False where there is one.
+
+        Raises:
+            ReplyError: 406 for a name of more than 255 bytes.
+        """
+        if name in self.state.vhosts:
+            return False
+        check_short("vhost name", name)
+        self.state.add_vhost(name)
+        return True
+
+    def delete_vhost(self, name: str) -> None:
+        """Delete a vhost, whose connections are closed, with everything in it."""
+        vhost = self.state.vhosts[name]
+        assert not self.connections_to(name), "close the connections first"
+        for queue in list(vhost.queues.values()):
+            self._transitions.delete_queue(queue)
+        self.state.delete_vhost(name)
+
+    def connections_to(self, vhost: str) -> tuple[int, ...]:
+        """The open connections to `vhost`."""
+        owners = self._connections.items()
+        return tuple(id for id, owner in owners if owner.vhost.name == vhost)
+
+    def open_connection(self, vhost: str, *, create: bool = True) -> int:
+        """A new connection.
+
+        Args:
+            vhost: name of its vhost.
+            create: add the vhost where there is none.
+
+        Raises:
+            ReplyError: 530 where there is no such vhost, and none is to be added.
+        """
         vhosts = self.state.vhosts
         if vhost not in vhosts:
+            if not create:
+                raise vhost_not_found(vhost)
             self.state.add_vhost(vhost)
         id = self.state.next_id()
         self._connections[id] = ClientConnection(vhosts[vhost])

@@ -79,6 +79,13 @@ class VHostAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class VHostRemoved:
+    """A vhost is gone, and with it its exchanges and bindings; its queues went before."""
+
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeAdded:
     """A durable exchange was declared."""
 
@@ -152,6 +159,7 @@ class BindingRemoved:
 
 TopologyRecord = (
     VHostAdded
+    | VHostRemoved
     | ExchangeAdded
     | ExchangeRemoved
     | QueueAdded

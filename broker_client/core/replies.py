@@ -10,6 +10,11 @@ def not_found(kind: str, name: str, vhost: str) -> ReplyError:
     return ReplyError(404, f"NOT_FOUND - no {kind} '{name}' in vhost '{vhost}'")
 
 
+def vhost_not_found(vhost: str) -> ReplyError:
+    """530: no such vhost; costs the connection."""
+    return not_allowed(f"vhost {vhost} not found")
+
+
 def access_refused(why: str) -> ReplyError:
     """403: not permitted to anyone."""
     return ReplyError(403, f"ACCESS_REFUSED - {why}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker_client.core.arguments import queue_settings
-from broker_client.core.commands.topology import SERVER_NAMED
 from broker_client.core.exchange import Destination, Exchange
 from broker_client.core.queue import ON_DISK, Entry, Queue
 from broker_client.core.records import (
@@ -49,7 +48,6 @@ class Restoring:
                 )
             elif isinstance(record, QueueAdded):
                 vhost.add_queue(_queue(record), server_named=True)
-                self._pass_over(record.name)
             elif isinstance(record, QueuePaused):
                 vhost.set_paused(vhost.queues[record.name], record.paused)
             else:
@@ -84,12 +82,6 @@ class Restoring:
         target.position = position
         journal = self._state.journal
         journal.last_record_id = max(journal.last_record_id, highest)
-
-    def _pass_over(self, queue: str) -> None:
-        """Never make a name again that a queue of an earlier run still has."""
-        number = queue.removeprefix(SERVER_NAMED)
-        if number != queue and number.isdecimal():
-            self._state.last_id = max(self._state.last_id, int(number))
 
     def finish(self, now: float) -> None:
         """Everything is here: what is due by now can be done at the next `tick`."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker_client.core.effects import Confirm, Effect
 from broker_client.core.journal import Journal
 from broker_client.core.observer import Observer
 from broker_client.core.paging import Paging
 from broker_client.core.queue import ChannelState, Queue
-from broker_client.core.records import MessageSource, TopologyRecord, VHostAdded
+from broker_client.core.records import MessageSource, TopologyRecord, VHostAdded, VHostRemoved
 from broker_client.core.schedule import Schedule
 from broker_client.core.settings import EngineSettings
 from broker_client.core.virtual_host import VirtualHost
@@ -17,9 +19,15 @@ class State:
     """Vhosts, channels, effects, and what is kept about them."""
 
     def __init__(
-        self, settings: EngineSettings, observer: Observer | None, source: MessageSource | None
+        self,
+        settings: EngineSettings,
+        new_token: Callable[[], str] | None,
+        observer: Observer | None,
+        source: MessageSource | None,
     ) -> None:
         self.settings = settings
+        self.new_token = new_token or (lambda: str(self.next_id()))
+        """Makes what no client can guess, or meet by chance."""
         self.observer = observer
         self.vhosts: dict[str, VirtualHost] = {}
         self.channels: dict[int, ChannelState] = {}
@@ -42,6 +50,11 @@ class State:
         self.vhosts[name] = vhost = VirtualHost(name, self._note, self.settings.compatibility)
         self._note(VHostAdded(name))
         return vhost
+
+    def delete_vhost(self, name: str) -> None:
+        """Take a vhost out."""
+        del self.vhosts[name]
+        self._note(VHostRemoved(name))
 
     def vhost(self, channel: int) -> VirtualHost:
         """The vhost of `channel`."""

@@ -287,7 +287,7 @@ class VirtualHost:
             ReplyError: 403 for the default exchange, 404 for a missing end, 406 for a bad x-match.
         """
         self._check_not_default(source)
-        _check_short("binding key", binding_key)
+        check_short("binding key", binding_key)
         exchange = self.exchange(source)
         if destination.kind == "exchange":
             self._check_not_default(destination.name)
@@ -350,10 +350,10 @@ class VirtualHost:
 def _check_name(kind: str, name: str) -> None:
     if name.startswith("amq."):
         raise access_refused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
-    _check_short(f"{kind} name", name)
+    check_short(f"{kind} name", name)
 
 
-def _check_short(what: str, text: str) -> None:
+def check_short(what: str, text: str) -> None:
     """Refuse what cannot travel: no client could name it again, and no file keep it."""
     try:
         size = len(text.encode())

@@ -152,7 +152,7 @@ class EffectRunner:
 
     def end(self) -> None:
         """Close every connection (320) and carry out nothing more, at once."""
-        self._close_connections(320, "CONNECTION_FORCED - broker forced connection closure")
+        self.close_connections(320, "CONNECTION_FORCED - broker forced connection closure")
         self._take_effects()  # what the end itself brought about is kept too
         self.is_closed = True
         self.scanner.stop()
@@ -338,10 +338,13 @@ class EffectRunner:
 
     def _stop_failed(self) -> None:
         """Close every connection, so that no client relies on the failed store."""
-        self._close_connections(541, f"INTERNAL_ERROR - {self.failure}")
+        self.close_connections(541, f"INTERNAL_ERROR - {self.failure}")
 
-    def _close_connections(self, reply_code: int, reply_text: str) -> None:
-        for connection in list(self.connections):
+    def close_connections(
+        self, reply_code: int, reply_text: str, connections: Sequence[int] | None = None
+    ) -> None:
+        """Close connections, by default all, and tell their receivers why."""
+        for connection in list(self.connections) if connections is None else connections:
             self._close_connection(connection, reply_code, reply_text)
 
     def _close_connection(self, connection: int, reply_code: int, reply_text: str) -> None:
@@ -355,7 +358,9 @@ class EffectRunner:
 
     def close_connection(self, connection: int) -> None:
         """Requeue its deliveries at once; its receivers get nothing more."""
-        self.connections.pop(connection, None)
+        receiver = self.connections.pop(connection, None)
+        if receiver is not None:
+            self._blocked.pop(receiver, None)
         for channel in self.engine.channels_of(connection):
             self.receivers.pop(channel, None)
         self.engine.close_connection(connection, self._clock.now())

@@ -20,7 +20,6 @@ from broker_client.core.commands.topology import (
     QueueDeclareArguments,
 )
 from broker_client.core.exchange import Destination
-from broker_client.core.replies import not_allowed
 from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.core.settle_results import NodeClosed, SettleResult
@@ -204,17 +203,42 @@ class Node:
         if self._event_log is not None:
             self._event_log.end()
 
-    # ---------------------------------------------------------------- connections, channels
+    # ---------------------------------------------------------------- vhosts, connections, channels
+
+    @property
+    def vhosts(self) -> tuple[str, ...]:
+        """Names of all vhosts, in order."""
+        return tuple(sorted(self.engine.state.vhosts))
 
     def has_vhost(self, name: str) -> bool:
         """True if there is a vhost of that name."""
         return name in self.engine.state.vhosts
 
-    def add_vhost(self, name: str) -> None:
-        """Create a vhost; no effect if there is one of that name."""
+    def add_vhost(self, name: str) -> bool:
+        """Create a vhost; returns False if there is one of that name.
+
+        Raises:
+            ReplyError: 406 for a name of more than 255 bytes.
+        """
+        self.wake()
+        return self.engine.add_vhost(name)
+
+    def delete_vhost(self, name: str) -> bool:
+        """Delete a vhost with everything in it, and close its connections (320).
+
+        Returns:
+            False where there is none.
+        """
         if not self.has_vhost(name):
-            self.engine.state.add_vhost(name)
-            self.wake()
+            return False
+        self._runner.close_connections(
+            320,
+            f"CONNECTION_FORCED - vhost '{name}' is deleted",
+            self.engine.connections_to(name),
+        )
+        self.engine.delete_vhost(name)
+        self.wake()
+        return True
 
     def set_alarm(self, resource: str, active: bool) -> None:
         """Block connections that publish while `resource` is short; see `ConnectionReceiver`.
@@ -243,9 +267,7 @@ class Node:
             raise self.failure.with_traceback(None)  # it is raised at every attempt to connect
         if not self.is_open:
             raise BrokerClosedError(f"node {self.name!r}")
-        if not create and not self.has_vhost(vhost):
-            raise not_allowed(f"vhost {vhost} not found")
-        connection = self.engine.open_connection(vhost)
+        connection = self.engine.open_connection(vhost, create=create)
         self._runner.connections[connection] = receiver
         return connection
 

@@ -30,6 +30,7 @@ from broker_client.core.records import (
     StoredEntry,
     TopologyRecord,
     VHostAdded,
+    VHostRemoved,
 )
 from broker_client.errors import StoreCorruptError, StoreError
 
@@ -197,6 +198,13 @@ def topology_statements(record: TopologyRecord, queue_id: int) -> Iterator[State
     match record:
         case VHostAdded(vhost):
             yield "INSERT OR IGNORE INTO vhosts VALUES (?, ?)", (vhost, row_sum(vhost))
+        case VHostRemoved(vhost):
+            for table, column in (
+                ("vhosts", "name"),
+                ("exchanges", "vhost"),
+                ("bindings", "vhost"),
+            ):
+                yield f"DELETE FROM {table} WHERE {column} = ?", (vhost,)  # noqa: S608 - our own words
         case ExchangeAdded(vhost, name, type, auto_delete, internal, arguments):
             row = vhost, name, type, int(auto_delete), int(internal), encode_arguments(arguments)
             yield (

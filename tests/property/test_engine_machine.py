@@ -80,6 +80,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.harness.engine.consuming.qos(self.channels[at], prefetch)
         self.command("consume", self.channels[at], name, self.harness.now, no_ack=no_ack)
 
+    @rule(at=CHANNELS, active=st.booleans())
+    def flow(self, at: int, active: bool) -> None:
+        self.command("flow", self.channels[at], active, self.harness.now)
+
     @rule(at=CHANNELS, data=st.data())
     def cancel(self, at: int, data: st.DataObject) -> None:
         tags = list(self.harness.engine.state.channels[self.channels[at]].consumers)
@@ -185,7 +189,7 @@ class EngineMachine(RuleBasedStateMachine):
             for consumer in queue.consumers:
                 assert not consumer.prefetch or consumer.in_flight <= consumer.prefetch
                 full = bool(consumer.prefetch) and consumer.in_flight >= consumer.prefetch
-                assert consumer.available is not full
+                assert consumer.available is not (full or consumer.channel.paused)
             most = queue.settings.max_length
             if most is not None and not queue.settings.rejects_publish:
                 assert len(queue.ready) <= most

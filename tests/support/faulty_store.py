@@ -28,6 +28,7 @@ from broker_client.core.records import (
     StoredEntry,
     TopologyRecord,
     VHostAdded,
+    VHostRemoved,
     message_number,
 )
 from broker_client.errors import StoreError
@@ -89,6 +90,10 @@ class DiskState:
                 }
                 self._remove("queue", vhost, name)
                 self.topology.pop(("paused", vhost, name), None)
+            case VHostRemoved(vhost):
+                self.topology = {
+                    key: kept for key, kept in self.topology.items() if key[1] != vhost
+                }
             case ExchangeRemoved(vhost, name):
                 self._remove("exchange", vhost, name)
             case BindingRemoved():

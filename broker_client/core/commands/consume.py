@@ -59,7 +59,11 @@ class ConsumeCommands:
             state.prefetch = prefetch
 
     def flow(self, channel: int, active: bool, now: float) -> None:
-        """Stop deliveries to a channel, or go on with them; what it has is not taken back."""
+        """Stop deliveries to the consumers of a channel, or go on with them (channel.flow).
+
+        What is in flight stays there; `get` goes on, and so do replies to requests, which wait in
+        no queue.
+        """
         self._transitions.set_flow(self._channels[channel], active, now)
 
     def consume(

@@ -12,6 +12,7 @@ from broker_client.core.queue import Queue
 from broker_client.core.replies import precondition_failed
 from broker_client.core.state import State
 from broker_client.core.transitions import Transitions
+from broker_client.core.virtual_host import VirtualHost
 
 NOTHING: Mapping[str, Any] = {}
 SERVER_NAMED = "amq.gen-"
@@ -109,7 +110,7 @@ class TopologyCommands:
             self._state.used(queue, now)
             return _declared(queue)
         queue = Queue(
-            name or f"{SERVER_NAMED}{self._state.next_id()}",
+            name or self._new_name(vhost),
             vhost.name,
             durable=durable,
             owner=state.connection if exclusive else None,
@@ -121,6 +122,12 @@ class TopologyCommands:
         vhost.add_queue(queue, server_named=not name)
         self._state.used(queue, now)
         return _declared(queue)
+
+    def _new_name(self, vhost: VirtualHost) -> str:
+        name = ""
+        while not name or name in vhost.queues:
+            name = f"{SERVER_NAMED}{self._state.new_token()}"
+        return name
 
     def check_queue(self, channel: int, name: str, now: float) -> Declared:
         """Raises:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker_client.core.effects import CancelConsumer
+from broker_client.core.engine import Engine
 from broker_client.core.exchange import Destination
 from broker_client.errors import ReplyError
 from tests.support.builders import EngineHarness, a_message
@@ -106,6 +107,14 @@ def test_server_named_queues_have_names_of_their_own(harness: EngineHarness) -> 
     first, second = harness.queue(""), harness.queue("")
     assert first != second
     assert first.startswith("amq.gen-")
+
+
+def test_a_server_named_queue_is_named_by_the_token_maker_and_never_as_one_that_is_there() -> None:
+    tokens = iter(["a", "a", "a", "b"])
+    engine = Engine(new_token=lambda: next(tokens))
+    channel = engine.open_channel(engine.open_connection("/"))
+    named = [engine.topology.declare_queue(channel, "", 0.0).name for _ in range(2)]
+    assert named == ["amq.gen-a", "amq.gen-b"]
 
 
 def test_names_with_the_reserved_prefix_are_refused(harness: EngineHarness) -> None:
