@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Never, TypeVar, Unpack, overload
 
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config.loader import Source, load_config
+from broker_client.config.tracing import TracingConfig
 from broker_client.connection.connectors import connectors_of
 from broker_client.connection.vhost import Vhost
 from broker_client.consuming.consumer import CANCEL_TIMEOUT
@@ -180,6 +181,8 @@ class Broker(Emitter):
         try:
             for config in self.config.vhosts.values():
                 self._add_vhost(self._make_vhost(config))
+            if self.config.tracing is not None:
+                self._trace(self.config.tracing)
             for publisher in self._publishers.values():
                 outbox = publisher.vhost.config.publish_queue.outbox
                 if outbox is not None:
@@ -196,6 +199,18 @@ class Broker(Emitter):
             if isinstance(error, BrokerClientError):
                 self._half_made, error.broker = True, self
             raise
+
+    def _trace(self, settings: TracingConfig) -> None:
+        """Put tracing around everything, outside of all other middleware.
+
+        Raises:
+            UnsupportedError: the extra is not installed.
+        """
+        from broker_client.tracing import Tracing  # imported where it is asked for
+
+        tracing = Tracing(self.config, settings, lambda name: self._vhosts[name].connection.url)
+        self._publisher.surround(tracing.publish, ())
+        self._surround_handlers(tracing.handle, frozenset())
 
     def _check_subscriptions(self, vhost: Vhost) -> None:
         """Refuse at the start what the broker would take for something else."""

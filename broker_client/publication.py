@@ -144,6 +144,23 @@ class Publication(Emitter):
         self.on("error", lambda error, message_id: then(error))
         self.on("return", lambda message: then(self._error))
 
+    def observe(self, then: Callable[[Publication], None]) -> None:
+        """Call `then` with this publication soon after it has ended; unlike a listener, that does
+        not count as noticing a failure."""
+        if self.state is ENDED:
+            then(self)
+            return
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended.add_done_callback(lambda _: then(self))
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(ended)
+
+    @property
+    def error(self) -> PublishError | None:
+        """Why it did not succeed; None while it has not ended, and if it did."""
+        return self._error
+
     @property
     def is_ended(self) -> bool:
         """True after its `success`, `return` or `error`."""

@@ -45,6 +45,7 @@ from broker_client.config.topology import (
     QueueConfig,
     QueueOptions,
 )
+from broker_client.config.tracing import TracingConfig
 from broker_client.config.values import Duration
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "Strategy",
     "SubscriptionConfig",
     "TlsConfig",
+    "TracingConfig",
     "VhostConfig",
     "strategies_from",
 ]

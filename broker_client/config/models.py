@@ -33,6 +33,7 @@ from broker_client.config.topology import (
     QueueConfig,
     qualified,
 )
+from broker_client.config.tracing import TracingConfig
 from broker_client.config.values import Duration, Positive, Settings
 from broker_client.errors import Problem
 
@@ -168,6 +169,8 @@ class BrokerConfig(Settings):
     """Counters of redeliveries."""
     node: NodeConfig = NodeConfig()
     """Settings of the built-in broker; there is one in each Broker."""
+    tracing: TracingConfig | None = None
+    """Traces with OpenTelemetry; none when left out."""
 
     _implied: dict[str, tuple[PublicationConfig, SubscriptionConfig]] = PrivateAttr(
         default_factory=dict

@@ -27,6 +27,7 @@ ROOMS = {
     "subscription": "consuming",
     "ackornack": "consuming",
     "log_context": "telemetry",
+    "tracing": "telemetry",
 }
 """Modules at the top, and folders, that belong to a room of another name."""
 
@@ -51,8 +52,16 @@ ARROWS = {
         "config",
         "ground",
     ),
-    "telemetry": ("consuming",),
-    "broker": ("consuming", "publishing", "connection", "transport", "config", "ground"),
+    "telemetry": ("consuming", "publishing", "config", "ground"),
+    "broker": (
+        "telemetry",
+        "consuming",
+        "publishing",
+        "connection",
+        "transport",
+        "config",
+        "ground",
+    ),
     "spark": ("broker", "publishing", "connection", "transport", "codec", "config", "ground"),
     "cli": ("server", "node", "store", "config", "ground"),
     "__init__": ("broker", "consuming", "publishing", "config", "ground"),
@@ -84,6 +93,7 @@ OWNERS = {
     "sqlite3": ("store", "consuming.redeliveries", "consuming.deduplication"),
     "cryptography": ("codec.encryption", "transport.rabbitmq.tls"),
     "redis": ("consuming.redeliveries",),
+    "opentelemetry": ("tracing",),
     "pyspark": ("spark",),
     "pyarrow": ("spark",),
 }

@@ -47,4 +47,4 @@ async def start(url: str) -> AsyncIterator[StartBroker]:
         await broker.shutdown()
 
 
-ROOT_KEYS = ("encryption", "recovery", "shovels", "redeliveries", "node", "defaults")
+ROOT_KEYS = ("encryption", "recovery", "shovels", "redeliveries", "node", "defaults", "tracing")

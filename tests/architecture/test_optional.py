@@ -1,0 +1,44 @@
+"""What an extra brings is not imported until it is used, and named where it is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from broker_client import Broker
+from broker_client.errors import UnsupportedError
+from tests.docs.documents import ROOT
+
+OPTIONAL = ["cryptography", "opentelemetry", "prometheus_client", "pyspark", "pyarrow", "redis"]
+VHOSTS: dict[str, Any] = {"vhosts": {"/": {}}}
+
+
+def test_a_broker_that_publishes_and_handles_imports_nothing_optional() -> None:
+    program = f"""
+import asyncio, sys
+from broker_client import Broker
+async def main():
+    queue = {{"queues": {{"q": None}}}}
+    async with Broker.create({{"vhosts": {{"/": queue}}}}) as broker:
+        handled = asyncio.Event()
+        @broker.handle("/q")
+        async def handle(content): handled.set()
+        await (await broker.publish("/q", 1))
+        await handled.wait()
+asyncio.run(main())
+print(sorted(set({OPTIONAL!r}) & sys.modules.keys()))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (run.stdout, run.stderr) == ("[]\n", "")
+
+
+async def test_tracing_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.delitem(sys.modules, "broker_client.tracing", raising=False)
+    with pytest.raises(UnsupportedError, match=r"\[otel\]"):
+        await Broker.create({**VHOSTS, "tracing": {}})
