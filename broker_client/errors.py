@@ -8,6 +8,7 @@ BrokerClientError
 │   ├── InvalidNameError
 │   ├── InvalidHandlerError
 │   ├── InvalidMiddlewareError
+│   ├── AccessControlError
 │   ├── BrokerClosedError
 │   ├── WrongLoopError
 │   └── UnsupportedError
@@ -161,7 +162,7 @@ def described(error: BaseException) -> str:
 
 
 class UnknownNameError(UsageError, LookupError):
-    """No publication, subscription, vhost or strategy of that name is declared."""
+    """No publication, subscription, vhost, strategy or user of that name is declared."""
 
     def __init__(self, kind: str, name: str, known: Sequence[str]) -> None:
         super().__init__(kind, name, tuple(known))
@@ -195,6 +196,17 @@ class InvalidNameError(UsageError, ValueError):
     def __str__(self) -> str:
         shown = self.name if len(self.name) <= 40 else self.name[:37] + "..."
         return f"{self.kind} {shown!r} {self.reason}"
+
+
+class AccessControlError(UsageError, ValueError):
+    """A user, a permission or a pattern of the built-in broker cannot be as given."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what, self.reason = what, reason
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.reason}"
 
 
 class InvalidHandlerError(UsageError, TypeError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from broker_client.core.access import Users
 from broker_client.core.commands.admin import AdminCommands
 from broker_client.core.commands.consume import ConsumeCommands
 from broker_client.core.commands.publish import PublishCommands
@@ -75,7 +76,8 @@ class Engine:
         self.consuming = ConsumeCommands(*parts)
         self.publishing = PublishCommands(*parts, self.consuming)
         self.admin = AdminCommands(self.state, self._transitions)
-        self.restoring = Restoring(self.state)
+        self.users = Users(self.state.note)
+        self.restoring = Restoring(self.state, self.users)
         self._connections: dict[int, ClientConnection] = {}
 
     def __repr__(self) -> str:

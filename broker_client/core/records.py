@@ -9,7 +9,7 @@ dataclasses elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, get_args
 
 from broker_client.core.arguments import Arguments
@@ -157,6 +157,63 @@ class BindingRemoved:
     arguments: Arguments
 
 
+@dataclass(frozen=True, slots=True)
+class UserSet:
+    """A user was added or changed."""
+
+    name: str
+    password_hash: str = field(repr=False)
+    """Base64 of salt and digest; empty where no password is right."""
+    hashing_algorithm: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UserRemoved:
+    """A user is gone, and with it all its permissions."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionsSet:
+    """What a user may do in a vhost, as patterns of names."""
+
+    vhost: str
+    user: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionsRemoved:
+    """A user may do nothing in a vhost any more."""
+
+    vhost: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionsSet:
+    """What a user may publish to, and bind to, a topic exchange: patterns of routing keys."""
+
+    vhost: str
+    user: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionsRemoved:
+    """The routing keys of a topic exchange are free for a user again."""
+
+    vhost: str
+    user: str
+    exchange: str
+
+
 TopologyRecord = (
     VHostAdded
     | VHostRemoved
@@ -168,7 +225,15 @@ TopologyRecord = (
     | BindingAdded
     | BindingRemoved
 )
-Record = Append | Spilled | Delivered | Moved | Settled | TopologyRecord
+AccessRecord = (
+    UserSet
+    | UserRemoved
+    | PermissionsSet
+    | PermissionsRemoved
+    | TopicPermissionsSet
+    | TopicPermissionsRemoved
+)
+Record = Append | Spilled | Delivered | Moved | Settled | TopologyRecord | AccessRecord
 
 RECORDS: frozenset[type[Any]] = frozenset(get_args(Record))
 """The types of `Record`, to sort effects by."""
@@ -202,10 +267,15 @@ class MessageSource(Protocol):
 
 
 class Recovered(Protocol):
-    """What a store fills at the start: first `topology`, then `entries`, queue by queue."""
+    """What a store fills at the start: first topology, then users, then entries, queue by
+    queue."""
 
     def restore_topology(self, records: Iterable[TopologyRecord]) -> None:
         """Vhosts, exchanges, queues and bindings, what is needed before what needs it."""
+        ...
+
+    def restore_access(self, records: Iterable[AccessRecord]) -> None:
+        """Users, then their permissions."""
         ...
 
     def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from broker_client.core.access import Users
 from broker_client.core.arguments import queue_settings
 from broker_client.core.exchange import Destination, Exchange
 from broker_client.core.queue import ON_DISK, Entry, Queue
 from broker_client.core.records import (
+    AccessRecord,
     BindingAdded,
     ExchangeAdded,
     QueueAdded,
@@ -26,8 +28,8 @@ class Restoring:
     seconds, and their memory is bounded from the first moment.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, users: Users) -> None:
+        self._state, self._users = state, users
 
     def restore_topology(self, records: Iterable[TopologyRecord]) -> None:
         """Add what `records` tell of, what is needed before what needs it."""
@@ -55,6 +57,10 @@ class Restoring:
                 destination = Destination(record.kind, record.destination)
                 vhost.bind(destination, record.source, record.binding_key, record.arguments)
         self._state.effects.clear()  # the store knows all this
+
+    def restore_access(self, records: Iterable[AccessRecord]) -> None:
+        """Add users and their permissions."""
+        self._users.restore(records)
 
     def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:
         """Fill a queue with `entries`, which come in order of their positions."""

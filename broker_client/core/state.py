@@ -9,7 +9,13 @@ from broker_client.core.journal import Journal
 from broker_client.core.observer import Observer
 from broker_client.core.paging import Paging
 from broker_client.core.queue import ChannelState, Queue
-from broker_client.core.records import MessageSource, TopologyRecord, VHostAdded, VHostRemoved
+from broker_client.core.records import (
+    AccessRecord,
+    MessageSource,
+    TopologyRecord,
+    VHostAdded,
+    VHostRemoved,
+)
 from broker_client.core.schedule import Schedule
 from broker_client.core.settings import EngineSettings
 from broker_client.core.virtual_host import VirtualHost
@@ -47,14 +53,14 @@ class State:
 
     def add_vhost(self, name: str) -> VirtualHost:
         """A new vhost."""
-        self.vhosts[name] = vhost = VirtualHost(name, self._note, self.settings.compatibility)
-        self._note(VHostAdded(name))
+        self.vhosts[name] = vhost = VirtualHost(name, self.note, self.settings.compatibility)
+        self.note(VHostAdded(name))
         return vhost
 
     def delete_vhost(self, name: str) -> None:
         """Take a vhost out."""
         del self.vhosts[name]
-        self._note(VHostRemoved(name))
+        self.note(VHostRemoved(name))
 
     def vhost(self, channel: int) -> VirtualHost:
         """The vhost of `channel`."""
@@ -115,6 +121,7 @@ class State:
         self.effects.clear()
         return taken
 
-    def _note(self, record: TopologyRecord) -> None:
+    def note(self, record: TopologyRecord | AccessRecord) -> None:
+        """Have a store keep `record`, where there is one."""
         if self.settings.keep_records:
             self.effects.append(record)

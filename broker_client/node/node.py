@@ -27,6 +27,7 @@ from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purge
 from broker_client.errors import BrokerClosedError, ReplyError, StoreError
 from broker_client.events.log import EventLog
 from broker_client.message import Delivery, Outgoing
+from broker_client.node.access_control import AccessControl
 from broker_client.node.effect_runner import ConnectionReceiver, EffectRunner, Receiver
 from broker_client.runtime.clock import Clock, SystemClock
 from broker_client.store.base import Store
@@ -98,6 +99,8 @@ class Node:
         )
         self.engine = self._runner.engine
         self.scanner = self._runner.scanner
+        self.access = AccessControl(self.engine.users, self._runner.wake)
+        """Users and permissions; only a server asks for them."""
         self._is_closing = False
 
     def __repr__(self) -> str:

@@ -27,6 +27,7 @@ from broker_client.core.records import (
 )
 from broker_client.message import Outgoing
 from broker_client.store import tables
+from broker_client.store.access_tables import ACCESS_RECORDS, access_statements
 from broker_client.store.tables import Row, Statement
 
 
@@ -55,7 +56,7 @@ class Batch:
     def __init__(self, queue_ids: QueueIds) -> None:
         self._queue_ids = queue_ids
         self.topology: list[Statement] = []
-        """In order; to be done first."""
+        """And of users, in order; to be done first."""
         self._appended: dict[int, Row] = {}
         """By record id: rows for `fresh` where that will do, else for `intake`."""
         self._last: tuple[int, Row] = (0, ())
@@ -159,6 +160,8 @@ class Batch:
                     row = _wide(row)
                     appended[record_id] = (*row[:3], position, *row[4:8], due_at, *row[9:])
                     self._all_fresh = False
+            elif isinstance(record, ACCESS_RECORDS):
+                self.topology += access_statements(record)
             else:
                 self._change_topology(record)
 

@@ -28,6 +28,7 @@ from broker_client.errors import (
 from broker_client.message import Outgoing
 from broker_client.runtime.files import for_owner_only
 from broker_client.store import tables
+from broker_client.store.access_tables import read_access
 from broker_client.store.batch import Batch, QueueIds
 from broker_client.store.tables import Row
 from broker_client.store.wal import LogIndex, LogPosition, lost_commits
@@ -152,6 +153,7 @@ class StoreFile:
             except (ReplyError, LookupError) as error:
                 why = f"exchanges, queues and bindings do not fit together ({error!r})"
                 raise StoreCorruptError(self.path, why) from error
+            target.restore_access(read_access(self.connection, self.path))
             if damaged := self.connection.execute(tables.DAMAGED_ENTRIES).fetchone():
                 raise StoreCorruptError(self.path, f"entry {damaged[0]} is damaged")
             names: dict[int, tuple[str, str]] = {}

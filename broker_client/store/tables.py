@@ -12,7 +12,7 @@ one statement.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 from zlib import crc32
@@ -39,7 +39,8 @@ Statement = tuple[str, Row]
 """SQL and its parameters."""
 
 APPLICATION_ID = 0x62726B63  # "brkc": tells our files from any other SQLite file
-VERSION = 4  # 1 to 3 were never released
+VERSION = 5
+_OLDEST = 4  # 1 to 3 were never released
 
 assert COPY_BITS == 16, "a record id is taken apart in SQL"
 
@@ -71,26 +72,56 @@ CREATE TABLE entries (
     attempts INTEGER NOT NULL, priority INTEGER NOT NULL, size INTEGER NOT NULL,
     expires_at REAL, due_at REAL, sum INTEGER NOT NULL)""",
 )
+_ACCESS_TABLES = (
+    """
+CREATE TABLE users (
+    name TEXT PRIMARY KEY, password_hash TEXT NOT NULL, hashing_algorithm TEXT NOT NULL,
+    tags TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID""",
+    """
+CREATE TABLE permissions (
+    vhost TEXT NOT NULL, user TEXT NOT NULL, configure TEXT NOT NULL, write TEXT NOT NULL,
+    read TEXT NOT NULL, sum INTEGER NOT NULL, PRIMARY KEY (vhost, user)) WITHOUT ROWID""",
+    """
+CREATE TABLE topic_permissions (
+    vhost TEXT NOT NULL, user TEXT NOT NULL, exchange TEXT NOT NULL, write TEXT NOT NULL,
+    read TEXT NOT NULL, sum INTEGER NOT NULL, PRIMARY KEY (vhost, user, exchange)) WITHOUT ROWID""",
+)
+_UPGRADES: Mapping[int, Sequence[str]] = {4: _ACCESS_TABLES}
+"""Version: the statements that make the next one of it. A new file gets them all."""
+
 TOPOLOGY = {"vhosts": 2, "exchanges": 7, "queues": 6, "paused": 2, "bindings": 7}
 """Tables of what was declared, with their numbers of columns; what is needed comes first."""
+ACCESS = {"users": 5, "permissions": 6, "topic_permissions": 6}
+"""The same of users and permissions; since version 5."""
+
+
+def summed_tables(version: int) -> Mapping[str, int]:
+    """The tables whose rows end with `row_sum`, with their numbers of columns, in a file of
+    `version`."""
+    return TOPOLOGY if version < 5 else {**TOPOLOGY, **ACCESS}
 
 
 # --------------------------------------------------------------------------- the file
 
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
-    """Make the tables in a new file, look at the version of an old one.
+    """Make the tables in a new file, and bring one of an earlier version up to date.
 
     Raises:
-        StoreError: the file is of another version.
+        StoreError: the file is of a newer version, or of one that was never released.
         StoreCorruptError: it is a database of another program.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if check_ours(connection, path) == 0:
+        version = check_ours(connection, path)
+        if version == 0:
             for statement in _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for earlier in range(version or _OLDEST, VERSION):
+            for statement in _UPGRADES[earlier]:
+                connection.execute(statement)
+        if version != VERSION:
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -103,7 +134,7 @@ def check_ours(connection: sqlite3.Connection, path: str) -> int:
     """The version of the file, 0 for an empty one; refuses what this program must not touch.
 
     Raises:
-        StoreError: the file is of another version.
+        StoreError: the file is of a newer version, or of one that was never released.
         StoreCorruptError: it is a database of another program.
     """
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -117,7 +148,7 @@ def check_ours(connection: sqlite3.Connection, path: str) -> int:
             f"was written by a newer version (schema {version}, this one knows {VERSION}): "
             "upgrade broker-client, or give another path",
         )
-    if 0 < version < VERSION:
+    if 0 < version < _OLDEST:
         raise StoreError(
             path,
             f"was written by a development version (schema {version}, this one knows {VERSION}): "
@@ -130,7 +161,7 @@ def check_ours(connection: sqlite3.Connection, path: str) -> int:
 
 
 def row_sum(*values: object) -> int:
-    """The checksum of a row of topology."""
+    """The checksum of a row of `summed_tables`."""
     return crc32(repr(values).encode())
 
 
@@ -245,8 +276,8 @@ _UNBIND = (
 _UNBIND_DESTINATION = "DELETE FROM bindings WHERE vhost = ? AND kind = ? AND destination = ?"
 
 
-def topology_rows(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Row, bool]]:
-    """The rows of a table of topology, without their checksums, and whether these are right."""
+def summed_rows(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Row, bool]]:
+    """The rows of one of `summed_tables`, without their checksums, and whether these are right."""
     order = " ORDER BY id" if table == "queues" else ""
     for *row, total in connection.execute(f"SELECT * FROM {table}{order}"):  # noqa: S608 - our own words
         yield tuple(row), total == row_sum(*row)
@@ -260,7 +291,7 @@ def read_topology(connection: sqlite3.Connection, path: str) -> Iterator[Topolog
     """
     names: dict[int, tuple[str, str]] = {}
     for table in TOPOLOGY:
-        for row, sound in topology_rows(connection, table):
+        for row, sound in summed_rows(connection, table):
             if not sound:
                 raise StoreCorruptError(path, f"a row of {table} is damaged")
             match table:

@@ -92,6 +92,7 @@ OWNERS = {
     "rich": ("cli",),
     "sqlite3": ("store", "consuming.redeliveries", "consuming.deduplication"),
     "cryptography": ("codec.encryption", "transport.rabbitmq.tls"),
+    "regex": ("core.access_pattern",),
     "redis": ("consuming.redeliveries",),
     "opentelemetry": ("tracing",),
     "pyspark": ("spark",),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from broker_client.core.records import (
     COPY_BITS,
+    AccessRecord,
     Append,
     BindingAdded,
     Delivered,
@@ -50,6 +51,9 @@ class Everything:
 
     def restore_topology(self, records: Iterable[TopologyRecord]) -> None:
         self.topology = sorted(map(repr, records))
+
+    def restore_access(self, records: Iterable[AccessRecord]) -> None:
+        assert list(records) == []
 
     def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:
         self.entries[queue] = [tuple(entry) for entry in entries]

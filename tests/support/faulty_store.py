@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker_client.core.records import (
+    AccessRecord,
     Append,
     BindingAdded,
     BindingRemoved,
@@ -18,6 +19,8 @@ from broker_client.core.records import (
     ExchangeAdded,
     ExchangeRemoved,
     Moved,
+    PermissionsRemoved,
+    PermissionsSet,
     QueueAdded,
     QueuePaused,
     QueueRemoved,
@@ -26,7 +29,11 @@ from broker_client.core.records import (
     Settled,
     Spilled,
     StoredEntry,
+    TopicPermissionsRemoved,
+    TopicPermissionsSet,
     TopologyRecord,
+    UserRemoved,
+    UserSet,
     VHostAdded,
     VHostRemoved,
     message_number,
@@ -54,9 +61,13 @@ class DiskState:
     held: dict[int, Held] = field(default_factory=dict)
     spilled: dict[int, Outgoing] = field(default_factory=dict)
     """Messages that no restart brings back, by number."""
+    access: list[AccessRecord] = field(default_factory=list)
+    """All of users and permissions, in order."""
 
     def copy(self) -> DiskState:
-        return DiskState(dict(self.topology), dict(self.held), dict(self.spilled))
+        return DiskState(
+            dict(self.topology), dict(self.held), dict(self.spilled), list(self.access)
+        )
 
     def apply(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -100,6 +111,15 @@ class DiskState:
                 self.topology.pop(_key(record), None)
             case QueuePaused(vhost, name, False):
                 self.topology.pop(("paused", vhost, name), None)
+            case (
+                UserSet()
+                | UserRemoved()
+                | PermissionsSet()
+                | PermissionsRemoved()
+                | TopicPermissionsSet()
+                | TopicPermissionsRemoved()
+            ):
+                self.access.append(record)
             case _:
                 self.topology[_key(record)] = record
 
@@ -119,6 +139,7 @@ class DiskState:
         self.spilled.clear()
         ordered = sorted(self.topology.values(), key=lambda record: _RANK[type(record)])
         target.restore_topology(ordered)
+        target.restore_access(self.access)
         queues: dict[tuple[str, str], list[StoredEntry]] = {}
         for held in self.held.values():
             queues.setdefault((held.vhost, held.queue), []).append(held.entry)

@@ -209,7 +209,7 @@ def test_the_command_prints_what_is_there(path: Path) -> None:
     status, output = run("check", str(path))
     assert status == 0
     assert f"{path}: ok" in output.replace("\n", "") or "ok" in output
-    assert "schema 4, 3 messages" in output
+    assert "schema 5, 3 messages" in output
 
 
 def test_the_command_ends_with_status_1_and_says_what_to_do_about_damage(path: Path) -> None:

@@ -44,10 +44,14 @@ class Read:
 
     def __init__(self) -> None:
         self.topology: list[object] = []
+        self.access: list[object] = []
         self.entries: dict[str, list[tuple[object, ...]]] = {}
 
     def restore_topology(self, records: object) -> None:
         self.topology = list(records)  # type: ignore[call-overload]
+
+    def restore_access(self, records: object) -> None:
+        self.access = list(records)  # type: ignore[call-overload]
 
     def restore_entries(self, vhost: str, queue: str, entries: object) -> None:
         self.entries[queue] = list(entries)  # type: ignore[call-overload]

@@ -262,6 +262,9 @@ class Restored:
     def restore_topology(self, records: Iterable[object]) -> None:
         list(records)
 
+    def restore_access(self, records: Iterable[object]) -> None:
+        list(records)
+
     def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:
         self.times = [(entry[5], entry[6]) for entry in entries]
 
