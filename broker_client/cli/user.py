@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from broker_client.cli.node_file import FilePath, failed, run_on_file
-from broker_client.core.access import User
 from broker_client.errors import UnknownNameError
 from broker_client.node.node import Node
 
@@ -180,35 +179,34 @@ def permit(
 
 
 def _described(node: Node) -> list[dict[str, Any]]:
-    return [_user(node, user) for user in node.access.users]
-
-
-def _user(node: Node, user: User) -> dict[str, Any]:
     users = node.access.users
-    return {
-        "name": user.name,
-        "tags": list(user.tags),
-        "permissions": [
-            {
-                "vhost": each.vhost,
-                "configure": each.configure,
-                "write": each.write,
-                "read": each.read,
-            }
-            for each in users.permissions()
-            if each.user == user.name
-        ],
-        "topic_permissions": [
-            {
-                "vhost": each.vhost,
-                "exchange": each.exchange,
-                "write": each.write,
-                "read": each.read,
-            }
-            for each in users.topic_permissions()
-            if each.user == user.name
-        ],
-    }
+    return [
+        {
+            "name": user.name,
+            "tags": list(user.tags),
+            "permissions": [
+                {
+                    "vhost": each.vhost,
+                    "configure": each.configure,
+                    "write": each.write,
+                    "read": each.read,
+                }
+                for each in users.permissions()
+                if each.user == user.name
+            ],
+            "topic_permissions": [
+                {
+                    "vhost": each.vhost,
+                    "exchange": each.exchange,
+                    "write": each.write,
+                    "read": each.read,
+                }
+                for each in users.topic_permissions()
+                if each.user == user.name
+            ],
+        }
+        for user in users
+    ]
 
 
 def _password(name: str, file: Path | None) -> str:
