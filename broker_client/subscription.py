@@ -175,6 +175,8 @@ class Subscription(Emitter):
             waiting=len(self._dispatcher) + len(self._consumer.iterator),
             given_back=counts[DeliveryOutcome.RELEASED],
             duplicates=counts[DeliveryOutcome.DUPLICATE],
+            lost=counts[DeliveryOutcome.LOST],
+            timed_out=counts[DeliveryOutcome.TIMED_OUT],
         )
 
     # ------------------------------------------------------------------ listening

@@ -16,11 +16,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, generate_latest
+
 from broker_client import Broker, BrokerClientError, ConfigError
+from broker_client.metrics import BrokerCollector
 
 CONFIG = Path(__file__).parents[1] / "config" / "service.yaml"
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"  # the journal knows the time
@@ -28,28 +30,9 @@ LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"  # the journal knows the time
 log = logging.getLogger("service")
 
 
-def metrics(broker: Broker) -> Iterator[str]:
-    """The lines of Prometheus' text format."""
-    stats = broker.stats()
-    for name, vhost in stats.vhosts.items():
-        queue = vhost.publish_queue
-        yield f'broker_up{{vhost="{name}"}} {int(vhost.state == "up")}'
-        yield f'broker_connects_total{{vhost="{name}"}} {vhost.connects}'
-        yield f'broker_publishes_waiting{{vhost="{name}"}} {queue.waiting}'
-        yield f'broker_publishes_confirmed_total{{vhost="{name}"}} {queue.succeeded}'
-        yield f'broker_publishes_failed_total{{vhost="{name}"}} {queue.failed + queue.returned}'
-    for name, subscription in stats.subscriptions.items():
-        yield f'broker_unsettled{{subscription="{name}"}} {subscription.unsettled}'
-        yield f'broker_acked_total{{subscription="{name}"}} {subscription.acked}'
-        yield f'broker_handler_errors_total{{subscription="{name}"}} {subscription.handler_errors}'
-    if all(vhost.url.startswith("embedded://") for vhost in stats.vhosts.values()):
-        for kept in broker.nodes.node().stats().queues:
-            yield f'broker_queue_ready{{queue="{kept.name}"}} {kept.ready}'
-            yield f'broker_queue_in_flight{{queue="{kept.name}"}} {kept.in_flight}'
-            yield f'broker_queue_deferred{{queue="{kept.name}"}} {kept.deferred}'
-
-
-async def respond(broker: Broker, method: str, path: str, body: bytes) -> tuple[int, str]:
+async def respond(
+    broker: Broker, metrics: CollectorRegistry, method: str, path: str, body: bytes
+) -> tuple[int, str]:
     """Status and text of the answer to one request."""
     match method, path:
         case "GET", "/live":
@@ -57,7 +40,7 @@ async def respond(broker: Broker, method: str, path: str, body: bytes) -> tuple[
         case "GET", "/ready":
             return (200 if broker.health().ready else 503), ""
         case "GET", "/metrics":
-            return 200, "\n".join(metrics(broker)) + "\n"
+            return 200, generate_latest(metrics).decode()
         case "POST", "/orders":
             try:
                 await (await broker.publish("orders", json.loads(body)))
@@ -70,14 +53,19 @@ async def respond(broker: Broker, method: str, path: str, body: bytes) -> tuple[
     return 404, ""
 
 
-async def serve(broker: Broker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def serve(
+    broker: Broker,
+    metrics: CollectorRegistry,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
     """Answer one request; a real service has a web framework for this."""
     with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, OSError):
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         method, path, *_ = head[0].split(" ")
-        status, text = await respond(broker, method, path, body)
+        status, text = await respond(broker, metrics, method, path, body)
         writer.write(
             f"HTTP/1.1 {status} \r\nContent-Length: {len(text.encode())}\r\n"
             f"Connection: close\r\n\r\n{text}".encode()
@@ -91,6 +79,8 @@ async def main() -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async with Broker.create(CONFIG) as broker:
+        metrics = CollectorRegistry()
+        metrics.register(BrokerCollector(broker))
         broker.on("error", lambda error, vhost: log.error("vhost %s: %s", vhost, error))
 
         @broker.handle("fulfil")
@@ -98,7 +88,7 @@ async def main() -> None:
             log.info("order %s is on its way", order["id"])
 
         port = int(os.environ.get("PORT", "8080"))
-        server = await asyncio.start_server(partial(serve, broker), "127.0.0.1", port)
+        server = await asyncio.start_server(partial(serve, broker, metrics), "127.0.0.1", port)
         async with server:
             log.info("listening on port %d", server.sockets[0].getsockname()[1])
             await stop.wait()

@@ -388,9 +388,16 @@ class Queue:
             message_bytes=self.enqueued_bytes,
             deliver_count=self.delivered,
             paused=self.paused,
+            oldest=self._age_of_head(now),
             latency=NO_LATENCY if self.latency is None else self.latency.stats(now),
             consumer_stats=tuple(consumer.stats() for consumer in self.consumers),
         )
+
+    def _age_of_head(self, now: float | None) -> float:
+        head = self.ready.peek()
+        if now is None or head is None or not head.enqueued_at:
+            return 0.0
+        return max(0.0, now - head.enqueued_at)
 
     def _exceeds(self, length: int, size_bytes: int) -> bool:
         most, most_bytes = self.settings.max_length, self.settings.max_length_bytes

@@ -59,6 +59,8 @@ class QueueStats:
     deliver_count: int = 0
     """Deliveries, redeliveries included."""
     paused: bool = False
+    oldest: float = 0.0
+    """Seconds since the message at the head became ready; 0 where none is."""
     latency: LatencyStats = NO_LATENCY
     """From acceptance to acknowledgement, in the last minutes."""
     consumer_stats: tuple[ConsumerStats, ...] = ()

@@ -75,6 +75,10 @@ class SubscriptionStats:
     """Returned to the queue unhandled."""
     duplicates: int = 0
     """Acked unhandled, having been handled before."""
+    lost: int = 0
+    """Their channel ended before they were settled; the broker delivers them again."""
+    timed_out: int = 0
+    """The broker took them back: they were unsettled for too long."""
 
 
 @dataclass(frozen=True, slots=True)

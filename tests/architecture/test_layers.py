@@ -62,6 +62,7 @@ ARROWS = {
         "config",
         "ground",
     ),
+    "metrics": ("broker", "consuming", "publishing", "ground"),
     "spark": ("broker", "publishing", "connection", "transport", "codec", "config", "ground"),
     "cli": ("server", "node", "store", "config", "ground"),
     "__init__": ("broker", "consuming", "publishing", "config", "ground"),
@@ -95,6 +96,7 @@ OWNERS = {
     "regex": ("core.access_pattern",),
     "redis": ("consuming.redeliveries",),
     "opentelemetry": ("tracing",),
+    "prometheus_client": ("metrics",),
     "pyspark": ("spark",),
     "pyarrow": ("spark",),
 }

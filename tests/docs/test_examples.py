@@ -160,9 +160,11 @@ def test_service_takes_orders_answers_probes_and_ends_in_order(tmp_path: Path) -
         assert service.ask("GET", "/nothing")[0] == 404
         status, metrics = service.ask("GET", "/metrics")
         assert status == 200
-        assert 'broker_up{vhost="/"} 1' in metrics
-        assert 'broker_publishes_confirmed_total{vhost="/"} 1' in metrics
-        assert 'broker_queue_deferred{queue="fulfilment"} 0' in metrics
+        assert 'broker_client_connection_up{role="both",vhost="/"} 1' in metrics
+        success = 'broker_client_publishes_total{outcome="success",publication="orders"} 1'
+        assert success in metrics
+        deferred = 'broker_client_queue_messages{queue="fulfilment",state="deferred",vhost="/"} 0'
+        assert deferred in metrics
         assert service.end() == 0
 
 
@@ -172,7 +174,8 @@ def test_service_keeps_what_waited_over_a_restart(tmp_path: Path) -> None:
         service.heard("Input should be a valid integer")
         assert service.end() == 0
     with Service(tmp_path) as service:
-        assert 'broker_queue_ready{queue="failed-orders"} 1' in service.ask("GET", "/metrics")[1]
+        failed = 'broker_client_queue_messages{queue="failed-orders",state="ready",vhost="/"} 1'
+        assert failed in service.ask("GET", "/metrics")[1]
         assert service.end() == 0
 
 

@@ -119,6 +119,11 @@ class EmbeddedNodes:
             return shared.node
         return self._named(name)
 
+    def all(self) -> tuple[Node, ...]:
+        """Those that are open."""
+        held = tuple(shared.node for shared in self._held.values())
+        return held if self._private is None else (self._private, *held)
+
     @property
     def have_failed(self) -> bool:
         """True once the store of one of them failed: it takes no connection any more."""
