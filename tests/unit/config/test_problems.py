@@ -12,7 +12,7 @@ from broker_client.errors import ConfigError
 
 ROOT_KEYS = (
     "allowed: defaults, encryption, node, profile, publications, recovery, redeliveries, shovels, "
-    "subscriptions, vhosts"
+    "subscriptions, tracing, vhosts"
 )
 
 BROKEN: dict[str, tuple[str, list[str]]] = {
