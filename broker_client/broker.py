@@ -174,7 +174,7 @@ class Broker(Emitter):
         )
 
     async def _open(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._tasks.loop = asyncio.get_running_loop()
         vhosts = ", ".join(self.config.vhosts)
         text = f"unclosed Broker (vhosts {vhosts}): await its shutdown(), or use `async with`"
         self._forgotten = weakref.finalize(self, _warn_unclosed, text, self._pid)
@@ -516,6 +516,7 @@ class Broker(Emitter):
 
     async def unsubscribe_all(self) -> None:
         """Cancel all subscriptions concurrently; each drains as `Subscription.cancel` does."""
+        self._check_loop()
         caller = asyncio.current_task()
         if self._subscriptions:
             results = await asyncio.gather(
@@ -572,6 +573,7 @@ class Broker(Emitter):
             await self.unsubscribe_all()
         self._closed = True
         await self._close_publishers()
+        self._check_loop()
         failures: list[BrokerClientError] = []
         for vhost in self._vhosts.values():
             if self._half_made and vhost.is_embedded:

@@ -378,8 +378,8 @@ class ManagementError(TransportError):
         self.status, self.reason = status, reason
 
     def __str__(self) -> str:
-        answer = f"{self.status} {self.reason}" if self.status else self.reason
-        return f"failed to {self.what} vhost {self.vhost!r}: {self.url} answered: {answer}"
+        answer = f"answered: {self.status} {self.reason}" if self.status else f"- {self.reason}"
+        return f"failed to {self.what} vhost {self.vhost!r}: {self.url} {answer}"
 
 
 class TopologyError(BrokerClientError):

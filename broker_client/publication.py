@@ -117,6 +117,7 @@ class Publication(Emitter):
 
     def _wait(self) -> Generator[Any, None, None]:
         """Wait on a separate future, so that cancelling one waiter does not affect others."""
+        self._tasks.check_loop("a Publication")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._waiters is None:
             self._waiters = []
@@ -131,7 +132,11 @@ class Publication(Emitter):
         """Take the message back; True when it had not been sent and never will be.
 
         False when it is too late: it was sent, if only on a link that was lost since.
+
+        Raises:
+            WrongLoopError: called in another event loop, or in a thread.
         """
+        self._tasks.check_loop("a Publication")
         withdrawn = self._withdraw(self, PublishAbortedError(self.name, self.message_id))
         if withdrawn:
             self._withdraw_complaint()  # whoever aborts knows how it ended
@@ -212,6 +217,7 @@ class Publication(Emitter):
         return (self._error, self.message_id) if self._event == "error" else (self._returned,)
 
     def _add(self, event: str, listener: Listener) -> None:
+        self._tasks.check_loop("a Publication")
         super()._add(event, listener)
         if self._event == event:
             self._withdraw_complaint()

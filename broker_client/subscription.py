@@ -206,6 +206,7 @@ class Subscription(Emitter):
         At most `prefetch` messages wait for the loop, which ends when the subscription is
         cancelled. Settle each message: an unsettled one keeps its place in the prefetch.
         """
+        self._tasks.check_loop("a Subscription")
         if not self._is_iterated:
             self._is_iterated = True
             self._listen(self._consumer.iterator.put)
@@ -221,6 +222,7 @@ class Subscription(Emitter):
         self._listen(listener if self._chain is None else self._chain.around_listener(listener))
 
     def _listen(self, listener: Listener) -> None:
+        self._tasks.check_loop("a Subscription")
         super()._add("message", listener)
         self._consumer.start(self._tasks)
 
@@ -232,10 +234,12 @@ class Subscription(Emitter):
         Messages that no handler has begun go back to the queue at once; running handlers may
         finish and settle theirs. The pause lasts over reconnects. May be called more than once.
         """
+        self._tasks.check_loop("a Subscription")
         await self._consumer.pause()
 
     async def resume(self) -> None:
         """Consume again after `pause`, on the same channel if it is still open."""
+        self._tasks.check_loop("a Subscription")
         await self._consumer.resume()
 
     async def set_channel_prefetch(self, prefetch: int) -> None:
@@ -248,6 +252,7 @@ class Subscription(Emitter):
             TransportError: the broker refused (RabbitMQ 4.3 does by default), or the channel
                 failed; the subscription then consumes on another.
         """
+        self._tasks.check_loop("a Subscription")
         await self._consumer.set_channel_prefetch(prefetch)
 
     # ------------------------------------------------------------------ ending
@@ -261,6 +266,7 @@ class Subscription(Emitter):
         A handler may call this, and settle its own message before or after. The call then returns
         at once, and the handler is not cancelled. May be called more than once.
         """
+        self._tasks.check_loop("a Subscription")
         caller = asyncio.current_task()
         if self.is_handled_by(caller) and not self.is_cancelled:
             self._tasks.spawn(self.cancel_for(caller), f"cancel {self.config.name}")

@@ -153,7 +153,8 @@ def build_url(parts: UrlParts, *, masked: bool = False) -> str:
     if parts.scheme == "embedded":
         return f"embedded://{quote(parts.hostname, safe='') or quote(parts.path)}"
     password = "***" if masked else quote(parts.password, safe="")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    bare = parts.hostname.removeprefix("[").removesuffix("]")
+    host = f"[{bare}]" if ":" in bare else bare  # RFC 3986 §3.2.2: IPv6
     path = parts.path
     if parts.vhost is not None:
         path = "/" if parts.vhost == "/" else "/" + quote(parts.vhost, safe="")

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from broker_client.errors import BrokerClosedError
+from broker_client.errors import BrokerClosedError, WrongLoopError
 
 log = logging.getLogger("broker_client.tasks")
 
@@ -65,14 +65,32 @@ class TaskGroup:
     fails is logged and leaves the others alone, and `cancel` ends them all.
     """
 
-    __slots__ = ("_name", "_tasks")
+    __slots__ = ("_name", "_tasks", "loop")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop of their owner, for `check_loop`."""
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+    def check_loop(self, what: str) -> None:
+        """Check that the loop of the owner runs here; `what` is for the error.
+
+        Raises:
+            WrongLoopError: another one does, or none.
+        """
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if self.loop is not None and self.loop is not running:
+            raise WrongLoopError(
+                f"{what} can only be used in its Broker's event loop; from another thread, call "
+                "asyncio.run_coroutine_threadsafe with that loop"
+            )
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Run `work` as a task of this owner."""

@@ -8,7 +8,10 @@ import os
 import pickle
 import traceback
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,22 +23,75 @@ from broker_client.errors import (
     StoreError,
     WrongLoopError,
 )
+from broker_client.publication import Publication
 from broker_client.store.sqlite import StoreFile
+from broker_client.subscription import Subscription
 from tests.support.eventually import eventually
 
 CONFIG = {"vhosts": {"/": {"queues": ["q"], "subscriptions": {"q": {"queue": "q"}}}}}
 
 
-async def _use_in_child(broker: Broker) -> None:
-    for call in (broker.publish("/q", "x"), broker.subscribe("q"), broker.shutdown()):
+def _waiting(broker: Broker) -> list[Callable[[], Any]]:
+    """Every call of a Broker that has to be made in its loop."""
+    return [
+        lambda: broker.publish("/q", "x"),
+        lambda: broker.publish_many("/q", ["x"]),
+        lambda: broker.request("/q", "x", timeout=1.0),
+        lambda: broker.subscribe("q"),
+        broker.subscribe_all,
+        broker.unsubscribe_all,
+        lambda: broker.handle("q"),
+        broker.connect,
+        broker.purge,
+        broker.nuke,
+        broker.bounce,
+        broker.shutdown,
+    ]
+
+
+async def _use_in_child(broker: Broker, subscription: Subscription) -> None:
+    for call in _waiting(broker):
         with pytest.raises(WrongLoopError, match="before the process forked"):
-            await call
+            await call()
+    with pytest.raises(WrongLoopError):
+        await subscription.cancel()
 
 
-def _in_child(broker: Broker) -> int:
+async def _use_elsewhere(broker: Broker, subscription: Subscription, waiting: Publication) -> None:
+    for call in (
+        *_waiting(broker),
+        subscription.cancel,
+        subscription.pause,
+        subscription.resume,
+        lambda: subscription.set_channel_prefetch(1),
+        lambda: anext(subscription.__aiter__()),
+        lambda: subscription.handle(print),
+        lambda: waiting,
+        waiting.abort,
+        lambda: waiting.on("success", print),
+    ):
+        async with asyncio.timeout(5):
+            with pytest.raises(WrongLoopError, match=r"event loop"):
+                await call()  # type: ignore[no-untyped-call] # of many kinds
+
+
+async def test_call_in_another_loop_or_without_one_is_refused_and_the_broker_goes_on() -> None:
+    async with Broker.create(CONFIG) as broker:
+        subscription = await broker.subscribe("q")
+        publication = await broker.publish("/q", "x")  # not sent before the loop's next turn
+        elsewhere = _use_elsewhere(broker, subscription, publication)
+        with ThreadPoolExecutor(1) as threads:  # holds the loop up: the publication is waiting
+            threads.submit(asyncio.run, elsewhere).result()
+        await publication
+        with pytest.raises(WrongLoopError, match="run_coroutine_threadsafe"):
+            await asyncio.to_thread(publication.on, "success", print)
+        assert await broker.purge("q") == 1
+
+
+def _in_child(broker: Broker, subscription: Subscription) -> int:
     """Use the parent's broker in a fresh loop; 0 when it refuses."""
     try:
-        asyncio.run(_use_in_child(broker))
+        asyncio.run(_use_in_child(broker, subscription))
     except BaseException:  # noqa: BLE001 - a child may only end by its status
         traceback.print_exc()
         return 1
@@ -45,13 +101,14 @@ def _in_child(broker: Broker) -> int:
 async def test_forked_child_is_refused_and_the_parent_goes_on() -> None:
     async with Broker.create(CONFIG) as broker:
         await (await broker.publish("/q", "before"))
+        subscription = await broker.subscribe("q")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: threads and fork
             pid = os.fork()
         if not pid:
             status = 1
             try:
-                status = _in_child(broker)
+                status = _in_child(broker, subscription)
             finally:
                 os._exit(status)
         _, status = await asyncio.to_thread(os.waitpid, pid, 0)

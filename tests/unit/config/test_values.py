@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -13,6 +14,7 @@ from broker_client.config import BrokerConfig, ConnectionConfig, RetryConfig, Vh
 from broker_client.config.loader import load_config
 from broker_client.config.url import masked, parse_url
 from broker_client.config.values import YAML_CONTEXT, Duration, duration_seconds, size_bytes
+from broker_client.connection.connectors import Network
 from broker_client.errors import ConfigError
 
 DURATION: TypeAdapter[float] = TypeAdapter(Duration)
@@ -162,6 +164,22 @@ def test_url_with_a_raw_special_is_refused_naming_the_part_and_not_the_secret(
 def test_port_defaults_by_scheme() -> None:
     assert parse_url("amqps://host").port == 5671
     assert parse_url("amqp://[::1]").hostname == "::1"
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        {"url": "amqp://u:hunter2@[::1]:5673"},
+        {"hostname": "::1", "port": 5673, "user": "u", "password": "hunter2"},
+        {"hostname": "[::1]", "port": 5673, "user": "u", "password": "hunter2"},
+    ],
+    ids=["url", "host", "host in brackets"],
+)
+def test_address_of_ipv6_is_shown_in_brackets(connection: dict[str, Any]) -> None:
+    (loaded,) = load_config({"vhosts": {"/": {"connection": connection}}}).vhosts["/"].connections
+    assert loaded.masked_url == "amqp://u:***@[::1]:5673/"
+    assert loaded.management.address == "http://[::1]:15672"
+    assert Network(loaded, "/").connector("x").url == "amqp://u:***@[::1]:5673/%2F"
 
 
 def test_embedded_url_tells_its_file() -> None:

@@ -978,7 +978,10 @@ async def test_message_that_cannot_be_encoded_is_refused_alone(
         for publication in made:
             await harness.queue.put(publication, confirm=True)
         await asyncio.sleep(1.0)
-    assert "cannot publish: headers are too large" in str(await failure_of(made[2]))
+    error = await failure_of(made[2])
+    assert isinstance(error, PublishRefusedError)
+    assert str(error).endswith("was not sent: cannot publish: headers are too large")
+    assert error.reply_code == 0
     assert sorted(harness.ends()) == [
         ("error", "m3"),
         ("success", "m1"),
