@@ -36,7 +36,8 @@ def import_rascal(
 ) -> None:
     """Turn a configuration of Node's rascal into YAML for this client.
 
-    What has no counterpart becomes a comment that says why.
+    What has no counterpart becomes a comment that says why. Likely mistakes, and what RabbitMQ 4
+    refuses, are told on stderr.
     """
     text = written(converted(_read(file)))
     if output is None:
@@ -49,10 +50,12 @@ def import_rascal(
             raise _failed(f"{output}: cannot be written: {error.strerror}") from None
     logging.getLogger("broker_client.config").addHandler(logging.NullHandler())
     try:
-        load_text(text, str(output or "result"))
+        config = load_text(text, str(output or "result"))
     except ConfigError as error:
         # Mistakes that rascal does not see, or sees later.
         raise _failed(str(error)) from None
+    for warning in config.warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _read(file: Path) -> dict[str, object]:

@@ -36,6 +36,7 @@ def findings(config: BrokerConfig) -> list[Finding]:
         *_addresses(config),
         *_missing_extras(config),
         *_channels(config),
+        *_refused_by_4(config),
     ]
     for name, subscription in config.subscriptions.items():
         path: tuple[Key, ...] = ("subscriptions", name)
@@ -47,8 +48,6 @@ def findings(config: BrokerConfig) -> list[Finding]:
             found += _stream(path, subscription)
         else:
             found += _losses(config, subscription, queue)
-        if not all(each.is_embedded for each in config.vhosts[subscription.vhost].connections):
-            found += _refused_by_4(path, subscription, queue)
         if queue.kind == "quorum":
             found += _quorum(config, path, subscription, queue)
         found += _chain((*path, "recovery"), subscription.recovery or ())
@@ -200,20 +199,54 @@ def _losses(
             )
 
 
-def _refused_by_4(
-    path: tuple[Key, ...], subscription: SubscriptionConfig, queue: QueueConfig
-) -> Iterator[Finding]:
+def _refused_by_4(config: BrokerConfig) -> Iterator[Finding]:
     """What works on older servers only; see the table in docs/amqp-support.md."""
-    if subscription.channel_prefetch is not None:
-        yield Finding(
-            (*path, "channel_prefetch"),
-            "is an error on RabbitMQ 4.3, which has no shared prefetch; write prefetch",
+    for key, vhost in config.vhosts.items():
+        remote = not all(each.is_embedded for each in vhost.connections)
+        for index, connection in enumerate(vhost.connections):
+            small = 0 < (connection.frame_max or 0) < _LEAST_FRAME_MAX
+            if small and not connection.is_embedded:
+                yield Finding(
+                    ("vhosts", key, "connections", index, "frame_max"),
+                    f"RabbitMQ 4.3 refuses a connection with frame_max below {_LEAST_FRAME_MAX}",
+                )
+        for name, queue in vhost.queues.items():
+            newest = remote or config.node.compatibility != "3.10"
+            for message in _refused_queue(queue, newest):
+                yield Finding(("vhosts", key, "queues", name, "options"), message)
+            options = queue.options
+            if remote and queue.assert_ and not options.durable and not options.exclusive:
+                yield Finding(
+                    ("vhosts", key, "queues", name, "options", "durable"),
+                    "RabbitMQ 4 deprecates queues that are neither durable nor exclusive, and may "
+                    "be told to refuse them; leave out durable: false, and write expires or "
+                    "auto_delete for a queue that is to go by itself",
+                )
+    for name, subscription in config.subscriptions.items():
+        owner = config.vhosts.get(subscription.vhost)
+        if subscription.channel_prefetch is None or owner is None:
+            continue
+        if not all(each.is_embedded for each in owner.connections):
+            yield Finding(
+                ("subscriptions", name, "channel_prefetch"),
+                "is an error on RabbitMQ 4.3, which has no shared prefetch; write prefetch",
+            )
+
+
+_LEAST_FRAME_MAX = 8192
+
+
+def _refused_queue(queue: QueueConfig, newest: bool) -> Iterator[str]:
+    arguments = queue.options.all_arguments
+    if newest and queue.kind == "classic" and "x-consumer-timeout" in arguments:
+        yield (
+            "x-consumer-timeout is refused by RabbitMQ 4.3 and the built-in broker for classic "
+            "queues; leave it out, or write arguments: {x-queue-type: quorum}"
         )
-    if queue.kind == "classic" and "x-consumer-timeout" in queue.options.all_arguments:
-        yield Finding(
-            ("vhosts", subscription.vhost, "queues", queue.name, "options"),
-            "x-consumer-timeout is refused by RabbitMQ 4.3 for classic queues; leave it out, or "
-            "write arguments: {x-queue-type: quorum}",
+    if queue.kind == "quorum" and "x-max-priority" in arguments:
+        yield (
+            "x-max-priority is refused for quorum queues; leave it out: from RabbitMQ 4.0 on they "
+            "have priorities without it"
         )
 
 

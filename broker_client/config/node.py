@@ -55,8 +55,9 @@ class NodeConfig(Settings):
     """Longest delay of a deferred requeue."""
     max_publish_delay: Duration = 25 * 86_400.0
     """Longest delay of a publish with `x-delay`; a longer one is refused."""
-    max_message_size: ByteSize = 128 * 1024 * 1024
-    """Largest body that may be published; 0 is no limit."""
+    max_message_size: ByteSize | None = None
+    """Largest body that may be published; 0 is no limit. Left out, RabbitMQ's default: 16 MiB, or
+    128 MiB with `compatibility: "3.10"`."""
     memory_limit: ByteSize = 64 * 1024 * 1024
     """Bytes of bodies that a node with a file keeps in memory; the rest is in the file only."""
     memory_high_watermark: ByteSize = 1024 * 1024 * 1024

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker_client.core.replies import not_implemented, precondition_failed
+from broker_client.core.settings import RabbitMQVersion
 
 Arguments = Mapping[str, Any]
 
@@ -32,6 +33,7 @@ QUEUE_ARGUMENTS = (
 )
 """What a redeclaration is compared in; RabbitMQ: arguments it does not know make no difference."""
 EXCHANGE_ARGUMENTS = ("alternate-exchange", "x-delayed-type")
+_QUORUM_PRIORITIES = (31, 4)  # RabbitMQ 4.3: the highest, and that of a message without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,21 @@ class QueueSettings:
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     max_priority: int = 0
+    default_priority: int = 0
+    """Of a message that has none."""
     delivery_limit: int | None = None
     message_timeout: float | None = None
     """Longest time in flight before a delivery is given back; 0 is no limit."""
     consumer_timeout: float | None = None
-    """As RabbitMQ's: a delivery in flight longer than this closes its channel."""
+    """As RabbitMQ's: the end of a consumer or channel that has a delivery longer than this; see
+    `cancels_on_timeout`."""
+    cancels_on_timeout: bool = False
+    """What `consumer_timeout` ends is the consumer (RabbitMQ 4.3: of a quorum queue), and not the
+    channel."""
     single_active: bool = False
     quorum: bool = False
-    """x-queue-type: quorum, which here is a classic queue that counts returns."""
+    """x-queue-type: quorum, which here is a classic queue that counts returns, and has RabbitMQ's
+    priorities and time-outs of such queues."""
 
     @property
     def counts_deliveries(self) -> bool:
@@ -94,8 +103,16 @@ class _Reader:
         return precondition_failed(f"invalid arg '{key}' for {self._where}: {why}")
 
 
-def queue_settings(arguments: Arguments, name: str, vhost: str) -> QueueSettings:
+def queue_settings(
+    arguments: Arguments, name: str, vhost: str, version: RabbitMQVersion
+) -> QueueSettings:
     """The settings that `arguments` ask for.
+
+    Args:
+        arguments: of the declaration.
+        name: of the queue.
+        vhost: where it is.
+        version: the RabbitMQ that is followed.
 
     Raises:
         ReplyError: 406 for a value RabbitMQ would refuse, 540 for a stream queue.
@@ -114,6 +131,11 @@ def queue_settings(arguments: Arguments, name: str, vhost: str) -> QueueSettings
     routing_key = read.text("x-dead-letter-routing-key")
     if routing_key is not None and exchange is None:
         raise read.invalid("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined")
+    max_priority = read.number("x-max-priority", most=255) or 0
+    default_priority = 0
+    quorum = kind == "quorum"
+    if quorum and not max_priority and version >= (4, 3):
+        max_priority, default_priority = _QUORUM_PRIORITIES
     return QueueSettings(
         message_ttl=read.seconds("x-message-ttl"),
         expires=read.seconds("x-expires", least=1),
@@ -122,13 +144,32 @@ def queue_settings(arguments: Arguments, name: str, vhost: str) -> QueueSettings
         overflow=overflow,
         dead_letter_exchange=exchange,
         dead_letter_routing_key=routing_key,
-        max_priority=read.number("x-max-priority", most=255) or 0,
+        max_priority=max_priority,
+        default_priority=default_priority,
         delivery_limit=read.number("x-delivery-limit", least=-1),
         message_timeout=read.seconds("x-message-timeout"),
         consumer_timeout=read.seconds("x-consumer-timeout", least=1),
+        cancels_on_timeout=quorum and version >= (4, 3),
         single_active=arguments.get("x-single-active-consumer") is True,
-        quorum=kind == "quorum",
+        quorum=quorum,
     )
+
+
+def check_new_queue(arguments: Arguments, name: str, vhost: str, version: RabbitMQVersion) -> None:
+    """Refuse what RabbitMQ takes for queues of another type only.
+
+    A queue from a file that was made by the rules of another version is not asked.
+
+    Raises:
+        ReplyError: 406 for `x-max-priority` of a quorum queue, and from 4.3 on for
+            `x-consumer-timeout` of a classic one.
+    """
+    read = _Reader(arguments, f"queue '{name}' in vhost '{vhost}'")
+    kind = arguments.get("x-queue-type") or "classic"
+    if kind == "quorum" and "x-max-priority" in arguments:
+        raise read.invalid("x-max-priority", "queues of type 'quorum' do not take it")
+    if kind == "classic" and version >= (4, 3) and "x-consumer-timeout" in arguments:
+        raise read.invalid("x-consumer-timeout", "queues of type 'classic' do not take it")
 
 
 def consumer_message_timeout(arguments: Arguments, queue: str, most: float) -> float | None:

@@ -31,7 +31,7 @@ def without(headers: Headers | None, hidden: frozenset[str]) -> Headers | None:
 
 def time_limit(settings: EngineSettings, queue: Queue, channel: ChannelState) -> tuple[float, bool]:
     """Seconds that a delivery from `queue` may be in flight on `channel`, 0 for no limit; and
-    whether a longer one closes the channel (RabbitMQ), or is given back (nsq).
+    whether a longer one ends the channel or consumer (RabbitMQ), or is given back (nsq).
 
     Where the queue says nothing the channel's own limit holds, and without one the engine's.
     """
@@ -50,7 +50,8 @@ def consumer_timed_out(
     """Why `channel` must close, where one of its deliveries is in flight for too long.
 
     That is RabbitMQ's way with a slow consumer, x-consumer-timeout; otherwise the delivery is
-    requeued.
+    requeued. From 4.3 on, a consumer of a quorum queue is cancelled instead: see
+    `Transitions.time_out`.
     """
     if channel.closes_on_timeout:
         for entry in channel.ledger.overdue(now):

@@ -62,6 +62,8 @@ class QueueConsumer:
     """Seconds a delivery may be in flight; 0 is no limit."""
     closes_on_timeout: bool
     """A delivery in flight longer than that closes the channel (RabbitMQ)."""
+    cancelled_on_timeout: bool
+    """It cancels the consumer instead (RabbitMQ 4.3, quorum queues)."""
     since: float
     prefetch: int = field(init=False)
     in_flight: int = 0
@@ -210,7 +212,7 @@ class Queue:
     def __post_init__(self) -> None:
         settings = self.settings
         self.kept = self.durable and self.owner is None
-        self.ready = PriorityReady(settings.max_priority) if settings.max_priority else Ready()
+        self.ready = PriorityReady() if settings.max_priority else Ready()
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
         self.expiring = settings.message_ttl is not None
         self.plain = not self.limited and not self.expiring and not settings.max_priority
@@ -264,7 +266,8 @@ class Queue:
         """Take what stands beyond the length limits, or None."""
         if self.settings.rejects_publish or not self._exceeds(len(self.ready), self.ready_bytes):
             return None
-        entry = self.ready.pop_least()
+        # RabbitMQ 4.3: a quorum queue drops what it would deliver next.
+        entry = self.ready.pop() if self.settings.quorum else self.ready.pop_least()
         self._weigh(entry, -1)
         return entry
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
@@ -97,55 +97,68 @@ class Ready(Generic[E]):
 
 
 class PriorityReady(Ready[E]):
-    """One ready list a priority, highest first (x-max-priority)."""
+    """One ready list a priority, highest first (x-max-priority, and quorum queues)."""
 
-    __slots__ = ("_levels",)
+    __slots__ = ("_count", "_levels", "_order")
 
-    def __init__(self, max_priority: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._levels: list[Ready[E]] = [Ready() for _ in range(max_priority + 1)]
+        self._levels: dict[int, Ready[E]] = {}
+        self._order: list[Ready[E]] = []
+        """Those of every priority that was ever seen, highest first."""
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(len(level) for level in self._levels)
+        return self._count
 
     def __iter__(self) -> Iterator[E]:
-        for level in reversed(self._levels):
-            yield from level
+        return chain.from_iterable(self._order)
+
+    def _level(self, priority: int) -> Ready[E]:
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = Ready()
+            self._order = [self._levels[each] for each in sorted(self._levels, reverse=True)]
+        return level
 
     def push(self, entry: E) -> None:
-        self._levels[entry.priority].push(entry)
+        self._level(entry.priority).push(entry)
+        self._count += 1
 
     def restore(self, entry: E) -> None:
-        self._levels[entry.priority].restore(entry)
+        self._level(entry.priority).restore(entry)
+        self._count += 1
 
     def heads(self) -> Iterator[E]:
-        for level in self._levels:
+        for level in self._order:
             yield from level.heads()
 
     def peek(self) -> E | None:
-        return next(filter(None, (level.peek() for level in reversed(self._levels))), None)
+        return next(filter(None, (level.peek() for level in self._order)), None)
 
     def upcoming(self, most: int) -> Iterator[E]:
-        levels = (level.upcoming(most) for level in reversed(self._levels))
-        return islice(chain.from_iterable(levels), most)
+        return islice(chain.from_iterable(level.upcoming(most) for level in self._order), most)
 
     def pop(self) -> E:
-        for level in reversed(self._levels):
-            if level:
-                return level.pop()
-        raise IndexError("nothing is ready")
+        return self._pop_of(self._order)
 
     def pop_least(self) -> E:
-        for level in self._levels:
+        return self._pop_of(reversed(self._order))
+
+    def _pop_of(self, levels: Iterable[Ready[E]]) -> E:
+        for level in levels:
             if level:
+                self._count -= 1
                 return level.pop()
         raise IndexError("nothing is ready")
 
     def pop_expired(self, now: float) -> E | None:
-        for level in self._levels:
+        for level in reversed(self._order):
             if (entry := level.pop_expired(now)) is not None:
+                self._count -= 1
                 return entry
         return None
 
     def clear(self) -> list[E]:
-        return [entry for level in reversed(self._levels) for entry in level.clear()]
+        self._count = 0
+        return [entry for level in self._order for entry in level.clear()]

@@ -18,6 +18,7 @@ from broker_client.core.records import (
     TopologyRecord,
     VHostAdded,
 )
+from broker_client.core.settings import RabbitMQVersion
 from broker_client.core.state import State
 
 
@@ -49,7 +50,9 @@ class Restoring:
                     )
                 )
             elif isinstance(record, QueueAdded):
-                vhost.add_queue(_queue(record), server_named=True)
+                vhost.add_queue(
+                    _queue(record, self._state.settings.compatibility), server_named=True
+                )
             elif isinstance(record, QueuePaused):
                 vhost.set_paused(vhost.queues[record.name], record.paused)
             else:
@@ -97,7 +100,7 @@ class Restoring:
                 self._state.schedule.look_again(queue)
 
 
-def _queue(record: QueueAdded) -> Queue:
+def _queue(record: QueueAdded, version: RabbitMQVersion) -> Queue:
     return Queue(
         record.name,
         record.vhost,
@@ -105,6 +108,6 @@ def _queue(record: QueueAdded) -> Queue:
         owner=None,
         auto_delete=record.auto_delete,
         arguments=record.arguments,
-        settings=queue_settings(record.arguments, record.name, record.vhost),
+        settings=queue_settings(record.arguments, record.name, record.vhost, version),
         last_used=0.0,
     )

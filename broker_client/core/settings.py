@@ -23,8 +23,9 @@ class EngineSettings:
     max_publish_delay: float = 25 * 86_400.0
     """Longest delay of a publish (`x-delay`); a longer one is refused. More than the client asks
     for, on any broker; nsq's hour is for timers that do not survive a restart."""
-    max_message_size: int = 128 * 1024 * 1024
-    """Bytes of the largest body; a larger one is refused. 0 is no limit."""
+    max_message_size: int | None = None
+    """Bytes of the largest body; a larger one is refused. 0 is no limit, None is RabbitMQ's own
+    default."""
     latency_window: float = 600.0
     """Time over which the latency percentiles of a queue are taken; 0 keeps none."""
     keep_records: bool = False
@@ -36,3 +37,13 @@ class EngineSettings:
     """Bytes of bodies in memory above which publishers should wait; 0 is no limit."""
     compatibility: RabbitMQVersion = NEWEST
     """The RabbitMQ whose ways it has, where versions differ."""
+
+    @property
+    def message_size_limit(self) -> int:
+        """Bytes of the largest body; 0 is no limit.
+
+        RabbitMQ: 16 MiB from 4.0 on, 128 MiB before.
+        """
+        if self.max_message_size is not None:
+            return self.max_message_size
+        return (16 if self.compatibility >= (4, 0) else 128) * 1024 * 1024

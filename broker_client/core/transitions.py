@@ -133,8 +133,10 @@ class Transitions:
         entry.expires_at = _expires_at(queue, message, ready_at)
         queue.expiring = queue.expiring or entry.expires_at is not None
         if queue.settings.max_priority:
-            priority = max(message.properties.priority or 0, 0)
-            entry.priority = min(priority, queue.settings.max_priority)
+            priority = message.properties.priority
+            if priority is None:
+                priority = queue.settings.default_priority
+            entry.priority = min(max(priority, 0), queue.settings.max_priority)
         return entry
 
     def _keep(self, entry: Entry, due: float | None = None) -> None:
@@ -316,13 +318,20 @@ class Transitions:
         RabbitMQ 4.3 does the same for basic.nack with requeue: the delivery does not count.
         """
         for entry in entries:
-            entry.attempts -= 1
-            entry.was_released = True
-            self._journal.delivered(entry)
+            self._uncount(entry)
         self.requeue(entries, now, REASON_REJECTED)
+
+    def _uncount(self, entry: Entry) -> None:
+        """The last delivery is no failure."""
+        entry.attempts -= 1
+        entry.was_released = True
+        self._journal.delivered(entry)
 
     def time_out(self, channel: ChannelState, now: float, limit: int | None) -> bool:
         """Give back, to the tail, what was in flight too long, and tell its consumer.
+
+        RabbitMQ 4.3: x-consumer-timeout of a quorum queue cancels the consumer. Its delivery goes
+        back to where it was, and does not count as a failure.
 
         Args:
             channel: whose deliveries.
@@ -333,6 +342,7 @@ class Transitions:
             False when there was nothing.
         """
         queues: dict[Queue, None] = {}
+        left: dict[Queue, None] = {}
         expired = channel.ledger.expire(now, limit)
         for tag, entry in expired:
             queue = entry.queue
@@ -344,12 +354,24 @@ class Transitions:
                 self._forget(entry)
                 continue
             queues[queue] = None
+            consumer = entry.consumer
+            if consumer is not None:
+                consumer.timed_out += 1
+            if consumer is not None and consumer.cancelled_on_timeout:
+                self._uncount(entry)
+                queue.restore(entry)
+                if consumer in queue.consumers:
+                    self.remove_consumer(consumer)
+                    self._effects.append(CancelConsumer(channel.id, consumer.tag))
+                    left[queue] = None
+                continue
             if not self._dies_of_returns(entry, now):
                 self._push_behind(queue, entry)
-            if entry.consumer is not None:
-                entry.consumer.timed_out += 1
-                self._effects.append(MessageTimedOut(channel.id, entry.consumer.tag, tag))
+            if consumer is not None:
+                self._effects.append(MessageTimedOut(channel.id, consumer.tag, tag))
         self._settle_down(queues, now)
+        for queue in left:
+            self.consumer_left(queue, now)
         return bool(expired)
 
     def revoke(self, entries: Iterable[Entry], now: float) -> int:

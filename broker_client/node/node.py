@@ -129,7 +129,7 @@ class Node:
     @property
     def max_message_size(self) -> int:
         """Largest accepted body in bytes; 0 is no limit."""
-        return self.engine.state.settings.max_message_size
+        return self.engine.state.settings.message_size_limit
 
     @property
     def is_behind(self) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from broker_client.errors import ChannelClosedError
 from broker_client.message import Properties
 from broker_client.transport.base import Link
+from tests.contract.conftest import EVERY_VERSION, Place
 from tests.contract.observers import Consumer, Watch, a_message, numbered
 from tests.support.eventually import eventually
 
@@ -227,6 +228,18 @@ async def test_get_answers_the_properties_that_a_consumer_is_given(
 
 FRAME_MAX = 131_072
 SIZES = [0, 1, FRAME_MAX - 9, FRAME_MAX - 8, FRAME_MAX - 7, FRAME_MAX, FRAME_MAX + 8, 2**20]
+
+
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
+async def test_largest_body_is_that_of_the_version(place: Place, watch: Watch) -> None:
+    largest = (16 if place.version >= (4, 0) else 128) * 2**20
+    if place.transport != "server":
+        assert watch.channel.size_limit.size_bytes == largest
+        return
+    # A client does not know it beforehand.
+    await watch.channel.publish([a_message(bytes(largest + 1))])
+    assert await watch.closed_with() == 406
+    assert f"max size {largest}" in str(watch.closes[0])
 
 
 @pytest.mark.parametrize("size", SIZES)

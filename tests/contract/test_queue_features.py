@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from broker_client.errors import ChannelClosedError
 from broker_client.message import Delivery
+from broker_client.transport.base import Link
 from tests.contract.conftest import EVERY_VERSION, Place
-from tests.contract.observers import Consumer, Watch, a_message, bodies, numbered
+from tests.contract.observers import Consumer, Watch, a_message, bodies, numbered, until
+from tests.support.eventually import eventually
 
 
 async def dead_letter_queue(watch: Watch) -> None:
@@ -272,6 +275,94 @@ async def test_publish_that_one_of_two_queues_rejects_is_nacked(watch: Watch) ->
 async def test_unknown_overflow_is_refused(watch: Watch) -> None:
     with pytest.raises(Exception, match="406"):
         await a_queue(watch, max_length=1, overflow="explode")
+
+
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
+async def test_priorities_of_a_quorum_queue_are_those_of_its_version(
+    place: Place, watch: Watch
+) -> None:
+    await a_queue(watch, queue_type="quorum")
+    given = (0, 1, None, 4, 5, 9, 31, 200)
+    await watch.publish(*(a_message(str(n).encode(), priority=n) for n in given))
+    await watch.has("q", len(given))
+    if place.version >= (4, 3):
+        # 31 is the highest, and 4 that of a message without one.
+        order = [b"31", b"200", b"9", b"5", b"None", b"4", b"1", b"0"]
+    elif place.version >= (4, 0):
+        order = [b"5", b"9", b"0", b"31", b"200", b"1", b"None", b"4"]
+    else:
+        order = [str(n).encode() for n in given]
+    assert bodies(await watch.drain("q")) == order
+
+
+async def test_returned_message_keeps_its_place_on_a_quorum_queue(
+    place: Place, watch: Watch
+) -> None:
+    await a_queue(watch, queue_type="quorum")
+    await watch.publish(*(a_message(body, priority=5) for body in (b"1", b"2")))
+    await watch.has("q", 2)
+    first = await watch.channel.get("q")
+    assert first is not None
+    watch.channel.nack(first.delivery_tag, requeue=True)
+    await watch.publish(a_message(b"low", priority=0))
+    await watch.has("q", 3)
+    behind = place.transport == "rabbitmq" and place.version < (4, 0)
+    assert bodies(await watch.drain("q")) == [*([b"2", b"1"] if behind else [b"1", b"2"]), b"low"]
+
+
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
+async def test_full_quorum_queue_drops_what_it_would_deliver_next(watch: Watch) -> None:
+    await a_queue(watch, queue_type="quorum", max_length=2)
+    await watch.publish(*(a_message(b"%d" % n, priority=n) for n in (9, 1, 1, 1)))
+
+    async def dropped() -> bool:
+        return await watch.depth("q") == 2
+
+    await until(dropped)
+    assert bodies(await watch.drain("q")) == [b"1", b"1"]
+
+
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
+async def test_arguments_of_another_queue_type_are_refused(place: Place, link: Link) -> None:
+    refused = {"x-max-priority": {"x-queue-type": "quorum", "x-max-priority": 5}}
+    if place.version >= (4, 3):
+        refused["x-consumer-timeout"] = {"x-consumer-timeout": 60_000}
+    for name, arguments in refused.items():
+        channel = await link.open_channel()
+        with pytest.raises(ChannelClosedError, match=f"406.*invalid arg '{name}'"):
+            await channel.declare_queue("q", arguments=arguments)
+
+
+@pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)
+async def test_delivery_beyond_the_consumer_timeout_comes_back_and_its_consumer_ends(
+    place: Place, link: Link, watch: Watch
+) -> None:
+    """RabbitMQ 4.3 cancels the consumer of a quorum queue, and 3.10 closes its channel."""
+    if place.transport == "rabbitmq" and place.version < (4, 3):
+        pytest.skip("has it for all queues at once: tests/interop/test_rabbitmq_versions.py")
+    await a_queue(watch, queue_type="quorum", consumer_timeout=1_000)
+    slow = await Watch.open(link)
+    consumer = await Consumer.start(slow.channel, prefetch=2)
+    await watch.publish(a_message(b"1"), a_message(b"2"), a_message(b"3"))
+    await consumer.receives(2)
+    if place.version < (4, 3):
+        assert await slow.closed_with() == 406
+        await watch.has("q", 3)
+        assert consumer.cancels == []
+        return
+    await eventually(lambda: consumer.cancels)
+    await watch.has("q", 3)
+    assert consumer.timeouts == []
+    back = await watch.drain("q")
+    assert [(each.body, each.redelivered) for each in back] == [
+        (b"1", True),
+        (b"2", True),
+        (b"3", False),
+    ]
+    assert all("x-delivery-count" not in (each.properties.headers or {}) for each in back)
+    for late in consumer.deliveries:
+        slow.channel.ack(late.delivery_tag)
+    assert await slow.channel.check_queue("q"), "a late ack is no error"
 
 
 @pytest.mark.parametrize("place", EVERY_VERSION, indirect=True)

@@ -643,15 +643,14 @@ async def test_subscribe_all_takes_declared_ones_and_others_when_asked(where: Wh
 # --------------------------------------------------------------------------- ack time-outs
 
 
-async def test_late_ack_closes_the_channel_and_the_consumer_goes_on() -> None:
-    """D12, on the built-in broker, which closes channels as RabbitMQ does."""
+@pytest.mark.parametrize("compatibility", ["3.10", "4.3"])
+async def test_subscription_goes_on_after_a_late_ack(compatibility: str) -> None:
+    """The built-in broker closes the channel as RabbitMQ 3.10, or cancels the consumer as 4.3."""
+    arguments = {"x-consumer-timeout": 200, "x-queue-type": "quorum"}
     config = Where("embedded://", "/").config(
-        {"prefetch": 1},
-        queues={
-            "work": {"options": {"arguments": {"x-consumer-timeout": 200}}},
-            "cemetery": {},
-        },
+        {"prefetch": 1}, queues={"work": {"options": {"arguments": arguments}}, "cemetery": {}}
     )
+    config = {**config, "node": {"compatibility": compatibility}}
     async with Broker.create(config) as broker:
         subscription = await broker.subscribe("work")
         heard = Heard(subscription, "ack_timeout", "ack_lost", "error")

@@ -21,7 +21,7 @@ QUEUES: dict[str, dict[str, Any]] = {
     "timed": {"message_ttl": 5000, "dead_letter_exchange": "amq.topic"},
     "ranked": {"max_priority": 3, "max_length_bytes": 40},
     "limited": {"delivery_limit": 2, "message_timeout": 3000},
-    "closing": {"consumer_timeout": 4000},
+    "closing": {"consumer_timeout": 4000, "queue_type": "quorum", "max_length": 5},
     "dead": {"dead_letter_exchange": "", "dead_letter_routing_key": "plain"},
 }
 NAMES = st.sampled_from(sorted(QUEUES))
@@ -31,11 +31,15 @@ CHANNELS = st.integers(0, 2)
 class EngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.harness = EngineHarness(message_timeout=10.0, max_message_timeout=25.0)
-        self.channels = [self.harness.another_channel(confirm=True) for _ in range(3)]
+        self.harness = EngineHarness()
+        self.channels: list[int] = []
 
-    @initialize()
-    def declare(self) -> None:
+    @initialize(compatibility=st.sampled_from([(3, 10), (4, 3)]))
+    def declare(self, compatibility: tuple[int, int]) -> None:
+        self.harness = EngineHarness(
+            message_timeout=10.0, max_message_timeout=25.0, compatibility=compatibility
+        )
+        self.channels = [self.harness.another_channel(confirm=True) for _ in range(3)]
         for name, arguments in QUEUES.items():
             self.harness.queue(name, **arguments)
         for name in ("plain", "timed"):
@@ -58,7 +62,7 @@ class EngineMachine(RuleBasedStateMachine):
         key=NAMES,
         exchange=st.sampled_from(["", "amq.topic", "missing"]),
         expiration=st.sampled_from([None, None, "0", "2000"]),
-        priority=st.integers(0, 4),
+        priority=st.sampled_from([None, 0, 1, 4, 9]),
         size=st.integers(0, 25),
     )
     def publish(
@@ -67,7 +71,7 @@ class EngineMachine(RuleBasedStateMachine):
         key: str,
         exchange: str,
         expiration: str | None,
-        priority: int,
+        priority: int | None,
         size: int,
     ) -> None:
         message = a_message(

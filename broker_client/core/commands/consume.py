@@ -106,9 +106,9 @@ class ConsumeCommands:
         timeout = consumer_message_timeout(
             arguments, queue, self._state.settings.max_message_timeout
         )
-        closes = False
+        ends = False
         if timeout is None:
-            timeout, closes = time_limit(self._state.settings, target, state)
+            timeout, ends = time_limit(self._state.settings, target, state)
         taken = any(consumer.exclusive for consumer in target.consumers)
         if taken or (exclusive and (target.consumers or target.settings.single_active)):
             raise access_refused(f"queue '{queue}' in vhost '{state.vhost}' in exclusive use")
@@ -121,7 +121,8 @@ class ConsumeCommands:
             exclusive=exclusive,
             priority=priority,
             timeout=timeout,
-            closes_on_timeout=closes,
+            closes_on_timeout=ends and not target.settings.cancels_on_timeout,
+            cancelled_on_timeout=ends and target.settings.cancels_on_timeout,
             since=now,
         )
         self._transitions.add_consumer(consumer, now)

@@ -38,7 +38,7 @@ class PublishCommands:
         self._consuming = consuming
         self._channels, self._vhosts = state.channels, state.vhosts
         self._observer = state.observer
-        self._largest_body = state.settings.max_message_size or sys.maxsize
+        self._largest_body = state.settings.message_size_limit or sys.maxsize
 
     # ---------------------------------------------------------------- publishing
 

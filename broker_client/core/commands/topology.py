@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-from broker_client.core.arguments import Arguments, queue_settings
+from broker_client.core.arguments import Arguments, check_new_queue, queue_settings
 from broker_client.core.direct_reply import DirectReplies
 from broker_client.core.exchange import Destination, Exchange
 from broker_client.core.queue import Queue
@@ -109,6 +109,9 @@ class TopologyCommands:
             )
             self._state.used(queue, now)
             return _declared(queue)
+        version = self._state.settings.compatibility
+        settings = queue_settings(arguments, name, vhost.name, version)
+        check_new_queue(arguments, name, vhost.name, version)
         queue = Queue(
             name or self._new_name(vhost),
             vhost.name,
@@ -116,7 +119,7 @@ class TopologyCommands:
             owner=state.connection if exclusive else None,
             auto_delete=auto_delete,
             arguments=dict(arguments),
-            settings=queue_settings(arguments, name, vhost.name),
+            settings=settings,
             last_used=now,
         )
         vhost.add_queue(queue, server_named=not name)

@@ -15,7 +15,8 @@ DOCUMENT = {
     "vhosts": {
         "/": {
             "connection": "amqp://app:hunter2@h/",
-            "queues": ["q"],
+            "exchanges": ["dlx"],
+            "queues": {"q": {"options": {"deadLetterExchange": "dlx"}}},
             "subscriptions": {"s": {"queue": "q", "closeTimeout": 1500, "handler": "x.js"}},
         }
     }
@@ -42,6 +43,22 @@ def test_result_is_written_to_a_file(run: CliRunner, option: str) -> None:
     result = run.invoke(app, ["import-rascal", "rascal.json", option, "app.yaml"])
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     assert load_config("app.yaml").vhosts["/"].connections[0].hostname == "h"
+
+
+def test_what_rabbitmq_4_refuses_is_warned_of(run: CliRunner) -> None:
+    arguments = {"x-queue-type": "quorum", "x-max-priority": 5}
+    options = {"deadLetterExchange": "dlx", "arguments": arguments}
+    subscription = {"queue": "q", "channelPrefetch": 5}
+    vhost = {**DOCUMENT["vhosts"]["/"], "queues": {"q": {"options": options}}}
+    Path("rascal.json").write_text(
+        json.dumps({"vhosts": {"/": {**vhost, "subscriptions": {"s": subscription}}}})
+    )
+    result = run.invoke(app, ["import-rascal", "rascal.json", "-o", "app.yaml"])
+    assert result.exit_code == 0
+    first, second = sorted(result.stderr.splitlines())
+    assert first.startswith("warning: app.yaml:")
+    assert "x-max-priority is refused for quorum queues" in first + second
+    assert "channel_prefetch: is an error on RabbitMQ 4.3" in first + second
 
 
 def test_mistakes_of_the_original_are_told_of_the_result(run: CliRunner) -> None:

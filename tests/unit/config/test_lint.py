@@ -392,18 +392,36 @@ def test_more_redeliveries_than_a_quorum_queue_allows_are_never_reached() -> Non
     assert warned(vhost) == []
 
 
-@pytest.mark.parametrize(
-    ("connection", "says"),
-    [("amqp://h", ["x-consumer-timeout is refused", "no shared prefetch"]), ("embedded://", [])],
-)
-def test_what_rabbitmq_4_refuses_is_warned_of(connection: str, says: list[str]) -> None:
-    options = {"dead_letter_exchange": "dlx", "arguments": {"x-consumer-timeout": 60_000}}
+REFUSED_BY_4: dict[str, dict[str, Any]] = {
+    "x-consumer-timeout is refused": {"queues": {"q": {"x-consumer-timeout": 60_000}}},
+    "x-max-priority is refused": {
+        "queues": {"q": {"x-queue-type": "quorum", "x-max-priority": 5}},
+    },
+    "no shared prefetch": {"subscription": {"channel_prefetch": 2}},
+    "frame_max below 8192": {"connection": {"frame_max": 4096}},
+    "neither durable nor exclusive": {"options": {"durable": False}},
+}
+
+
+@pytest.mark.parametrize("says", REFUSED_BY_4)
+@pytest.mark.parametrize("url", ["amqp://h", "embedded://"])
+@pytest.mark.parametrize("compatibility", ["3.10", "4.3"])
+def test_what_rabbitmq_4_refuses_is_warned_of(says: str, url: str, compatibility: str) -> None:
+    given = REFUSED_BY_4[says]
+    options = {"dead_letter_exchange": "dlx", **given.get("options", {})}
+    if "queues" in given:
+        options["arguments"] = given["queues"]["q"]
     vhost = {
         **SAFE,
-        "connection": connection,
+        "connection": {"url": url, **given.get("connection", {})},
         "queues": {"q": {"options": options}, "dead": None},
-        "subscriptions": {"s": {"queue": "q", "channel_prefetch": 2}},
+        "subscriptions": {"s": {"queue": "q", **given.get("subscription", {})}},
     }
-    messages = sorted(message for _, message in warned(vhost))
-    assert len(messages) == len(says)
-    assert all(text in " ".join(messages) for text in says)
+    ((path, message),) = warned(vhost, node={"compatibility": compatibility}) or [("", "")]
+    of_every_version = says == "x-max-priority is refused"
+    of_the_newest = says == "x-consumer-timeout is refused" and compatibility == "4.3"
+    if url == "amqp://h" or of_every_version or of_the_newest:
+        assert says in message
+        assert path.startswith("vhosts./")
+    else:
+        assert message == ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker_client.core.effects import CloseChannel, Deliver
+from broker_client.core.effects import CancelConsumer, CloseChannel, Deliver
 from broker_client.core.settle_results import Done
 from broker_client.errors import ReplyError
 from broker_client.message import Delivery
@@ -434,8 +434,10 @@ def test_touch_extends_but_never_past_the_most_from_delivery() -> None:
     assert harness.stats().timeout_count == 1
 
 
-def test_a_consumer_timeout_closes_the_channel_as_rabbitmq_does(harness: EngineHarness) -> None:
-    filled(harness, 2, consumer_timeout=1000)
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_consumer_timeout_closes_the_channel_as_rabbitmq_3_does(kind: str) -> None:
+    harness = EngineHarness(compatibility=(3, 10))
+    filled(harness, 2, consumer_timeout=1000, queue_type=kind)
     harness.consume()
     harness.take()
     harness.advance(1.0)
@@ -469,6 +471,61 @@ def test_a_channel_with_a_limit_of_its_own_is_closed_where_others_get_their_deli
     (closed,) = harness.take()
     assert isinstance(closed, CloseChannel)
     assert "on channel 7 timed out. Timeout value used: 100000 ms" in closed.reply_text
+
+
+def test_a_consumer_timeout_of_a_quorum_queue_cancels_the_consumer_as_rabbitmq_4_3_does(
+    harness: EngineHarness,
+) -> None:
+    filled(harness, 2, consumer_timeout=1000, queue_type="quorum")
+    harness.engine.consuming.qos(harness.channel, 1)
+    tag = harness.consume()
+    harness.take()
+    harness.advance(1.0)
+    assert harness.take() == [CancelConsumer(harness.channel, tag)]
+    assert (harness.stats().ready, harness.stats().in_flight, harness.stats().consumers) == (
+        2,
+        0,
+        0,
+    )
+    harness.ack(1)  # late: no error
+    again = harness.get()
+    assert again is not None
+    assert (again.body, again.redelivered, again.attempts) == (b"1", True, 1)
+
+
+def test_what_a_cancelled_consumer_still_has_comes_back_at_its_own_time(
+    harness: EngineHarness,
+) -> None:
+    filled(harness, 1, consumer_timeout=1000, queue_type="quorum")
+    harness.consume()
+    harness.advance(0.6)
+    harness.publish(a_message(body=b"2"), a_message(body=b"3"))
+    harness.advance(0.4)
+    assert (harness.stats().ready, harness.stats().in_flight) == (1, 2)
+    harness.ack(2)
+    harness.take()
+    harness.advance(0.6)
+    assert harness.take() == [], "cancelled once"
+    assert harness.drain() == [b"1", b"3"]
+
+
+def test_a_consumer_timeout_closes_the_channel_of_a_get(harness: EngineHarness) -> None:
+    filled(harness, 1, consumer_timeout=1000, queue_type="quorum")
+    harness.get()
+    harness.advance(1.0)
+    (closed,) = harness.take()
+    assert isinstance(closed, CloseChannel)
+    assert harness.stats().ready == 1
+
+
+def test_auto_delete_queue_goes_with_a_consumer_that_is_cancelled_for_its_time(
+    harness: EngineHarness,
+) -> None:
+    harness.queue(auto_delete=True, consumer_timeout=1000, queue_type="quorum")
+    harness.publish(a_message())
+    harness.consume()
+    harness.advance(1.0)
+    assert harness.engine.queue_count == 0
 
 
 def test_deadlines_of_settled_deliveries_are_forgotten(harness: EngineHarness) -> None:

@@ -464,6 +464,18 @@ def test_a_body_above_the_limit_is_refused_as_by_rabbitmq() -> None:
     assert harness.stats().ready == 1
 
 
+@pytest.mark.parametrize(("version", "mebibytes"), [((3, 10), 128), ((4, 3), 16)])
+def test_the_usual_limit_of_a_body_is_that_of_the_version(
+    version: tuple[int, int], mebibytes: int
+) -> None:
+    harness = EngineHarness(compatibility=version)
+    harness.queue()
+    body = bytes(mebibytes * 2**20 + 1)
+    harness.publish(a_message(body=body[:-1]))
+    with pytest.raises(ReplyError, match="406 PRECONDITION_FAILED - message size"):
+        harness.publish(a_message(body=body))
+
+
 def test_an_expiration_of_more_than_ten_years_is_refused_as_by_rabbitmq(
     harness: EngineHarness,
 ) -> None:

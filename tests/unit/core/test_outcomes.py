@@ -185,7 +185,7 @@ def test_a_consumers_own_timeout_gives_back_where_its_queue_would_close(
     harness: EngineHarness,
 ) -> None:
     """who asks for a time-out of its own, asks for nsq's way."""
-    filled(harness, consumer_timeout=1_000)
+    filled(harness, consumer_timeout=1_000, queue_type="quorum")
     harness.consume(arguments={"x-message-timeout": 500})
     harness.take()
     harness.advance(0.5)
