@@ -19,6 +19,8 @@ from broker_client.cli.serve import serve
 from broker_client.cli.stats import stats
 from broker_client.cli.store import store_app
 from broker_client.cli.summary import summary
+from broker_client.cli.user import user_app
+from broker_client.cli.vhost import vhost_app
 from broker_client.config.loader import load_config
 from broker_client.config.schema import config_schema
 from broker_client.errors import DISTRIBUTION, ConfigError
@@ -50,6 +52,8 @@ app.command("import-rascal")(import_rascal)
 app.command("serve")(serve)
 app.command("stats")(stats)
 app.add_typer(store_app, name="store")
+app.add_typer(user_app, name="user")
+app.add_typer(vhost_app, name="vhost")
 
 
 @app.callback()

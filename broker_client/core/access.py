@@ -220,6 +220,10 @@ class Users:
         patterns = self._permissions.get((vhost, user))
         return patterns is not None and patterns[permission].matches(name or DEFAULT_EXCHANGE)
 
+    def limits_topics(self, user: str, vhost: str, exchange: str) -> bool:
+        """True where topic permissions limit the routing keys of `exchange` for the user."""
+        return (vhost, user, exchange or DEFAULT_EXCHANGE) in self._topics
+
     def may_topic(
         self, user: str, vhost: str, permission: Permission, exchange: str, routing_key: str
     ) -> bool:

@@ -216,6 +216,7 @@ class Engine:
         assert not self.connections_to(name), "close the connections first"
         for queue in list(vhost.queues.values()):
             self._transitions.delete_queue(queue)
+        self.users.forget_vhost(name)
         self.state.delete_vhost(name)
 
     def connections_to(self, vhost: str) -> tuple[int, ...]:

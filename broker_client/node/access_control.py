@@ -62,6 +62,10 @@ class AccessControl:
         """True where the user has `permission` for the exchange or queue `name`."""
         return self.users.may(user, vhost, permission, name) or self._refused()
 
+    def limits_topics(self, user: str, vhost: str, exchange: str) -> bool:
+        """True where topic permissions limit the routing keys of `exchange` for the user."""
+        return self.users.limits_topics(user, vhost, exchange)
+
     def may_topic(
         self, user: str, vhost: str, permission: Permission, exchange: str, routing_key: str
     ) -> bool:

@@ -1,0 +1,71 @@
+"""The broker in a file that no server has, for one command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from broker_client.cli.paths import path_of_file
+from broker_client.errors import (
+    ReplyError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+    UsageError,
+)
+from broker_client.node.making import make_node
+from broker_client.node.node import Node
+
+FilePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH", help="File of the broker.", show_default=False, callback=path_of_file
+    ),
+]
+Result = TypeVar("Result")
+
+
+def run_on_file(path: str, command: Callable[[Node], Result], *, create: bool = False) -> Result:
+    """What `command` returns for the node in the file at `path`; its changes are kept.
+
+    Args:
+        path: of the file.
+        command: is given the node.
+        create: make the file if there is none.
+
+    Raises:
+        typer.Exit: with status 1, once it was said what is wrong.
+    """
+    if not create and not os.path.exists(path):
+        raise failed(f"{path}: there is no such file")
+    try:
+        return asyncio.run(_run(path, command))
+    except StoreLockedError as error:
+        hint = "stop it first, or have it make the change over its management API"
+        raise failed(f"{error}: {hint}") from None
+    except StoreCorruptError as error:
+        raise failed(f"{error}") from None
+    except ReplyError as error:
+        raise failed(error.reply_text) from None
+    except (StoreError, UsageError) as error:
+        raise failed(str(error)) from None
+
+
+async def _run(path: str, command: Callable[[Node], Result]) -> Result:
+    node = make_node(path, durable=True)
+    await node.recover()
+    try:
+        node.add_vhost("/")
+        return command(node)
+    finally:
+        await node.close()
+
+
+def failed(text: str) -> typer.Exit:
+    """Say what is wrong; to be raised."""
+    typer.echo(text, err=True)
+    return typer.Exit(1)

@@ -1,0 +1,243 @@
+"""``broker-client user``: the users of a broker in a file, and what they may do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from broker_client.cli.node_file import FilePath, failed, run_on_file
+from broker_client.errors import UnknownNameError
+from broker_client.node.node import Node
+
+PASSWORD_VARIABLE = "BROKER_CLIENT_PASSWORD"  # noqa: S105 - the name of a variable
+user_app = typer.Typer(
+    help="Users of a broker in a file that no server has open.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the user.", show_default=False)]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with the password in its first line; - is standard input.",
+        show_default=False,
+    ),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tag",
+        metavar="TAG",
+        help="administrator, monitoring, policymaker, management or impersonator; may be repeated.",
+        show_default=False,
+    ),
+]
+
+
+@user_app.command()
+def add(
+    path: FilePath,
+    name: Name,
+    tag: Tags = None,
+    password_file: PasswordFile = None,
+    no_password: Annotated[
+        bool, typer.Option("--no-password", help="Make a user who cannot log in with one.")
+    ] = False,
+) -> None:
+    """Add a user, without permissions yet.
+
+    The password comes from --password-file, else from BROKER_CLIENT_PASSWORD, else it is asked
+    for. It is never an argument, which other users of the machine could read.
+    """
+    password = None if no_password else _password(name, password_file)
+
+    def command(node: Node) -> None:
+        if name in node.access.users:
+            raise failed(f"there is a user {name!r} already; passwd changes its password")
+        node.access.add_user(name, password, tags=tag or ())
+
+    run_on_file(path, command, create=True)
+    typer.echo(f"user {name!r} added; what it may do: broker-client user permit {path} ...")
+
+
+@user_app.command()
+def passwd(path: FilePath, name: Name, password_file: PasswordFile = None) -> None:
+    """Change the password of a user; where it comes from: see add."""
+    # Ask for nothing before it is known that there is such a user.
+    run_on_file(path, lambda node: node.access.users.user(name))
+    password = _password(name, password_file)
+    run_on_file(path, lambda node: node.access.set_password(name, password))
+    typer.echo(f"password of user {name!r} changed")
+
+
+@user_app.command()
+def delete(path: FilePath, name: Name) -> None:
+    """Delete a user and its permissions."""
+    run_on_file(path, lambda node: node.access.remove_user(name))
+    typer.echo(f"user {name!r} deleted")
+
+
+@user_app.command("list")
+def list_users(
+    path: FilePath,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Show users, tags and permissions."""
+    described = run_on_file(path, _described)
+    if as_json:
+        typer.echo(json.dumps(described))
+        return
+    table = Table("user", "tags", "vhost", "exchange", "configure", "write", "read")
+    for user in described:
+        head = (user["name"], ", ".join(user["tags"]))
+        rights = [
+            (
+                each["vhost"],
+                each.get("exchange", ""),
+                each.get("configure", ""),
+                each["write"],
+                each["read"],
+            )
+            for each in [*user["permissions"], *user["topic_permissions"]]
+        ]
+        for row in rights or [("", "", "", "", "")]:
+            table.add_row(*map(Text, (*head, *row)))
+            head = ("", "")
+    Console(file=sys.stdout).print(table)
+
+
+@user_app.command()
+def permit(
+    path: FilePath,
+    name: Name,
+    vhost: Annotated[str, typer.Option(help="In which vhost.")] = "/",
+    configure: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Names to declare and delete; none by default.")
+    ] = "",
+    write: Annotated[
+        str,
+        typer.Option(metavar="PATTERN", help="Names to publish to and bind to; none by default."),
+    ] = "",
+    read: Annotated[
+        str,
+        typer.Option(
+            metavar="PATTERN", help="Names to consume from and bind from; none by default."
+        ),
+    ] = "",
+    all_: Annotated[bool, typer.Option("--all", help="All three: .*")] = False,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXCHANGE",
+            help="--write and --read are for the routing keys of this topic exchange.",
+            show_default=False,
+        ),
+    ] = None,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Take the permissions away instead.")
+    ] = False,
+) -> None:
+    """Set what a user may do in a vhost, as regular expressions of names.
+
+    What is left out is not permitted: an empty pattern matches nothing. Patterns match anywhere
+    in a name; write ^orders$ for one name. The default exchange is called amq.default.
+    """
+    if all_ and (configure or write or read or clear or topic is not None):
+        raise typer.BadParameter("--all goes with no other permission", param_hint="--all")
+    if clear and (configure or write or read):
+        raise typer.BadParameter("--clear goes with no pattern", param_hint="--clear")
+    if topic is not None and configure:
+        raise typer.BadParameter("routing keys are not configured", param_hint="--configure")
+    if all_:
+        configure = write = read = ".*"
+
+    def command(node: Node) -> None:
+        access = node.access
+        access.users.user(name)
+        if not node.has_vhost(vhost):
+            raise UnknownNameError("vhost", vhost, sorted(node.engine.state.vhosts))
+        if clear and topic is not None:
+            access.clear_topic_permissions(name, vhost, topic)
+        elif clear:
+            access.clear_permissions(name, vhost)
+        elif topic is not None:
+            access.set_topic_permissions(name, vhost, topic, write=write, read=read)
+        else:
+            access.set_permissions(name, vhost, configure=configure, write=write, read=read)
+
+    run_on_file(path, command)
+    what = "permissions" if topic is None else f"permissions for exchange {topic!r}"
+    typer.echo(f"{what} of user {name!r} in vhost {vhost!r} {'cleared' if clear else 'set'}")
+
+
+def _described(node: Node) -> list[dict[str, Any]]:
+    users = node.access.users
+    return [
+        {
+            "name": user.name,
+            "tags": list(user.tags),
+            "permissions": [
+                {
+                    "vhost": each.vhost,
+                    "configure": each.configure,
+                    "write": each.write,
+                    "read": each.read,
+                }
+                for each in users.permissions()
+                if each.user == user.name
+            ],
+            "topic_permissions": [
+                {
+                    "vhost": each.vhost,
+                    "exchange": each.exchange,
+                    "write": each.write,
+                    "read": each.read,
+                }
+                for each in users.topic_permissions()
+                if each.user == user.name
+            ],
+        }
+        for user in users
+    ]
+
+
+def _password(name: str, file: Path | None) -> str:
+    """The password from the file, the environment or the terminal."""
+    if file is not None:
+        password = _first_line(file)
+    elif PASSWORD_VARIABLE in os.environ:
+        password = os.environ[PASSWORD_VARIABLE]
+    elif sys.stdin.isatty():
+        password = typer.prompt(
+            f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True
+        )
+    else:
+        raise failed(
+            f"no password: give --password-file FILE (- is standard input), set "
+            f"{PASSWORD_VARIABLE}, or run it in a terminal"
+        )
+    if not password:
+        raise failed("the password is empty; --no-password makes a user who cannot log in")
+    return password
+
+
+def _first_line(file: Path) -> str:
+    try:
+        if str(file) == "-":
+            text = sys.stdin.readline()
+        else:
+            with file.open(encoding="utf-8") as opened:
+                text = opened.readline()
+    except OSError as error:
+        raise failed(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise failed(f"{file}: is not UTF-8 text") from None
+    return text.rstrip("\r\n")

@@ -1,0 +1,59 @@
+"""``broker-client vhost``: the vhosts of a broker in a file."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from broker_client.cli.node_file import FilePath, failed, run_on_file
+from broker_client.node.node import Node
+
+vhost_app = typer.Typer(
+    help="Vhosts of a broker in a file that no server has open.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the vhost.", show_default=False)]
+
+
+@vhost_app.command()
+def add(path: FilePath, name: Name) -> None:
+    """Add a vhost; no user may use it yet."""
+
+    def command(node: Node) -> None:
+        if not name:
+            raise failed("the name of a vhost is not empty")
+        if not node.add_vhost(name):
+            raise failed(f"there is a vhost {name!r} already")
+
+    run_on_file(path, command, create=True)
+    typer.echo(f"vhost {name!r} added")
+
+
+@vhost_app.command()
+def delete(
+    path: FilePath,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a vhost with its exchanges, queues and messages."""
+    if not yes:
+        typer.confirm(f"Delete vhost {name!r} with everything in it?", abort=True)
+
+    def command(node: Node) -> None:
+        if not node.delete_vhost(name):
+            raise failed(f"there is no vhost {name!r}")
+
+    run_on_file(path, command)
+    typer.echo(f"vhost {name!r} deleted")
+
+
+@vhost_app.command("list")
+def list_vhosts(
+    path: FilePath,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Show the names of all vhosts."""
+    names = run_on_file(path, lambda node: sorted(node.engine.state.vhosts))
+    typer.echo(json.dumps(names) if as_json else "\n".join(names))
