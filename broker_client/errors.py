@@ -820,7 +820,7 @@ class ListenError(BrokerClientError, OSError):
     def __str__(self) -> str:
         return (
             f"cannot listen on {self.address}: {self.reason}; choose another address with "
-            "--listen, or server.listen in the configuration"
+            "--listen, or node.listen in the configuration"
         )
 
 

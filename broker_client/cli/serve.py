@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from broker_client.cli.paths import file_path, path_of_file
+from broker_client.config import BrokerConfig
 from broker_client.config.listen import ListenAddress, parse_listen_address
 from broker_client.config.loader import load_config
-from broker_client.config.node import NodeConfig
 from broker_client.errors import ConfigError, ListenError, StoreError
 from broker_client.node.making import engine_settings, make_node, scan_settings
+from broker_client.node.node import Node
 from broker_client.server.server import Server
+from broker_client.server.sockets import has_inherited_sockets
+from broker_client.server.systemd import notify
 
 DEFAULT_ADDRESS = "amqp://127.0.0.1:5672"
+
+
+class _Wanted(NamedTuple):
+    """What the options and the configuration ask for."""
+
+    config: BrokerConfig
+    data: str | None
+    addresses: tuple[ListenAddress, ...]
 
 
 def serve(
@@ -41,20 +54,34 @@ def serve(
             help=f"Where to listen; may be repeated. [default: {DEFAULT_ADDRESS}]",
         ),
     ] = None,
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+    ] = "info",
 ) -> None:
     """Run the built-in broker for AMQP 0-9-1 clients, until SIGTERM or SIGINT."""
-    addresses = [_address(text) for text in listen or [DEFAULT_ADDRESS]]
+    if log_level.lower() not in ("debug", "info", "warning", "error"):
+        raise typer.BadParameter("debug, info, warning or error", param_hint="--log-level")
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper()
+    )
     try:
-        node_config = NodeConfig() if config is None else load_config(config).node
-    except ConfigError as error:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(_wanted(config, data, listen or [])))
+    except (ConfigError, StoreError, ListenError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="INFO")
-    try:
-        asyncio.run(_serve(node_config, data, addresses))
-    except (StoreError, ListenError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+
+
+def _wanted(config: Path | None, data: str | None, listen: list[str]) -> _Wanted:
+    loaded = (
+        BrokerConfig.model_validate({"vhosts": {"/": {"name": "/"}}})
+        if config is None
+        else load_config(config, default_vhost=True)
+    )
+    addresses = listen or list(loaded.node.listen)
+    if not addresses and not has_inherited_sockets():
+        addresses = [DEFAULT_ADDRESS]
+    return _Wanted(loaded, data, tuple(_address(text) for text in addresses))
 
 
 def _address(text: str) -> ListenAddress:
@@ -64,33 +91,90 @@ def _address(text: str) -> ListenAddress:
         raise typer.BadParameter(str(error), param_hint="--listen") from None
 
 
-async def _serve(config: NodeConfig, data: str | None, addresses: list[ListenAddress]) -> None:
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where the extra ``speed`` is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+# ------------------------------------------------------------------ running
+
+
+async def _serve(wanted: _Wanted) -> None:
+    config, data, addresses = wanted
+    stop_asked, reload_asked = _stop_signals(), _reload_signal()
     node = make_node(
         data or "",
         durable=data is not None,
-        settings=engine_settings(config),
-        scan=scan_settings(config),
-        event_log=config.event_log,
+        settings=engine_settings(config.node),
+        scan=scan_settings(config.node),
+        event_log=config.node.event_log,
     )
-    stopped = _stop_signals()
     await node.recover()
     try:
-        server = Server(node, addresses)
-        await server.start()
-        try:
-            kept = f"data: {data}" if data else "everything is in memory, nothing is kept"
-            typer.echo(f"serving {' '.join(map(str, server.addresses))} ({kept})")
-            await stopped.wait()
-        finally:
-            await server.stop()
+        for vhost in ("/", *config.vhosts):
+            node.add_vhost(vhost)
+        if node.access.add_default_user():
+            await node.drain()
+        server = Server(node, addresses, config.server, data=data)
+        await server.start(inherited=True)
+        kept = f"data: {data}" if data else "everything is in memory: nothing is kept"
+        typer.echo(f"serving {' '.join(map(str, server.addresses))} ({kept})")
+        notify("READY=1", f"STATUS=Serving {' '.join(map(str, server.addresses))}")
+        await _until_stopped(node, server, stop_asked, reload_asked)
     finally:
         await node.close()
 
 
-def _stop_signals() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT."""
-    stopped = asyncio.Event()
+async def _until_stopped(
+    node: Node, server: Server, stop_asked: asyncio.Queue[str], reload_asked: asyncio.Event
+) -> None:
+    """Serve until a signal, then stop in order; at once at the second signal."""
+    reloading = asyncio.create_task(_reload(server, reload_asked), name="serve: reload")
+    try:
+        name = await stop_asked.get()
+    finally:
+        reloading.cancel()
+    notify("STOPPING=1", f"STATUS=Stopping after {name}")
+    stopping = asyncio.create_task(_stop(node, server), name="serve: stop")
+    again = asyncio.create_task(stop_asked.get(), name="serve: second signal")
+    await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.done():
+        server.abort()
+        node.stop()
+        stopping.cancel()
+    again.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await stopping
+
+
+async def _stop(node: Node, server: Server) -> None:
+    await server.stop()
+    await node.close()
+
+
+async def _reload(server: Server, asked: asyncio.Event) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        await server.reload()
+
+
+def _stop_signals() -> asyncio.Queue[str]:
+    """Gets the name of each SIGTERM and SIGINT."""
+    asked: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    return stopped
+        loop.add_signal_handler(number, asked.put_nowait, number.name)
+    return asked
+
+
+def _reload_signal() -> asyncio.Event:
+    """Set by SIGHUP."""
+    asked = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+    return asked

@@ -37,6 +37,7 @@ from broker_client.config.recovery import (
     Strategy,
     strategies_from,
 )
+from broker_client.config.server import ServerConfig, ServerTlsConfig
 from broker_client.config.topology import (
     BindingConfig,
     BindingOptions,
@@ -81,6 +82,8 @@ __all__ = [
     "Republish",
     "RetryConfig",
     "ScanConfig",
+    "ServerConfig",
+    "ServerTlsConfig",
     "ShovelConfig",
     "Strategy",
     "SubscriptionConfig",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator
 
 from broker_client.config.url import DEFAULT_PORTS
 
@@ -54,3 +56,17 @@ def parse_listen_address(text: str) -> ListenAddress:
     if not host or split.path.rstrip("/") or split.query or split.fragment:
         raise ValueError(f"{text!r} is no address to listen on; write {_FORMS}")
     return ListenAddress(scheme, host, DEFAULT_PORTS[scheme] if port is None else port)
+
+
+def _addresses(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _checked(value: tuple[str, ...]) -> tuple[str, ...]:
+    for address in value:
+        parse_listen_address(address)
+    return value
+
+
+ListenAddresses = Annotated[tuple[str, ...], BeforeValidator(_addresses), AfterValidator(_checked)]
+"""One address to listen on, or a list of them."""

@@ -36,7 +36,12 @@ log = logging.getLogger("broker_client.config")
 Source = str | os.PathLike[str] | Mapping[str, object] | BrokerConfig
 
 
-def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> BrokerConfig:
+def load_config(
+    source: Source,
+    *,
+    environ: Mapping[str, str] | None = None,
+    default_vhost: bool = False,
+) -> BrokerConfig:
     """The configuration in `source`, complete and checked.
 
     Likely mistakes are logged as warnings, and kept in `BrokerConfig.warnings`.
@@ -45,6 +50,7 @@ def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> 
         source: path of a YAML or JSON file; or what such a file would hold, as a mapping; or a
             `BrokerConfig` made in Python, which is checked and returned.
         environ: where ``${NAME}`` is looked up; the process's environment when left out.
+        default_vhost: a file without ``vhosts`` has the vhost ``/``, as suits a server.
 
     Raises:
         ConfigError: it cannot be used. `problems` lists everything that is wrong.
@@ -54,7 +60,7 @@ def load_config(source: Source, *, environ: Mapping[str, str] | None = None) -> 
     elif isinstance(source, Mapping):
         loaded = _from_mapping(source, environ)
     else:
-        loaded = _from_file(os.fspath(source), environ)
+        loaded = _from_file(os.fspath(source), environ, default_vhost)
     # No frame of the traceback may hold what was read: with its locals shown, as rich does, it
     # would show passwords.
     del source, environ
@@ -93,12 +99,22 @@ def _from_mapping(source: Mapping[str, object], environ: Mapping[str, str] | Non
     return _complete(reader.from_mapping(source), reader.problems, None)
 
 
-def _from_text(text: str, file: str | None, environ: Mapping[str, str] | None) -> _Loaded:
+def _from_text(
+    text: str,
+    file: str | None,
+    environ: Mapping[str, str] | None,
+    default_vhost: bool = False,
+) -> _Loaded:
     reader = Reader(os.environ if environ is None else environ)
-    return _complete(reader.from_yaml(text), reader.problems, file)
+    tree = reader.from_yaml(text)
+    if default_vhost:
+        tree.setdefault("vhosts", Section({"/": Section()}))
+    return _complete(tree, reader.problems, file)
 
 
-def _from_file(file: str, environ: Mapping[str, str] | None) -> _Loaded:
+def _from_file(
+    file: str, environ: Mapping[str, str] | None, default_vhost: bool = False
+) -> _Loaded:
     if "://" in file:
         # It is not repeated: it may hold a password.
         text = "is an address; give a file or a mapping in which a vhost has it as `connection`"
@@ -113,7 +129,7 @@ def _from_file(file: str, environ: Mapping[str, str] | None) -> _Loaded:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         return _Loaded(None, [Problem("", f"cannot be read: {reason}", file)])
-    return _from_text(content, file, environ)
+    return _from_text(content, file, environ, default_vhost)
 
 
 def _complete(tree: Section, problems: list[Problem], file: str | None) -> _Loaded:

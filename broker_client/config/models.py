@@ -26,6 +26,7 @@ from broker_client.config.publishing import (
 from broker_client.config.recovery import (
     Strategy,
 )
+from broker_client.config.server import ServerConfig
 from broker_client.config.topology import (
     BindingConfig,
     ExchangeConfig,
@@ -171,6 +172,8 @@ class BrokerConfig(Settings):
     """Settings of the built-in broker; there is one in each Broker."""
     tracing: TracingConfig | None = None
     """Traces with OpenTelemetry; none when left out."""
+    server: ServerConfig = ServerConfig()
+    """Settings of the built-in broker where it listens on a port."""
 
     _implied: dict[str, tuple[PublicationConfig, SubscriptionConfig]] = PrivateAttr(
         default_factory=dict

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from broker_client.config.listen import ListenAddresses
 from broker_client.config.values import ByteSize, Count, Duration, Positive, Settings
 
 
@@ -44,6 +45,10 @@ class NodeConfig(Settings):
     the file.
     """
 
+    listen: ListenAddresses = ()
+    """Addresses on which the built-in broker of this Broker listens, for other programs; see
+    [the server](server.md): `127.0.0.1:5672`, `amqps://0.0.0.0:5671`, `unix:///run/broker.sock`.
+    One, or a list."""
     compatibility: Literal["3.10", "4.3"] = "4.3"
     """The RabbitMQ whose ways it has where versions differ; see
     [what the built-in broker speaks](amqp-support.md#rabbitmq-by-version)."""

@@ -10,8 +10,9 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from broker_client.amqp.events import Settled
+from broker_client.config.server import ServerConfig
 from broker_client.core.exchange import Destination
-from broker_client.core.replies import not_implemented
+from broker_client.core.replies import not_allowed, not_implemented, precondition_failed
 from broker_client.errors import ReplyError
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.node.node import Node
@@ -31,28 +32,46 @@ class SessionChannel:
     node had to send before is sent. Then those that follow wait behind them.
     """
 
-    def __init__(self, node: Node, writer: Writer, connection: int, number: int) -> None:
+    def __init__(
+        self,
+        node: Node,
+        config: ServerConfig,
+        writer: Writer,
+        connection: int,
+        vhost: str,
+        number: int,
+    ) -> None:
         """
         Args:
             node: carries out the commands.
+            config: the limits.
             writer: takes what is for the client.
             connection: how the node calls the connection.
+            vhost: of the connection.
             number: of the channel on that connection.
         """
         self.number = number
-        self._node, self._writer = node, writer
-        self._id = node.open_channel(connection, self, confirm=False)
+        self._node, self._config, self._writer = node, config, writer
+        self._vhost = vhost
+        self._id = node.open_channel(
+            connection,
+            self,
+            confirm=False,
+            number=number,
+            consumer_timeout=config.consumer_timeout,
+        )
+        self._consumers: set[str] = set()
         self._last_queue = ""
         """Of the last declaration: what an empty name means."""
         self._offender = NO_METHOD
         self._is_over = False
         """Refused or closing: whatever the client still sends on it is ignored."""
-        self._is_gone = False
+        self.is_gone = False
         """Closed: nothing more is sent on it."""
         self._waiting_replies = 0
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_gone else "closing" if self._is_over else "open"
+        state = "closed" if self.is_gone else "closing" if self._is_over else "open"
         return f"<SessionChannel {self.number} {state}>"
 
     # ---------------------------------------------------------------- from the client
@@ -93,16 +112,28 @@ class SessionChannel:
 
     def drop(self) -> None:
         """Send nothing more: the connection is gone."""
-        self._is_over = self._is_gone = True
+        self._is_over = self.is_gone = True
 
     def fail(self) -> None:
         """The client broke a rule that costs the channel, and has been told so."""
         self.drop()
         self._node.close_channel(self._id)
 
+    def set_flow(self, *, active: bool) -> None:
+        """Deliver, or stop."""
+        if not self.is_gone and not self._is_over:
+            self._node.flow(self._id, active=active)
+
+    def cancel_consumers(self) -> None:
+        """Stop the consumers, and tell the client so."""
+        if not self._is_over:
+            for tag in tuple(self._consumers):
+                self._node.cancel(self._id, tag)
+                self.cancelled(tag)
+
     def _close(self) -> None:
-        if not self._is_gone:
-            self._is_gone = True
+        if not self.is_gone:
+            self.is_gone = True
             self._node.close_channel(self._id)
             self._writer.send(self.number, commands.Channel.CloseOk())
 
@@ -117,21 +148,24 @@ class SessionChannel:
     # ---------------------------------------------------------------- replies
 
     def _reply(self, method: Frame) -> None:
-        if self._waiting_replies:
-            self._reply_after_effects(method)
-        else:
-            self._writer.send(self.number, method)
+        self._answer(lambda: self._writer.send(self.number, method))
 
     def _reply_after_effects(self, method: Frame) -> None:
         """Reply once everything so far is sent, and on the disk where there is one."""
+        self._answer(lambda: self._writer.send(self.number, method), wait=True)
+
+    def _answer(self, send: Callable[[], None], *, wait: bool = False) -> None:
+        if not wait and not self._waiting_replies:
+            send()
+            return
         self._waiting_replies += 1
 
-        def send() -> None:
+        def send_in_turn() -> None:
             self._waiting_replies -= 1
-            if not self._is_gone:
-                self._writer.send(self.number, method)
+            if not self.is_gone:
+                send()
 
-        self._node.call_after_effects(send)
+        self._node.call_after_effects(send_in_turn)
 
     def _changed(self, method: Frame, nowait: bool = False) -> None:
         """Reply to a change of the topology."""
@@ -179,6 +213,7 @@ class SessionChannel:
         if method.passive:
             declared = self._node.check_queue(self._id, method.queue)
         else:
+            self._check_queue_limit(method.queue)
             declared = self._node.declare_queue(
                 self._id,
                 method.queue,
@@ -192,6 +227,17 @@ class SessionChannel:
         # Set, and not given to the constructor, which has rules for names that brokers do not have.
         answer.queue, answer.message_count, answer.consumer_count = declared
         self._changed(answer, method.nowait)
+
+    def _check_queue_limit(self, name: str) -> None:
+        most = self._config.max_queues_per_vhost
+        queues = self._node.engine.state.vhosts[self._vhost].queues
+        if most and len(queues) >= most and name not in queues:
+            self._refuse(
+                precondition_failed(
+                    f"cannot declare queue '{name}': queue limit in vhost '{self._vhost}' "
+                    f"({most}) is reached"
+                )
+            )
 
     def _queue_delete(self, method: commands.Queue.Delete) -> None:
         count = self._node.delete_queue(
@@ -237,6 +283,9 @@ class SessionChannel:
         self._reply(commands.Basic.QosOk())
 
     def _basic_consume(self, method: commands.Basic.Consume) -> None:
+        most = self._config.max_consumers_per_channel
+        if most and len(self._consumers) >= most:
+            self._refuse(not_allowed(f"reached maximum ({most}) of consumers per channel"))
         tag = self._node.consume(
             self._id,
             self._named(method.queue),
@@ -245,12 +294,14 @@ class SessionChannel:
             exclusive=method.exclusive,
             arguments=method.arguments,
         )
+        self._consumers.add(tag)
         if not method.nowait:
             self._reply(commands.Basic.ConsumeOk(tag))
 
     def _basic_cancel(self, method: commands.Basic.Cancel) -> None:
         tag = method.consumer_tag or ""
         self._node.cancel(self._id, tag)
+        self._consumers.discard(tag)
         if not method.nowait:  # behind the deliveries made before
             self._reply_after_effects(commands.Basic.CancelOk(tag))
 
@@ -260,7 +311,10 @@ class SessionChannel:
             self._reply(commands.Basic.GetEmpty())
             return
         delivery, count = got
-        self._writer.get_ok(self.number, delivery, count)
+        # Behind the deliveries with lower tags, if there may be some.
+        self._answer(
+            lambda: self._writer.get_ok(self.number, delivery, count), wait=bool(self._consumers)
+        )
 
     def _basic_recover(self, method: commands.Basic.Recover | commands.Basic.RecoverAsync) -> None:
         self._node.basic_recover(self._id, requeue=method.requeue)
@@ -307,6 +361,7 @@ class SessionChannel:
 
     def cancelled(self, consumer_tag: str) -> None:
         """A consumer's queue is gone."""
+        self._consumers.discard(consumer_tag)
         self._writer.cancelled(self.number, consumer_tag)
 
     def timed_out(self, consumer_tag: str, delivery_tag: int) -> None:
@@ -314,7 +369,7 @@ class SessionChannel:
 
     def closed(self, reply_code: int, reply_text: str) -> None:
         """The node has closed the channel."""
-        if not self._is_gone:
+        if not self.is_gone:
             self.drop()
             self._writer.close_channel(self.number, reply_code, reply_text, self._offender)
 

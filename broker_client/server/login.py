@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from typing import NamedTuple
 
@@ -43,3 +44,12 @@ def read_login(mechanism: str, response: bytes) -> Login | None:
     except (ValueError, MalformedFrameError):
         pass
     return None
+
+
+def is_loopback(host: str) -> bool:
+    """True for a peer on this machine: a loopback address, or "" for a Unix domain socket."""
+    if not host:
+        return True
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -3,101 +3,254 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import logging
 import os
-import stat
+import ssl
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from broker_client.config.listen import UNIX, ListenAddress
-from broker_client.errors import ListenError
+from broker_client.config.server import ServerConfig
+from broker_client.errors import DISTRIBUTION, ConfigError, Problem
 from broker_client.node.node import Node
-from broker_client.server.session import Session
+from broker_client.server.admission import Admission
+from broker_client.server.event_lines import log_event
+from broker_client.server.session import ConnectionInfo, Session, server_properties
+from broker_client.server.sockets import ListeningSocket, inherited_sockets, open_sockets
+from broker_client.server.tls import file_versions, server_context
 
-log = logging.getLogger("broker_client.server")
+_LOOK_INTERVAL = 2.0  # seconds between two looks at the disk and at the certificates
+_SHUTDOWN = "CONNECTION_FORCED - broker forced connection closure"
 
 
 class Server:
     """Serves a node to the clients that connect to its addresses."""
 
-    def __init__(self, node: Node, addresses: Sequence[ListenAddress]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        addresses: Sequence[ListenAddress],
+        config: ServerConfig | None = None,
+        *,
+        data: str | None = None,
+    ) -> None:
         """
         Args:
             node: is served; it is neither opened nor closed here.
             addresses: to listen on.
+            config: limits, deadlines and certificates.
+            data: file of the node, whose disk is watched; None for a node in memory.
         """
         self._node, self._wanted = node, tuple(addresses)
-        self._listeners: list[asyncio.Server] = []
+        self._config = config or ServerConfig()
+        self._data_folder = None if data is None else os.path.dirname(os.path.abspath(data))
+        self._admission = Admission(self._config)
+        self._properties = server_properties(_version())
         self._sessions: set[Session] = set()
-        self.addresses: tuple[ListenAddress, ...] = ()
-        """Where it listens, once it does, with the ports that the system has chosen."""
+        self._sockets: list[ListeningSocket] = []
+        self._listeners: list[asyncio.Server] = []
+        self._tls: ssl.SSLContext | None = None
+        self._tls_files: tuple[object, ...] = ()
+        self._timer: asyncio.TimerHandle | None = None
+        self._disk_is_short = False
+        self._reloading: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         where = ", ".join(map(str, self.addresses)) or "not listening"
         return f"<Server {where} connections={len(self._sessions)}>"
 
     @property
-    def connection_count(self) -> int:
-        """Sockets of clients that are open."""
+    def addresses(self) -> tuple[ListenAddress, ...]:
+        """Where it listens, once it does, with the ports that the system has chosen."""
+        return tuple(each.address for each in self._sockets)
+
+    @property
+    def socket_count(self) -> int:
+        """Sockets of clients that are open, whether they have logged in or not."""
         return len(self._sessions)
 
-    async def start(self) -> None:
+    def connections(self) -> tuple[ConnectionInfo, ...]:
+        """A snapshot of the connections with an open vhost."""
+        found = [session.info() for session in self._sessions]
+        return tuple(info for info in found if info is not None)
+
+    def close_connection(self, name: str, reason: str) -> bool:
+        """Close the connection of that name (320); False where there is none.
+
+        Args:
+            name: as in `ConnectionInfo`.
+            reason: told to the client.
+        """
+        for session in self._sessions:
+            info = session.info()
+            if info is not None and info.name == name:
+                session.closed(320, f"CONNECTION_FORCED - {reason}")
+                return True
+        return False
+
+    # ---------------------------------------------------------------- start
+
+    async def start(self, *, inherited: bool = False) -> None:
         """Listen on every address, or on none.
+
+        Args:
+            inherited: listen on the sockets that systemd has passed on too; with some of them, no
+                address is needed.
 
         Raises:
             ListenError: an address cannot be listened on.
+            ConfigError: a certificate cannot be used, or is missing.
         """
         try:
+            if inherited:
+                self._sockets = inherited_sockets()
             for address in self._wanted:
-                self.addresses += tuple(await self._listen(address))
+                self._sockets += open_sockets(address)
+            if any(each.address.scheme == "amqps" for each in self._sockets):
+                self._load_certificates()
+            await self._listen()
         except BaseException:
-            await self.stop()
+            await self.stop(0.0)
             raise
+        self._look_around()
 
-    async def _listen(self, address: ListenAddress) -> list[ListenAddress]:
+    async def _listen(self) -> None:
+        """Serve connections of our sockets, until the listeners are closed."""
         loop = asyncio.get_running_loop()
-        try:
+        for listening, address in self._sockets:
+            # A listener closes its socket, and the next one, with other certificates, needs it.
+            own = listening.dup()
             if address.scheme == UNIX:
-                _remove_stale_socket(address.path)
-                listener: asyncio.Server = await loop.create_unix_server(
-                    self._new_session, address.path
+                listener = await loop.create_unix_server(self._new_session, sock=own)
+            elif address.scheme == "amqps":
+                listener = await loop.create_server(
+                    self._new_session,
+                    sock=own,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=self._config.handshake_timeout,
+                    ssl_shutdown_timeout=self._config.close_timeout,
                 )
-                self._listeners.append(listener)
-                return [address]
-            listener = await loop.create_server(self._new_session, address.host, address.port)
-        except OSError as error:
-            raise ListenError(str(address), _reason(error)) from error
-        self._listeners.append(listener)
-        ports = dict.fromkeys(socket.getsockname()[1] for socket in listener.sockets)
-        return [address._replace(port=port) for port in ports]
+            else:
+                listener = await loop.create_server(self._new_session, sock=own)
+            self._listeners.append(listener)
 
     def _new_session(self) -> Session:
-        return Session(self._node, self._sessions)
+        return Session(self._node, self._config, self._admission, self._sessions, self._properties)
 
-    async def close_connections(self) -> None:
-        """Close every connection (320), and wait until their sockets are closed."""
+    # ---------------------------------------------------------------- certificates
+
+    async def reload(self) -> None:
+        """Read the certificates again, for the connections from now on.
+
+        Where they cannot be used, those from before stay, and a warning says why.
+        """
+        if self._tls is None:
+            return
+        try:
+            self._load_certificates()
+        except ConfigError as error:
+            log_event(logging.WARNING, "certificates not reloaded", reason=error)
+            return
+        listeners, self._listeners = self._listeners, []
+        await self._listen()
+        for listener in listeners:
+            listener.close()
+        log_event(logging.INFO, "certificates reloaded")
+
+    def _load_certificates(self) -> None:
+        config = self._config.tls
+        if config is None:
+            problem = "an amqps:// address needs certificates: certfile, and keyfile"
+            raise ConfigError([Problem("server.tls", problem)])
+        self._tls_files = file_versions(config)
+        self._tls = server_context(config)
+
+    # ---------------------------------------------------------------- what is looked after
+
+    def _look_around(self) -> None:
+        self._look_at_disk()
+        tls = self._config.tls
+        if self._tls is not None and tls is not None and file_versions(tls) != self._tls_files:
+            self._reloading = asyncio.create_task(self.reload(), name="server: reload")
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_INTERVAL, self._look_around)
+
+    def _look_at_disk(self) -> None:
+        if self._data_folder is None or not self._config.disk_free_limit:
+            return
+        found = os.statvfs(self._data_folder)
+        free = found.f_bavail * found.f_frsize
+        is_short = free < self._config.disk_free_limit
+        if is_short != self._disk_is_short:
+            self._disk_is_short = is_short
+            event = "disk alarm" if is_short else "disk alarm over"
+            log_event(logging.WARNING, event, free=free, limit=self._config.disk_free_limit)
+            self._node.set_alarm("disk", is_short)
+
+    # ---------------------------------------------------------------- stop
+
+    def close_connections(self) -> None:
+        """Close every connection (320)."""
         for session in list(self._sessions):
-            session.closed(320, "CONNECTION_FORCED - broker forced connection closure")
+            session.closed(320, _SHUTDOWN)
 
-    async def stop(self) -> None:
-        """Stop listening, and close every connection (320). May be called more than once."""
+    async def stop(self, timeout: float | None = None) -> None:
+        """Stop listening, then close every connection in order. May be called more than once.
+
+        Consumers are cancelled, confirms of what was published are sent, and connections are
+        closed (320).
+
+        Args:
+            timeout: seconds until what is left is cut; `stop_timeout` when left out.
+        """
+        if timeout is None:
+            timeout = self._config.stop_timeout
+        self._close_listeners()
+        sessions = list(self._sessions)
+        try:
+            async with asyncio.timeout(timeout):
+                for session in sessions:
+                    session.cancel_consumers()
+                if sessions:
+                    await self._node.drain()
+                self.close_connections()
+                await _ended(self._sessions)
+        except TimeoutError:
+            pass
+        self.abort()
+        await _ended(self._sessions)
+
+    def abort(self) -> None:
+        """Stop listening and cut every connection, at once."""
+        self._close_listeners()
+        for session in list(self._sessions):
+            session.abort("the server stops")
+
+    def _close_listeners(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for listener in self._listeners:
             listener.close()
-        for session in list(self._sessions):
-            session.abort()
         self._listeners.clear()
+        for listening, address in self._sockets:
+            listening.close()
+            if address.scheme == UNIX:
+                _unlink(address.path)
+        self._sockets.clear()
 
 
-def _remove_stale_socket(path: str) -> None:
-    """Remove the socket that a server that is gone has left; one in use refuses the address."""
+async def _ended(sessions: set[Session]) -> None:
+    await asyncio.gather(*(session.wait_ended() for session in list(sessions)))
+
+
+def _version() -> str:
     try:
-        if stat.S_ISSOCK(os.stat(path).st_mode):
-            os.unlink(path)
-    except FileNotFoundError:
-        pass
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "unknown"
 
 
-def _reason(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "another program listens there"
-    return os.strerror(error.errno) if error.errno else str(error)
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

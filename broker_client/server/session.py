@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pamqp import commands
 
 from broker_client.amqp import events
 from broker_client.amqp.server_connection import ConnectionLimits, ServerConnection
-from broker_client.errors import BrokerClientError
+from broker_client.amqp.states import ConnectionState
+from broker_client.config.server import ServerConfig
+from broker_client.errors import BrokerClientError, ReplyError
 from broker_client.node.node import Node
+from broker_client.server.admission import Admission
 from broker_client.server.channel import (
     BASIC_PUBLISH,
     NO_METHOD,
@@ -21,32 +28,52 @@ from broker_client.server.channel import (
     SessionChannel,
     ids_of,
 )
-from broker_client.server.login import AMQPLAIN, PLAIN, read_login
+from broker_client.server.event_lines import log, log_event
+from broker_client.server.login import AMQPLAIN, EXTERNAL, PLAIN, is_loopback, read_login
+from broker_client.server.tls import common_name
 from broker_client.server.writer import Writer
 
-log = logging.getLogger("broker_client.server")
-
 _CONNECTION_OPEN: Ids = (10, 40)
-_SERVER_PROPERTIES: dict[str, Any] = {
-    "product": "broker_client",
-    "platform": "Python",
-    "information": "The built-in broker of broker_client",
-    "capabilities": {
-        "publisher_confirms": True,
-        "exchange_exchange_bindings": True,
-        "basic.nack": True,
-        "consumer_cancel_notify": True,
-        "connection.blocked": True,
-        "consumer_priorities": True,
-        "authentication_failure_close": True,
-        "per_consumer_qos": True,
-        "direct_reply_to": True,
-    },
+_UNREAD_FACTOR = (
+    16  # times `write_buffer`: nothing is read from a client that leaves so much unread
+)
+_CAPABILITIES = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
 }
-
-
-_DECISIONS = (events.LoginOffered, events.VHostRequested)
+_DECISIONS = (events.LoginOffered, events.SecureAnswered, events.VHostRequested)
 """After these, the protocol reads on when asked to."""
+
+# Why nothing is read from a client at present.
+_BLOCKED = "blocked"
+_DISK_IS_BEHIND = "the disk is behind"
+_UNREAD = "it does not read"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """A snapshot of one connection."""
+
+    name: str
+    """Peer and own address, as RabbitMQ names connections; unique while it is open."""
+    connection_name: str
+    """As the client calls itself."""
+    user: str
+    vhost: str
+    peer: str
+    channels: int
+    opened_at: float
+    """Seconds since the epoch."""
+    client_properties: Mapping[str, Any]
+    is_blocked: bool
+    is_tls: bool
 
 
 class Session(asyncio.Protocol):
@@ -56,103 +83,210 @@ class Session(asyncio.Protocol):
     sends goes through the writer. The session ends with its socket.
     """
 
-    def __init__(self, node: Node, sessions: set[Session]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        config: ServerConfig,
+        admission: Admission,
+        sessions: set[Session],
+        server_properties: Mapping[str, Any],
+    ) -> None:
         """
         Args:
             node: is served.
+            config: the limits.
+            admission: of the server: who is let in.
             sessions: of the server: this one is among them while its socket is open.
+            server_properties: what the server says of itself.
         """
-        self._node, self._sessions = node, sessions
-        self._protocol = ServerConnection(
-            ConnectionLimits(max_message_size=node.max_message_size),
-            _SERVER_PROPERTIES,
-            (PLAIN, AMQPLAIN),
-        )
+        self._node, self._config = node, config
+        self._admission, self._sessions = admission, sessions
+        self._server_properties = server_properties
         self._loop = asyncio.get_running_loop()
+        self._protocol: ServerConnection
         self._transport: asyncio.Transport
         self._writer: Writer
         self._channels: dict[int, SessionChannel] = {}
         self._connection: int | None = None
         """How the node calls it, once a vhost is open."""
+        self._pending: deque[events.Event] = deque()
+        """What was received and not yet carried out."""
         self._handling: events.Event | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        """Of the handshake, then of the close."""
         self._unheard = 0
         """Half heartbeat intervals in which nothing was received."""
         self._read_pauses: set[str] = set()
-        """Why nothing is read from the client at present."""
-        self._capabilities: dict[str, Any] = {}
-        self.peer = self.name = self.user = self.vhost = ""
+        self._is_congested = False
+        """The client does not read what was sent to it: nothing more is delivered."""
+        self._client_properties: Mapping[str, Any] = {}
+        self._certificate_user = ""
+        self._why_closed = ""
+        self._opened_at = 0.0
+        self._ended = asyncio.Event()
+        self._host = ""
+        self.peer = self.local = self.name = self.user = self.vhost = ""
 
     def __repr__(self) -> str:
-        return f"<Session {self.peer} {self.name!r} {self._protocol.state.name.lower()}>"
+        return f"<Session {self.peer} {self.name!r}>"
+
+    def info(self) -> ConnectionInfo | None:
+        """A snapshot; None while no vhost is open."""
+        if self._connection is None:
+            return None
+        return ConnectionInfo(
+            name=f"{self.peer} -> {self.local}",
+            connection_name=self.name,
+            user=self.user,
+            vhost=self.vhost,
+            peer=self.peer,
+            channels=sum(not channel.is_gone for channel in self._channels.values()),
+            opened_at=self._opened_at,
+            client_properties=self._client_properties,
+            is_blocked=_BLOCKED in self._read_pauses,
+            is_tls=self._transport.get_extra_info("ssl_object") is not None,
+        )
 
     # ---------------------------------------------------------------- the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._writer = Writer(self._protocol, transport)
+        transport.set_write_buffer_limits(high=self._config.write_buffer)
+        self._look_at(transport)
+        mechanisms = (PLAIN, AMQPLAIN, *((EXTERNAL,) if self._certificate_user else ()))
+        config = self._config
+        self._protocol = ServerConnection(
+            ConnectionLimits(
+                config.frame_max,
+                config.channel_max,
+                config.heartbeat,
+                self._node.max_message_size or 2**63,
+            ),
+            self._server_properties,
+            mechanisms,
+        )
+        self._writer = Writer(self._protocol, transport, config.write_buffer * _UNREAD_FACTOR)
         self._sessions.add(self)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix socket"
+        if self._admission.is_shut_out(self._host):
+            log_event(logging.WARNING, "connection refused", peer=self.peer, reason="failed logins")
+            transport.abort()
+            return
+        self._end_after(config.handshake_timeout, "handshake timeout")
+
+    def _look_at(self, transport: asyncio.Transport) -> None:
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.peer = _shown(peer) or "unix"
+        self.local = _shown(local) or str(local)
+        self._host = str(peer[0]) if isinstance(peer, tuple) else ""
+        raw = transport.get_extra_info("socket")
+        if raw is not None and isinstance(peer, tuple):
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._certificate_user = common_name(transport.get_extra_info("peercert"))
 
     def data_received(self, data: bytes) -> None:
         self._unheard = 0
         try:
-            self._receive(data)
-        except Exception:
-            # What fails for one client must not fail for others, nor in silence for this one.
+            self._pending.extend(self._protocol.receive_data(data))
+            self._proceed()
+        except Exception:  # noqa: BLE001 - of one client: others go on, and this one hears of it
             log.exception("%r: failed", self)
             self.closed(541, "INTERNAL_ERROR")
-        self._handling = None
         self._writer.flush()
-
-    def _receive(self, data: bytes) -> None:
-        received = self._protocol.receive_data(data)
-        while received:
-            for event in received:
-                self._handling = event
-                self._HANDLERS[type(event)](self, event)
-            decided = type(received[-1]) in _DECISIONS
-            received = self._protocol.receive_data(b"") if decided else []
 
     def connection_lost(self, error: Exception | None) -> None:
         self._sessions.discard(self)
-        self._stop_timer()
+        self._ended.set()
+        self._pending.clear()
+        for timer in (self._heartbeat, self._deadline):
+            if timer is not None:
+                timer.cancel()
         self._leave_node()
-        log.info("%s: connection closed%s", self, f": {error}" if error else "")
+        if self._opened_at:
+            reason = self._why_closed or (str(error) if error else "the client closed the socket")
+            self._log(logging.INFO, "connection closed", reason=reason)
+
+    def _proceed(self) -> None:
+        """Carry out what was received, until there is a reason to wait."""
+        pending = self._pending
+        while pending and not self._read_pauses:
+            event = self._handling = pending.popleft()
+            self._HANDLERS[type(event)](self, event)
+            if not pending and type(event) in _DECISIONS:
+                pending.extend(self._protocol.receive_data(b""))
+        self._handling = None
 
     # ---------------------------------------------------------------- the handshake
 
     def _login_offered(self, event: events.LoginOffered) -> None:
-        properties = event.client_properties
+        properties = self._client_properties = event.client_properties
         self.name = str(properties.get("connection_name", ""))
-        capabilities = properties.get("capabilities")
-        self._capabilities = dict(capabilities) if isinstance(capabilities, dict) else {}
-        login = read_login(event.mechanism, event.response)
-        if login != ("guest", "guest"):
+        user = self._authenticated(event.mechanism, event.response)
+        if user is None:
+            self._admission.login_failed(self._host)
             self._protocol.refuse_login(event.mechanism)
-            return
-        self.user = login.user
-        self._protocol.tune()
+            self._await_close("login refused")
+        else:
+            self.user = user
+            self._writer.tells_cancel = self._has_capability("consumer_cancel_notify")
+            self._protocol.tune()
 
-    def _tuned(self, _event: events.Tuned) -> None:
-        if self._protocol.heartbeat:
-            self._unheard = 0
-            self._beat_later()
-
-    def _vhost_requested(self, event: events.VHostRequested) -> None:
-        try:
-            self._connection = self._node.open_connection(event.vhost, self)
-        except BrokerClientError as error:
-            self._writer.close(541, f"INTERNAL_ERROR - {error}", _CONNECTION_OPEN)
-            return
-        self.vhost = event.vhost
-        self._protocol.open_ok()
-        log.info("%r: connection opened", self)
+    def _authenticated(self, mechanism: str, response: bytes) -> str | None:
+        """The user whose login this is."""
+        if mechanism == EXTERNAL and self._certificate_user:
+            user, why = self._certificate_user, "there is no such user"
+            if user in self._node.access.users:
+                return user
+        else:
+            login = read_login(mechanism, response)
+            user = "" if login is None else login.user
+            why = "malformed" if login is None else "user or password is wrong"
+            if login is not None and self._node.access.authenticate(*login) is not None:
+                loopback_only = self._node.access.is_loopback_only(user)
+                if not loopback_only or is_loopback(self._host):
+                    return user
+                why = "the user may log in from this machine only"
+        log_event(
+            logging.WARNING,
+            "login refused",
+            peer=self.peer,
+            name=self.name,
+            user=user,
+            mechanism=mechanism,
+            reason=why,
+        )
+        return None
 
     def _secure_answered(self, _event: events.SecureAnswered) -> None:
         raise AssertionError("no mechanism of ours asks for more")
+
+    def _tuned(self, _event: events.Tuned) -> None:
+        self._beat_later()
+
+    def _vhost_requested(self, event: events.VHostRequested) -> None:
+        vhost, user = event.vhost, self.user
+        try:
+            if self._node.has_vhost(vhost) and not self._node.access.may_use_vhost(user, vhost):
+                refused = f"NOT_ALLOWED - access to vhost '{vhost}' refused for user '{user}'"
+                raise ReplyError(530, refused, "connection")
+            self._admission.admit(user, vhost)
+            try:
+                self._connection = self._node.open_connection(vhost, self, create=False)
+            except BaseException:
+                self._admission.leave(user)
+                raise
+        except ReplyError as refusal:
+            self._close(refusal.reply_code, refusal.reply_text, _CONNECTION_OPEN)
+            return
+        except BrokerClientError as error:
+            self._close(541, f"INTERNAL_ERROR - {error}", _CONNECTION_OPEN)
+            return
+        self.vhost = vhost
+        self._opened_at = time.time()
+        self._end_timer()
+        self._protocol.open_ok()
+        self._log(logging.INFO, "connection opened", user=user, vhost=vhost)
 
     def _secret_updated(self, _event: events.SecretUpdated) -> None:
         self._protocol.send(0, commands.Connection.UpdateSecretOk())
@@ -161,15 +295,19 @@ class Session(asyncio.Protocol):
 
     def _channel_opened(self, event: events.ChannelOpened) -> None:
         assert self._connection is not None, "the protocol opens no channel before the vhost"
-        channel = SessionChannel(self._node, self._writer, self._connection, event.channel)
+        channel = SessionChannel(
+            self._node, self._config, self._writer, self._connection, self.vhost, event.channel
+        )
         self._channels[event.channel] = channel
+        if self._is_congested:
+            channel.set_flow(active=False)
         self._writer.send(event.channel, commands.Channel.OpenOk())
 
     def _channel_close_asked(self, event: events.ChannelCloseAsked) -> None:
         self._channels[event.channel].close()
 
     def _channel_failed(self, event: events.ChannelFailed) -> None:
-        log.warning("%r: channel %d: %s", self, event.channel, event.reply_text)
+        self._log(logging.WARNING, "channel failed", channel=event.channel, reason=event.reply_text)
         self._channels[event.channel].fail()
 
     def _channel_closed(self, event: events.ChannelClosed) -> None:
@@ -177,12 +315,15 @@ class Session(asyncio.Protocol):
 
     def _method_received(self, event: events.MethodReceived) -> None:
         self._channels[event.channel].handle(event.method)
+        if isinstance(event.method, commands.Basic.Get):
+            self._writer.flush()  # a body may be large, and more of them asked for
+            self._look_at_unread()
 
     def _published(self, event: events.Published) -> None:
         self._channels[event.channel].publish(event.messages)
-        if self._node.is_behind and "disk" not in self._read_pauses:
-            self._pause_reading("disk")
-            self._node.call_after_effects(lambda: self._resume_reading("disk"))
+        if self._node.is_behind and _DISK_IS_BEHIND not in self._read_pauses:
+            self._pause_reading(_DISK_IS_BEHIND)
+            self._node.call_after_effects(lambda: self._resume_reading(_DISK_IS_BEHIND))
 
     def _settled(self, event: events.Settled) -> None:
         self._channels[event.channel].settle(event)
@@ -193,21 +334,54 @@ class Session(asyncio.Protocol):
     # ---------------------------------------------------------------- the end
 
     def _connection_close_asked(self, event: events.ConnectionCloseAsked) -> None:
+        self._why_closed = f"the client closed it: {event.reply_code} {event.reply_text}"
         self._node.call_after_effects(self._close_ok)
 
     def _close_ok(self) -> None:
         self._leave_node()
         self._protocol.close_ok()
-        self._writer.flush()
-        self._transport.close()
+        self._end_socket()
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
-        self._writer.flush()
-        self._transport.close()
+        self._end_socket()
 
     def _connection_failed(self, event: events.ConnectionFailed) -> None:
-        log.warning("%r: %s %s", self, event.reply_code, event.reply_text)
         self._leave_node()
+        reason = f"{event.reply_code} {event.reply_text}"
+        self._log(logging.WARNING, "protocol violated", reason=reason)
+        self._await_close(reason)
+
+    def _close(self, reply_code: int, reply_text: str, ids: Ids = NO_METHOD) -> None:
+        """Send connection.close, and wait for the answer."""
+        self._writer.close(reply_code, reply_text, ids)
+        reason = f"{reply_code} {reply_text}"
+        if not self._opened_at:
+            self._log(logging.WARNING, "connection refused", user=self.user, reason=reason)
+        self._await_close(reason)
+
+    def _await_close(self, reason: str) -> None:
+        self._why_closed = self._why_closed or reason
+        if self._protocol.state is ConnectionState.CLOSED:
+            self._end_socket()
+        else:
+            self._end_after(self._config.close_timeout, reason)
+            for why in tuple(self._read_pauses):  # its close-ok is to be read
+                self._resume_reading(why)
+
+    def _end_socket(self) -> None:
+        """Write what is left, then end the socket; at once, where the client does not read it."""
+        self._writer.flush()
+        self._transport.close()
+        self._end_after(self._config.close_timeout, self._why_closed)
+
+    def _end_after(self, seconds: float, reason: str) -> None:
+        self._end_timer()
+        self._deadline = self._loop.call_later(seconds, self.abort, reason)
+
+    def _end_timer(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _leave_node(self) -> None:
         """Requeue what is in flight, at once; nothing more comes from the node."""
@@ -216,35 +390,63 @@ class Session(asyncio.Protocol):
         if self._connection is not None:
             self._node.close_connection(self._connection)
             self._connection = None
+            self._admission.leave(self.user)
 
-    def abort(self) -> None:
+    def abort(self, reason: str) -> None:
         """End the socket, at once."""
+        self._why_closed = self._why_closed or reason
+        if not self._opened_at and not self._transport.is_closing():
+            self._log(logging.WARNING, "connection refused", reason=reason)
         self._transport.abort()
+
+    async def wait_ended(self) -> None:
+        """Wait until the socket is closed."""
+        await self._ended.wait()
+
+    def cancel_consumers(self) -> None:
+        """Stop the consumers, and tell the client so: the server will stop."""
+        for channel in self._channels.values():
+            channel.cancel_consumers()
 
     # ---------------------------------------------------------------- heartbeats
 
     def _beat_later(self) -> None:
-        self._timer = self._loop.call_later(self._protocol.heartbeat / 2, self._beat)
+        if self._protocol.heartbeat:
+            self._heartbeat = self._loop.call_later(self._protocol.heartbeat / 2, self._beat)
 
     def _beat(self) -> None:
-        if not self._read_pauses:
+        if not self._read_pauses or _UNREAD in self._read_pauses:
             self._unheard += 1
         if self._unheard > 4:  # RabbitMQ: two intervals without a byte
-            log.warning("%r: missed heartbeats", self)
-            self._transport.abort()
+            self._log(logging.WARNING, "heartbeats missed", timeout=self._protocol.heartbeat)
+            self.abort("missed heartbeats")
             return
-        if not self._writer.has_written:
+        if not self._writer.has_written and not self._transport.get_write_buffer_size():
             self._protocol.send_heartbeat()
             self._writer.flush()
         self._writer.has_written = False
         self._beat_later()
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     # ---------------------------------------------------------------- flow
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than it is sent to: deliver nothing more."""
+        self._is_congested = True
+        for channel in self._channels.values():
+            channel.set_flow(active=False)
+        self._look_at_unread()
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._is_congested = False
+        for channel in self._channels.values():
+            channel.set_flow(active=True)
+        self._resume_reading(_UNREAD)
+
+    def _look_at_unread(self) -> None:
+        """Carry nothing more out for a client that leaves its answers unread."""
+        if self._is_congested and self._writer.is_overfull:
+            self._pause_reading(_UNREAD)
 
     def _pause_reading(self, why: str) -> None:
         if not self._read_pauses and not self._transport.is_closing():
@@ -252,28 +454,41 @@ class Session(asyncio.Protocol):
         self._read_pauses.add(why)
 
     def _resume_reading(self, why: str) -> None:
+        if why not in self._read_pauses:
+            return
         self._read_pauses.discard(why)
-        if not self._read_pauses and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self._read_pauses or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        if self._handling is None:
+            self.data_received(b"")
 
     # ---------------------------------------------------------------- from the node
 
     def closed(self, reply_code: int, reply_text: str) -> None:
         """The node has closed the connection."""
+        ids = self._offender()
         self._leave_node()
-        self._writer.close(reply_code, reply_text, self._offender())
+        self._pending.clear()
+        self._close(reply_code, reply_text, ids)
 
     def blocked(self, reason: str) -> None:
-        """The node is short of memory: tell the client, and read nothing more from it."""
-        self._pause_reading("blocked")
-        if self._capabilities.get("connection.blocked") is True:
+        """The node is short of something: tell the client, and read nothing more from it."""
+        self._pause_reading(_BLOCKED)
+        self._log(logging.WARNING, "connection blocked", reason=reason)
+        if self._has_capability("connection.blocked"):
             self._writer.send(0, commands.Connection.Blocked(reason))
 
     def unblocked(self) -> None:
         """There is room again."""
-        if self._capabilities.get("connection.blocked") is True:
+        self._log(logging.INFO, "connection unblocked")
+        if self._has_capability("connection.blocked"):
             self._writer.send(0, commands.Connection.Unblocked())
-        self._resume_reading("blocked")
+        self._resume_reading(_BLOCKED)
+
+    def _has_capability(self, name: str) -> bool:
+        capabilities = self._client_properties.get("capabilities")
+        return isinstance(capabilities, Mapping) and capabilities.get(name) is True
 
     def _offender(self) -> Ids:
         """Of the method that is being carried out."""
@@ -285,6 +500,9 @@ class Session(asyncio.Protocol):
         if isinstance(event, events.Settled):
             return SETTLE_IDS[event.kind]
         return NO_METHOD
+
+    def _log(self, level: int, event: str, **fields: object) -> None:
+        log_event(level, event, peer=self.peer, name=self.name, **fields)
 
     _HANDLERS: ClassVar[dict[type[Any], Callable[[Session, Any], None]]] = {
         events.LoginOffered: _login_offered,
@@ -304,3 +522,22 @@ class Session(asyncio.Protocol):
         events.ConnectionClosed: _connection_closed,
         events.ConnectionFailed: _connection_failed,
     }
+
+
+def server_properties(version: str) -> dict[str, Any]:
+    """What a server says of itself in connection.start."""
+    return {
+        "product": "broker_client",
+        "version": version,
+        "platform": "Python",
+        "information": "The built-in broker of broker_client",
+        "capabilities": dict(_CAPABILITIES),
+    }
+
+
+def _shown(address: object) -> str:
+    """A TCP address as ``host:port``; "" for the path of a Unix socket."""
+    if not isinstance(address, tuple):
+        return ""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

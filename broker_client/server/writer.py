@@ -14,12 +14,28 @@ from broker_client.message import Delivery, Returned
 class Writer:
     """Writes what the protocol has queued to a transport."""
 
-    def __init__(self, protocol: ServerConnection, transport: asyncio.Transport) -> None:
+    def __init__(
+        self, protocol: ServerConnection, transport: asyncio.Transport, most_bytes: int
+    ) -> None:
+        """
+        Args:
+            protocol: queues the frames.
+            transport: is written to.
+            most_bytes: left unread by the client, above which `is_overfull` is true.
+        """
         self._protocol, self._transport = protocol, transport
+        self._most_bytes = most_bytes
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self.has_written = False
         """Something was written since this was set to False."""
+        self.tells_cancel = False
+        """The client wants to know when its consumers are cancelled (consumer_cancel_notify)."""
+
+    @property
+    def is_overfull(self) -> bool:
+        """The client leaves too much unread."""
+        return self._transport.get_write_buffer_size() > self._most_bytes
 
     def flush(self) -> None:
         """Write what is queued."""
@@ -64,8 +80,9 @@ class Writer:
         self.flush_soon()
 
     def cancelled(self, channel: int, consumer_tag: str) -> None:
-        """Send basic.cancel."""
-        self.send(channel, commands.Basic.Cancel(consumer_tag, nowait=True))
+        """Send basic.cancel to a client that understands it."""
+        if self.tells_cancel:
+            self.send(channel, commands.Basic.Cancel(consumer_tag, nowait=True))
 
     def close_channel(
         self, channel: int, reply_code: int, reply_text: str, ids: tuple[int, int]

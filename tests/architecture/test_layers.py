@@ -89,6 +89,7 @@ OWNERS = {
     "yaml": ("config.loader", "config.tree"),
     "pydantic": ("config", "codec.content", "consuming.handlers"),  # an application's models
     "pydantic_core": ("config", "codec.content"),
+    "uvloop": ("cli.serve",),
     "typer": ("cli",),
     "rich": ("cli",),
     "sqlite3": ("store", "consuming.redeliveries", "consuming.deduplication"),

@@ -93,15 +93,21 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     if request.param == "server":
         # The built-in broker on a port; the client's side is the one that speaks to RabbitMQ.
         node = Node()
+        node.add_vhost("/")
+        node.access.add_default_user()
         listening = Server(node, [ListenAddress("amqp", "127.0.0.1")])
         await listening.start()
         url = f"amqp://guest:guest@127.0.0.1:{listening.addresses[0].port}"
+
+        async def cut_server() -> None:
+            listening.close_connections()
+
         yield Place(
             "server",
             NetworkConnector(url, vhost="/", heartbeat=10),
-            listening.close_connections,
+            cut_server,
         )
-        await listening.stop()
+        await listening.stop(0.0)
         await node.close()
         return
     server: RabbitMQ = request.getfixturevalue("rabbitmq")
