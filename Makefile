@@ -8,7 +8,7 @@ URL ?= embedded://
 SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline test check bench bench-spark soak clean
+.PHONY: help demo pipeline test check bench bench-spark soak fuzz clean
 
 help: ## Print this
 	@echo "make TARGET, where TARGET is one of"
@@ -42,6 +42,9 @@ bench-spark: ## Measure what Spark and the event log cost, as ratios; JSON in bu
 
 soak: ## Kills and faults of every kind under load: is anything lost? SECONDS=600
 	@scripts/soak "$(SECONDS)"
+
+fuzz: ## Random bytes and conversations for the AMQP code; what failed is kept in .fuzz/. SECONDS=600
+	@scripts/fuzz "$(SECONDS)"
 
 clean: ## Remove .venv, caches and builds
 	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

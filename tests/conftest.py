@@ -7,11 +7,20 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.support.leaks import Snapshot, leaks_since
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.rabbitmq_installed import NoSuchRabbitMQError, chosen
 from tests.support.redis import Redis, redis_program
+
+settings.register_profile(
+    "fuzz",  # scripts/fuzz
+    max_examples=300,
+    deadline=None,
+    database=DirectoryBasedExampleDatabase(".fuzz"),
+)
 
 IN_CI = bool(os.environ.get("CI"))
 RABBITMQ_FIXTURES = {"rabbitmq", "rabbitmq_restartable"}

@@ -235,6 +235,8 @@ class ServerConnection:
         return at + _SETTLEMENT_SIZE + _FRAME_OVERHEAD
 
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
+        if self.state is ConnectionState.CLOSING and (kind != decode.METHOD or number):
+            return
         if kind == decode.METHOD:
             if len(payload) < _KEY_SIZE:
                 raise violations.unknown_frame(kind, payload)
