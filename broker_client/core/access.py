@@ -32,7 +32,8 @@ DEFAULT_USER = "guest"
 DEFAULT_EXCHANGE = "amq.default"
 """By what name permissions know the default exchange."""
 ADMINISTRATOR = "administrator"
-TAGS = (ADMINISTRATOR, "monitoring", "policymaker", "management", "impersonator")
+IMPERSONATOR = "impersonator"
+TAGS = (ADMINISTRATOR, "monitoring", "policymaker", "management", IMPERSONATOR)
 """Those that have a meaning; others are kept."""
 SHA256 = "rabbit_password_hashing_sha256"
 _ALGORITHMS: Mapping[str, str] = {SHA256: "sha256", "rabbit_password_hashing_sha512": "sha512"}

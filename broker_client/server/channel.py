@@ -16,6 +16,7 @@ from broker_client.core.replies import not_allowed, not_implemented, preconditio
 from broker_client.errors import ReplyError
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.node.node import Node
+from broker_client.server.permissions import SessionPermissions
 from broker_client.server.writer import Writer
 
 Ids = tuple[int, int]
@@ -37,8 +38,8 @@ class SessionChannel:
         node: Node,
         config: ServerConfig,
         writer: Writer,
+        permissions: SessionPermissions,
         connection: int,
-        vhost: str,
         number: int,
     ) -> None:
         """
@@ -46,13 +47,13 @@ class SessionChannel:
             node: carries out the commands.
             config: the limits.
             writer: takes what is for the client.
+            permissions: of its user in its vhost.
             connection: how the node calls the connection.
-            vhost: of the connection.
             number: of the channel on that connection.
         """
         self.number = number
         self._node, self._config, self._writer = node, config, writer
-        self._vhost = vhost
+        self._permissions = permissions
         self._id = node.open_channel(
             connection,
             self,
@@ -78,11 +79,33 @@ class SessionChannel:
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish `messages` in order, up to the first that is refused."""
-        if not self._is_over:
-            try:
-                self._node.publish(self._id, messages)
-            except ReplyError:
-                self._refused(BASIC_PUBLISH)
+        if self._is_over:
+            return
+        permitted, refusal = self._permitted(messages)
+        try:
+            self._node.publish(self._id, messages if refusal is None else messages[:permitted])
+            if refusal is not None:
+                self._refuse(refusal)
+        except ReplyError:
+            self._refused(BASIC_PUBLISH)
+
+    def _permitted(self, messages: Sequence[Outgoing]) -> tuple[int, ReplyError | None]:
+        """How many of `messages` the user may publish, and why not the next."""
+        permissions = self._permissions
+        checked, user = None, permissions.user
+        for index, message in enumerate(messages):
+            if message.exchange != checked:
+                checked = None
+                if refusal := permissions.check_publish(message.exchange, routing_keys(message)):
+                    return index, refusal
+                if not permissions.limits_topics(message.exchange):
+                    checked = message.exchange  # that the next go there too is no news
+            user_id = message.properties.user_id
+            if user_id is not None and user_id != user and not permissions.may_impersonate():
+                return index, precondition_failed(
+                    f"user_id property set to '{user_id}' but authenticated user was '{user}'"
+                )
+        return len(messages), None
 
     def settle(self, settled: Settled) -> None:
         """Ack, nack or reject."""
@@ -101,6 +124,8 @@ class SessionChannel:
         """Carry out any other method."""
         if not self._is_over:
             try:
+                if refusal := self._permissions.check(method, self._last_queue):
+                    self._refuse(refusal)
                 self._HANDLERS[type(method)](self, method)
             except ReplyError:
                 self._refused(ids_of(method))
@@ -230,11 +255,12 @@ class SessionChannel:
 
     def _check_queue_limit(self, name: str) -> None:
         most = self._config.max_queues_per_vhost
-        queues = self._node.engine.state.vhosts[self._vhost].queues
+        vhost = self._permissions.vhost
+        queues = self._node.engine.state.vhosts[vhost].queues
         if most and len(queues) >= most and name not in queues:
             self._refuse(
                 precondition_failed(
-                    f"cannot declare queue '{name}': queue limit in vhost '{self._vhost}' "
+                    f"cannot declare queue '{name}': queue limit in vhost '{vhost}' "
                     f"({most}) is reached"
                 )
             )
@@ -395,6 +421,17 @@ class SessionChannel:
         commands.Tx.Commit: _tx_commit,
         commands.Tx.Rollback: _tx_rollback,
     }
+
+
+def routing_keys(message: Outgoing) -> list[str]:
+    """The routing key of a message, and those of its headers CC and BCC."""
+    keys = [message.routing_key]
+    headers = message.properties.headers
+    for name in ("CC", "BCC") if headers else ():
+        more = (headers or {}).get(name)
+        if isinstance(more, list):
+            keys.extend(key for key in more if isinstance(key, str))
+    return keys
 
 
 def ids_of(method: Frame) -> Ids:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from pamqp import commands
 from pamqp.base import Frame
 
-from broker_client.core.access import DEFAULT_EXCHANGE, Permission
+from broker_client.core.access import DEFAULT_EXCHANGE, IMPERSONATOR, Permission
 from broker_client.core.commands.topology import SERVER_NAMED
 from broker_client.core.direct_reply import REPLY_TO
 from broker_client.core.replies import access_refused
@@ -129,6 +129,15 @@ class SessionPermissions:
             if len(self._writable) < _MAX_WRITABLE:
                 self._writable.add(exchange)
         return self._check_topic(WRITE, exchange, routing_keys)
+
+    def limits_topics(self, exchange: str) -> bool:
+        """True where routing keys of `exchange` are limited, so that each is to be checked."""
+        return self._node.access.limits_topics(self.user, self.vhost, exchange)
+
+    def may_impersonate(self) -> bool:
+        """True where the user may publish with any `user_id`: it has the tag `impersonator`."""
+        users = self._node.access.users
+        return self.user in users and IMPERSONATOR in users.user(self.user).tags
 
     # ---------------------------------------------------------------- within
 

@@ -30,6 +30,7 @@ from broker_client.server.channel import (
 )
 from broker_client.server.event_lines import log, log_event
 from broker_client.server.login import AMQPLAIN, EXTERNAL, PLAIN, is_loopback, read_login
+from broker_client.server.permissions import SessionPermissions
 from broker_client.server.tls import common_name
 from broker_client.server.writer import Writer
 
@@ -106,6 +107,7 @@ class Session(asyncio.Protocol):
         self._protocol: ServerConnection
         self._transport: asyncio.Transport
         self._writer: Writer
+        self._permissions: SessionPermissions
         self._channels: dict[int, SessionChannel] = {}
         self._connection: int | None = None
         """How the node calls it, once a vhost is open."""
@@ -283,6 +285,7 @@ class Session(asyncio.Protocol):
             self._close(541, f"INTERNAL_ERROR - {error}", _CONNECTION_OPEN)
             return
         self.vhost = vhost
+        self._permissions = SessionPermissions(self._node, user, vhost)
         self._opened_at = time.time()
         self._end_timer()
         self._protocol.open_ok()
@@ -296,7 +299,12 @@ class Session(asyncio.Protocol):
     def _channel_opened(self, event: events.ChannelOpened) -> None:
         assert self._connection is not None, "the protocol opens no channel before the vhost"
         channel = SessionChannel(
-            self._node, self._config, self._writer, self._connection, self.vhost, event.channel
+            self._node,
+            self._config,
+            self._writer,
+            self._permissions,
+            self._connection,
+            event.channel,
         )
         self._channels[event.channel] = channel
         if self._is_congested:
