@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable
 from contextvars import copy_context
-from functools import partial
 from time import perf_counter
 from types import CoroutineType
 from typing import Any
@@ -22,7 +22,7 @@ from broker_client.codec import content
 from broker_client.codec.encryption import decrypt
 from broker_client.config import Nack
 from broker_client.consuming.checks import Checks, Passed, Refusal, unreadable
-from broker_client.consuming.loop_lag import watched
+from broker_client.consuming.handler_run import HandlerRun
 from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.recovery_headers import is_to_be_nacked, noted_error, unflagged
 from broker_client.consuming.reports import Reports
@@ -57,7 +57,7 @@ class Dispatcher:
         self._setup = setup
         self._config = setup.config
         self._no_ack = setup.config.options.no_ack
-        self._loop_lag = setup.config.loop_lag
+        self._loop_lag = setup.config.loop_lag or math.inf
         self._concurrency = setup.config.concurrency
         self._prefetch = setup.config.prefetch
         self._checks = checks if checks.are_needed else None
@@ -104,7 +104,11 @@ class Dispatcher:
         elif flag:
             # It carries the error of its first time round to the dead-letter exchange.
             self._handlers.spawn(ack_or_nack(noted_error(message), Nack()), "immediate nack")
-        elif self._checks is not None or self._waiting or not self._has_room():
+        elif (
+            self._checks is not None
+            or self._waiting
+            or ((self._concurrency or self._is_held or unacked.stale) and not self._has_room())
+        ):
             self._wait(ack_or_nack)
         else:
             self._start(ack_or_nack)
@@ -219,7 +223,6 @@ class Dispatcher:
 
         Each has a context of its own, a copy of the subscriber's: what one sets no other sees.
         """
-        limit = self._loop_lag
         for listener in tuple(self._reports.listeners(event)):
             context = self._context.copy()
             begun = perf_counter()
@@ -231,24 +234,26 @@ class Dispatcher:
             except BaseException as error:  # noqa: BLE001 - user code behind a fence
                 self._failed(ack_or_nack, error)
                 continue
-            work = result
-            if type(result) is CoroutineType:
-                if limit:
-                    work = watched(result, limit, self._loop_blocked)
-            elif inspect.isawaitable(result):
-                work = _awaited(result)
-            else:
-                if limit and (taken := perf_counter() - begun) > limit:
-                    self._loop_blocked(taken)
-                continue
+            if type(result) is not CoroutineType:
+                if not inspect.isawaitable(result):
+                    if (taken := perf_counter() - begun) > self._loop_lag:
+                        self._loop_blocked(taken)
+                    continue
+                result = _awaited(result)
             if not ack_or_nack.handlers:
                 self._running += 1
             ack_or_nack.handlers += 1
-            ended = partial(self._handler_ended, ack_or_nack, result)
-            self._handlers.attend(work, self._task_name, ended, context)
+            run = HandlerRun(
+                result, ack_or_nack, self._handler_ended, self._loop_lag, self._loop_blocked
+            )
+            self._handlers.attend(run, self._task_name, context)
 
     def _handler_ended(
-        self, ack_or_nack: AckOrNack, work: Awaitable[Any], task: asyncio.Task[Any]
+        self,
+        ack_or_nack: AckOrNack,
+        task: asyncio.Task[Any],
+        result: Any,
+        error: BaseException | None,
     ) -> None:
         self._handlers.leave(task)
         ack_or_nack.handlers -= 1
@@ -256,25 +261,22 @@ class Dispatcher:
             self._running -= 1
             if ack_or_nack.is_lost:
                 self._unacked.handlers_ended(ack_or_nack)
-        if task.cancelled():
-            if type(work) is CoroutineType:
-                work.close()  # it may not have begun
-            self._cancelled(ack_or_nack, task)
-        elif (error := task.exception()) is not None:
-            if not isinstance(error, PROGRAM_ENDS):
-                self._failed(ack_or_nack, error)
-        elif type(refusal := task.result()) is Refusal:
-            self._refuse(ack_or_nack, refusal)
+        if error is None:
+            if type(result) is Refusal:
+                self._refuse(ack_or_nack, result)
+        elif isinstance(error, asyncio.CancelledError):
+            self._cancelled(ack_or_nack, task, error)
+        elif not isinstance(error, PROGRAM_ENDS):
+            self._failed(ack_or_nack, error)
         if self._waiting:
             self._start_waiting()
 
-    def _cancelled(self, ack_or_nack: AckOrNack, task: asyncio.Task[Any]) -> None:
+    def _cancelled(
+        self, ack_or_nack: AckOrNack, task: asyncio.Task[Any], error: asyncio.CancelledError
+    ) -> None:
         """A handler was cancelled, or what it waited for. Nobody else settles its message."""
-        if not ack_or_nack.is_begun and not self._is_ending and not _all_are_cancelled():
-            try:
-                task.result()
-            except asyncio.CancelledError as error:
-                self._failed(ack_or_nack, error)
+        if not ack_or_nack.is_begun and not self._is_ending and not _all_are_cancelled(task):
+            self._failed(ack_or_nack, error)
 
     def _failed(self, ack_or_nack: AckOrNack, cause: BaseException) -> None:
         message = ack_or_nack.message
@@ -299,6 +301,6 @@ async def _awaited(result: Awaitable[Any]) -> Any:
     return await result
 
 
-def _all_are_cancelled() -> bool:
-    """True while the program ends and `asyncio.run` cancels whatever is left."""
-    return all(task.cancelling() for task in asyncio.all_tasks())
+def _all_are_cancelled(ended: asyncio.Task[Any]) -> bool:
+    """True while the program ends and `asyncio.run` cancels whatever is left but `ended`."""
+    return all(task.cancelling() for task in asyncio.all_tasks() if task is not ended)

@@ -104,7 +104,8 @@ class Recovery:
     def ack(self, entry: UnackedDelivery, *, all: bool) -> None:
         """Ack `entry`; with `all`, every delivery of its channel up to it, too."""
         self.unacked.ack(entry, all=all)
-        self._forget_returns(entry.message)
+        if self._returns:
+            self._forget_returns(entry.message)
 
     async def run(
         self,
@@ -212,8 +213,7 @@ class Recovery:
             self._returns.popitem(last=False)
 
     def _forget_returns(self, message: Message) -> None:
-        if self._returns:
-            self._returns.pop(_key_of(message), None)
+        self._returns.pop(_key_of(message), None)
 
     # ------------------------------------------------------------------ strategies
 

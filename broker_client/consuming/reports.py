@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker_client.runtime.emitter import Emitter, Listener
 
@@ -21,10 +21,8 @@ class Reports:
     def __init__(self, name: str, emitter: Emitter) -> None:
         self.name = name
         self._emitter = emitter
-
-    def listeners(self, event: str) -> Sequence[Listener]:
-        """The listeners of `event`."""
-        return self._emitter.listeners(event)
+        self.listeners: Callable[[str], Sequence[Listener]] = emitter.listeners
+        """Returns the listeners of an event."""
 
     def emit(self, event: str, *args: object) -> bool:
         """Call the listeners of `event`; False without a listener."""

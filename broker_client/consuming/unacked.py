@@ -235,9 +235,11 @@ class Unacked:
         *,
         all: bool = False,
     ) -> None:
-        if not self.is_ours(entry):
-            return
         tag = entry.message.delivery.delivery_tag
+        if (
+            entry.is_lost or self._by_tag.get(tag) is not entry or not entry.channel.is_usable
+        ) and not self.is_ours(entry):
+            return
         try:
             send(tag)
         except (ChannelClosedError, StaleDeliveryError) as error:

@@ -24,10 +24,14 @@ class InFlightLedger(Generic[E]):
     either wholly in here or not at all. Times are passed in; nothing here reads a clock.
     """
 
-    __slots__ = ("_first", "_flying", "_forgotten", "_lapsed", "last_tag")
+    __slots__ = ("_first", "_flying", "_forgotten", "_lapsed", "get", "last_tag", "settle")
 
     def __init__(self) -> None:
         self._flying: TimedMap[int, E] = TimedMap()  # in order of their tags, since tags only rise
+        self.get: Callable[[int], E | None] = self._flying.value
+        """Returns the entry in flight under a tag, or None."""
+        self.settle: Callable[[int], E | None] = self._flying.pop
+        """Takes the delivery of a tag out; returns None when it is not in flight."""
         self._lapsed: dict[int, E] = {}
         self._forgotten = 0
         self._first = 1
@@ -41,10 +45,6 @@ class InFlightLedger(Generic[E]):
     def __contains__(self, tag: int) -> bool:
         return tag in self._flying
 
-    def get(self, tag: int) -> E | None:
-        """The entry in flight under `tag`, or None."""
-        return self._flying.value(tag)
-
     def issue(self) -> int:
         """The next tag, for a delivery that is settled as it is sent."""
         self.last_tag += 1
@@ -55,10 +55,6 @@ class InFlightLedger(Generic[E]):
         self.last_tag = tag = self.last_tag + 1
         self._flying.put(tag, NEVER if deadline is None else deadline, entry)
         return tag
-
-    def settle(self, tag: int) -> E | None:
-        """Take the delivery out; None when it is not in flight."""
-        return self._flying.pop(tag)
 
     def settle_through(self, tag: int) -> list[E]:
         """Take out every delivery up to and with `tag`, in order."""
@@ -79,16 +75,19 @@ class InFlightLedger(Generic[E]):
         self._flying.drop_all()
         return entries
 
-    def move(self, tag: int, deadline: float) -> None:
-        """Give a delivery another deadline.
+    def extend(self, tag: int, deadline: float) -> float:
+        """Give a delivery more time, never less; returns its deadline from now on.
 
         Raises:
             StaleDeliveryError: it is not in flight.
         """
-        entry = self._flying.value(tag)
-        if entry is None:
+        record = self._flying.record(tag)
+        if record is None:
             raise StaleDeliveryError(tag, "")
-        self._flying.put(tag, deadline, entry)
+        if deadline <= record[0]:
+            return record[0]
+        self._flying.put(tag, deadline, record[3])
+        return deadline
 
     def expire(self, now: float, limit: int | None = None) -> list[tuple[int, E]]:
         """Take out and return the deliveries that are due back, earliest first.

@@ -200,8 +200,10 @@ class Queue:
     unfinished: bool = False
     """More could be delivered at once than a step delivers; see `Transitions.proceed`."""
     ready_bytes: int = 0
-    """Kept only where x-max-length-bytes is set."""
+    """Kept only where it is `weighed`."""
     limited: bool = field(init=False)
+    weighed: bool = field(init=False)
+    """It has x-max-length-bytes."""
     plain: bool = field(init=False)
     """Nothing to look at when a message without expiration comes in."""
     expiring: bool = field(init=False)
@@ -214,6 +216,7 @@ class Queue:
         self.kept = self.durable and self.owner is None
         self.ready = PriorityReady() if settings.max_priority else Ready()
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
+        self.weighed = settings.max_length_bytes is not None
         self.expiring = settings.message_ttl is not None
         self.plain = not self.limited and not self.expiring and not settings.max_priority
 
@@ -242,24 +245,27 @@ class Queue:
     def push(self, entry: Entry) -> None:
         """Make `entry` ready at the tail, under the position it was just given."""
         self.ready.push(entry)
-        self._weigh(entry, 1)
+        if self.weighed:
+            self.ready_bytes += entry.size_bytes
 
     def restore(self, entry: Entry) -> None:
         """Make `entry` ready where it was."""
         self.ready.restore(entry)
-        self._weigh(entry, 1)
+        if self.weighed:
+            self.ready_bytes += entry.size_bytes
 
     def pop(self) -> Entry:
         """Take the head."""
         entry = self.ready.pop()
-        self._weigh(entry, -1)
+        if self.weighed:
+            self.ready_bytes -= entry.size_bytes
         return entry
 
     def pop_expired(self, now: float) -> Entry | None:
         """Take a head whose time is over."""
         entry = self.ready.pop_expired(now)
-        if entry is not None:
-            self._weigh(entry, -1)
+        if entry is not None and self.weighed:
+            self.ready_bytes -= entry.size_bytes
         return entry
 
     def pop_overflow(self) -> Entry | None:
@@ -268,7 +274,8 @@ class Queue:
             return None
         # RabbitMQ 4.3: a quorum queue drops what it would deliver next.
         entry = self.ready.pop() if self.settings.quorum else self.ready.pop_least()
-        self._weigh(entry, -1)
+        if self.weighed:
+            self.ready_bytes -= entry.size_bytes
         return entry
 
     def would_overflow(self, message: Outgoing) -> bool:
@@ -407,7 +414,3 @@ class Queue:
         return (most is not None and length > most) or (
             most_bytes is not None and size_bytes > most_bytes
         )
-
-    def _weigh(self, entry: Entry, sign: int) -> None:
-        if self.settings.max_length_bytes is not None:
-            self.ready_bytes += sign * entry.size_bytes

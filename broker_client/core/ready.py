@@ -28,27 +28,28 @@ E = TypeVar("E", bound=Placed)
 class Ready(Generic[E]):
     """First in, first out, with a way back to the original position."""
 
-    __slots__ = ("_returned", "_tail")
+    __slots__ = ("_returned", "tail")
 
     def __init__(self) -> None:
-        self._tail: deque[E] = deque()
+        self.tail: deque[E] = deque()
+        """Those that were not given back; to ask this costs less than to ask for all."""
         self._returned: list[tuple[int, E]] = []
 
     def __len__(self) -> int:
-        return len(self._tail) + len(self._returned)
+        return len(self.tail) + len(self._returned)
 
     def __iter__(self) -> Iterator[E]:
-        entries = [*self._tail, *(entry for _, entry in self._returned)]
+        entries = [*self.tail, *(entry for _, entry in self._returned)]
         return iter(sorted(entries, key=lambda entry: entry.position))
 
     def push(self, entry: E) -> None:
         """Add at the tail; its position is higher than any given before."""
-        self._tail.append(entry)
+        self.tail.append(entry)
 
     def restore(self, entry: E) -> None:
         """Put back where it was."""
-        if not self._tail or entry.position < self._tail[0].position:
-            self._tail.appendleft(entry)
+        if not self.tail or entry.position < self.tail[0].position:
+            self.tail.appendleft(entry)
         else:
             heapq.heappush(self._returned, (entry.position, entry))
 
@@ -59,13 +60,13 @@ class Ready(Generic[E]):
 
     def peek(self) -> E | None:
         """The head, left in place."""
-        if self._returned and (not self._tail or self._returned[0][0] < self._tail[0].position):
+        if self._returned and (not self.tail or self._returned[0][0] < self.tail[0].position):
             return self._returned[0][1]
-        return self._tail[0] if self._tail else None
+        return self.tail[0] if self.tail else None
 
     def upcoming(self, most: int) -> Iterator[E]:
         """Up to `most` of those that come next, given back ones left out."""
-        return islice(self._tail, most)
+        return islice(self.tail, most)
 
     def pop(self) -> E:
         """Remove and return the head.
@@ -73,9 +74,9 @@ class Ready(Generic[E]):
         Raises:
             IndexError: nothing is ready.
         """
-        if self._returned and (not self._tail or self._returned[0][0] < self._tail[0].position):
+        if self._returned and (not self.tail or self._returned[0][0] < self.tail[0].position):
             return heapq.heappop(self._returned)[1]
-        return self._tail.popleft()
+        return self.tail.popleft()
 
     def pop_least(self) -> E:
         """Remove and return what an overflow drops first: the head of the lowest priority."""
@@ -91,7 +92,7 @@ class Ready(Generic[E]):
     def clear(self) -> list[E]:
         """Remove everything; returns it in order."""
         entries = list(self)
-        self._tail.clear()
+        self.tail.clear()
         self._returned.clear()
         return entries
 

@@ -149,7 +149,7 @@ class Transitions:
         """Deliver and expire what can be, then note when the queue is due next."""
         if queue.expiring:
             self._expire(queue, now)
-        if queue.available and queue.ready and not queue.unfinished:
+        if queue.available and (queue.ready.tail or queue.ready) and not queue.unfinished:
             self._deliver_ready(queue, now)
         if self._dead:
             self._route_dead_letters(now)
@@ -162,7 +162,7 @@ class Transitions:
             size_bytes += self._deliver(queue.pop(), queue.next_consumer(), now)
             if queue.expiring:
                 self._expire(queue, now)
-            if not queue.available or not queue.ready:
+            if not queue.available or not (queue.ready.tail or queue.ready):
                 return
             if size_bytes > _STEP_BYTES:
                 break
@@ -397,7 +397,7 @@ class Transitions:
         queues: dict[Queue, None] = {}
         self._end_flight(entry, queues)
         queue = entry.queue
-        if queue.ready or self._dead:
+        if queue.ready.tail or queue.ready or self._dead:
             self.pump(queue, now)
         if queues:
             self._settle_down(queues, now)

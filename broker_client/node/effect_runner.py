@@ -121,7 +121,8 @@ class EffectRunner:
         self._blocked: dict[ConnectionReceiver, None] = {}
         self.alarms: set[str] = set()
         """Resources that are short, besides the memory that the engine watches."""
-        self._scheduled = False
+        self.is_scheduled = False
+        """True while the effects are about to be carried out."""
 
     @property
     def backlog(self) -> int:
@@ -132,8 +133,8 @@ class EffectRunner:
 
     def wake(self) -> None:
         """Schedule the effects of commands given to `engine`."""
-        if not self._scheduled and not self.is_closed:
-            self._scheduled = True
+        if not self.is_scheduled and not self.is_closed:
+            self.is_scheduled = True
             self._loop.call_soon(self._run)
 
     def call_after_effects(self, then: Callable[[], None]) -> None:
@@ -163,12 +164,23 @@ class EffectRunner:
         self._log_events()
 
     def _run(self) -> None:
-        self._scheduled = False
+        self.is_scheduled = False
         backlog, engine = self._backlog, self.engine
         self._take_effects()
         try:
             for _ in range(min(_BATCH, len(backlog))):
-                self._carry_out(backlog.popleft())
+                effect = backlog.popleft()
+                try:
+                    if type(effect) is Deliver:
+                        receiver = self.receivers.get(effect.channel)
+                        if receiver is not None:
+                            receiver.deliver(effect.delivery)
+                    elif isinstance(effect, Confirm) or callable(effect):
+                        self._held.append(effect)
+                    else:
+                        self._notify(effect)
+                except Exception:
+                    log.exception("%r: a receiver failed at %s", self._owner, type(effect).__name__)
         except BaseException:
             self.wake()  # a receiver that ends the loop, or itself, does not end the node
             raise
@@ -195,19 +207,6 @@ class EffectRunner:
                 self._unsafe = True
                 effects = [e for e in effects if type(e) not in RECORDS]
         self._backlog.extend(effects)
-
-    def _carry_out(self, effect: Effect | Callable[[], None]) -> None:
-        try:
-            if isinstance(effect, Deliver):
-                receiver = self.receivers.get(effect.channel)
-                if receiver is not None:
-                    receiver.deliver(effect.delivery)
-            elif isinstance(effect, Confirm) or callable(effect):
-                self._held.append(effect)
-            else:
-                self._notify(effect)
-        except Exception:
-            log.exception("%r: a receiver failed at %s", self._owner, type(effect).__name__)
 
     def _notify(self, effect: Effect) -> None:
         assert isinstance(effect, Return | CancelConsumer | MessageTimedOut | CloseChannel)

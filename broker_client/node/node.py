@@ -331,7 +331,8 @@ class Node:
             self._runner.refuse(channel, refusal)
             raise
         finally:
-            self._runner.wake()
+            if not self._runner.is_scheduled:
+                self._runner.wake()
 
     def nack(
         self,
@@ -521,10 +522,10 @@ class Node:
         Returns:
             As `finish`; `Done.seconds_left` is the time it now has.
         """
-        if not self.accepts:
+        runner = self._runner
+        if self._is_closing or runner.is_closed or runner.failure is not None:
             return NodeClosed(delivery_tag)
-        with self._command(channel):
-            return self.engine.consuming.touch(channel, delivery_tag, self.now())
+        return self.engine.consuming.touch(channel, delivery_tag, self._clock.now())
 
     # ---------------------------------------------------------------- a queue
     #

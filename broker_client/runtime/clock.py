@@ -36,7 +36,9 @@ class SystemClock:
         self._offset = time.time() - steady_time()
 
     def now(self) -> float:
-        return self._offset + steady_time()
+        if _BOOTTIME is None:
+            return self._offset + time.monotonic()
+        return self._offset + time.clock_gettime(_BOOTTIME)  # `steady_time`, at half the price
 
 
 class ManualClock:

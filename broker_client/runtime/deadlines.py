@@ -69,6 +69,10 @@ class TimedMap(Generic[K, V]):
             self._rebuild()
         return record[3]
 
+    def record(self, key: K) -> tuple[float, int, K, V] | None:
+        """The time, sequence number, key and value of `key`, or None if it is not here."""
+        return self._records.get(key)
+
     def value(self, key: K) -> V | None:
         """The value of `key`, or None if it is not here."""
         record = self._records.get(key)

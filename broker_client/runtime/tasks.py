@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from broker_client.errors import BrokerClosedError, WrongLoopError
@@ -100,26 +100,20 @@ class TaskGroup:
         return task
 
     def attend(
-        self,
-        work: Coroutine[Any, Any, Any],
-        name: str,
-        ended: Callable[[asyncio.Task[Any]], None],
-        context: contextvars.Context,
+        self, work: Coroutine[Any, Any, Any], name: str, context: contextvars.Context
     ) -> asyncio.Task[Any]:
-        """The same for work whose end, of whatever kind, is dealt with by `ended`.
+        """Run `work`, which handles its own failures and calls `leave` at its end.
 
-        What messages are handled in: one callback at the end of each has to be enough, so `ended`
-        has to call `leave`.
+        What messages are handled in: a callback at the end of each task would cost too much.
 
         Args:
             work: what to run.
             name: of the task.
-            ended: called with the task at its end; nothing is logged here.
             context: that the task runs in.
         """
         task = asyncio.get_running_loop().create_task(work, name=name, context=context)
-        self._tasks.add(task)
-        task.add_done_callback(ended, context=context)
+        if not task.done():  # an eager task factory has run all of it
+            self._tasks.add(task)
         return task
 
     def leave(self, task: asyncio.Task[Any]) -> None:
@@ -147,7 +141,7 @@ class TaskGroup:
         while tasks := self._tasks - {asyncio.current_task(), spare}:
             left = None if deadline is None else max(0.0, deadline - now())
             done, pending = await asyncio.wait(tasks, timeout=left)
-            self._tasks -= done  # one that was cancelled before it began has not left
+            self._tasks -= done
             if pending:
                 return False
         return True

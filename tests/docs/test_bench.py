@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.contestants import BASE, Run
+from bench.cpu import PLACES, STEPS
 from bench.report import Figure, as_json, results_of
 from tests.docs.processes import run_python
 from tests.support.rabbitmq import RabbitMQ
@@ -40,10 +41,12 @@ def test_emitter_is_measured() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_loop_lag_is_measured() -> None:
-    done = run_python("-m", "bench.loop_lag", "--number", "500")
+def test_processor_time_of_every_step_is_measured() -> None:
+    done = run_python("-m", "bench.cpu", "--messages", "100", "--rounds", "1")
     assert done.returncode == 0, done.stderr
-    assert "the watch costs" in done.stdout
+    lines = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert [line[:2] for line in lines] == [[on, step] for on in PLACES for step in STEPS]
+    assert all(float(line[3]) > 10 for line in lines)
 
 
 def test_figure_is_the_median_with_its_range() -> None:

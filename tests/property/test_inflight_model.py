@@ -15,7 +15,7 @@ STEPS = st.lists(
         st.tuples(st.just("start"), st.none() | TIMES),
         st.tuples(st.just("settle"), TAGS),
         st.tuples(st.just("settle_through"), TAGS),
-        st.tuples(st.just("move"), st.tuples(TAGS, TIMES)),
+        st.tuples(st.just("extend"), st.tuples(TAGS, TIMES)),
         st.tuples(st.just("expire"), TIMES),
         st.tuples(st.just("issue"), st.none()),
     ),
@@ -63,14 +63,17 @@ def test_ledger_does_as_the_model(steps: list[tuple[str, object]]) -> None:
             case "settle_through", int(tag):
                 tags = [each for each in model.deadlines if each <= tag]
                 assert ledger.settle_through(tag) == model.take(tags)
-            case "move", (int(tag), float(at)):
+            case "extend", (int(tag), float(at)):
                 try:
-                    ledger.move(tag, at)
+                    extended = ledger.extend(tag, at)
                 except StaleDeliveryError:
                     assert tag not in model.deadlines
                 else:
                     assert tag in model.deadlines
-                    model.deadlines[tag] = at
+                    before = model.deadlines[tag]
+                    if before is not None:
+                        model.deadlines[tag] = max(at, before)
+                    assert extended == (float("inf") if before is None else max(at, before))
             case "expire", float(now):
                 # Which of two equal deadlines comes first is not promised.
                 due = model.due(now)

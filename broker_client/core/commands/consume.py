@@ -267,9 +267,7 @@ class ConsumeCommands:
         if not timeout:
             return Done(NEVER)
         at = min(now + timeout, entry.delivered_at + settings.max_message_timeout)
-        at = max(at, state.ledger.deadline(delivery_tag) or at)  # never an earlier one
-        state.ledger.move(delivery_tag, at)
-        return Done(max(0.0, at - now))
+        return Done(max(0.0, state.ledger.extend(delivery_tag, at) - now))
 
     def _too_late(self, state: ChannelState | None, tag: int) -> SettleResult:
         entry = None if state is None else state.ledger.lapsed(tag)

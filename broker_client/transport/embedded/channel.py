@@ -47,6 +47,7 @@ class EmbeddedChannel:
         "_publish_seq",
         "_published",
         "_reason",
+        "is_usable",
         "on_close",
         "on_confirm",
         "on_return",
@@ -63,17 +64,15 @@ class EmbeddedChannel:
         self._publish_seq = 1 if confirm else 0
         self._published = 0
         self._consumers: dict[str, ConsumerCallbacks] = {}
+        self.is_usable = True
         self._reason: ChannelClosedError | None = None
+        """Why it is not usable."""
         self._is_refused = False
         """The node refused a command, and will tell so after what came before."""
 
     def __repr__(self) -> str:
         state = "open" if self._reason is None else f"closed ({self._reason})"
         return f"<EmbeddedChannel {self._id} {state} consumers={len(self._consumers)}>"
-
-    @property
-    def is_usable(self) -> bool:
-        return self._reason is None
 
     @property
     def next_publish_seq(self) -> int:
@@ -213,7 +212,8 @@ class EmbeddedChannel:
         return None if got is None else got[0]
 
     def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
-        self._check()
+        if not self.is_usable:
+            self._check()
         try:
             self._node.ack(self._id, delivery_tag, multiple=multiple)
         except ReplyError as refusal:
@@ -239,7 +239,8 @@ class EmbeddedChannel:
             self._refused(refusal)
 
     def touch(self, delivery_tag: int) -> float:
-        self._check()
+        if not self.is_usable:
+            self._check()
         result = self._node.touch(self._id, delivery_tag)
         if isinstance(result, Done) and result.seconds_left is not None:
             return result.seconds_left
@@ -248,9 +249,9 @@ class EmbeddedChannel:
     # ---------------------------------------------------------------- closing
 
     async def close(self) -> None:
-        if self._reason is not None:
+        if not self.is_usable:
             return
-        self._reason = ChannelClosedError(0, "closed by its owner")
+        self._end(ChannelClosedError(0, "closed by its owner"))
         try:
             await self._node.drain()
         finally:
@@ -261,9 +262,9 @@ class EmbeddedChannel:
 
     def lose(self, reason: str) -> bool:
         """Become unusable with the link; True if the channel was usable, so wants its notice."""
-        was_usable = self._reason is None
+        was_usable = self.is_usable
         if was_usable:
-            self._reason = ChannelClosedError(0, reason)
+            self._end(ChannelClosedError(0, reason))
         self._node.close_channel(self._id)
         return was_usable
 
@@ -287,16 +288,20 @@ class EmbeddedChannel:
 
     def _refused(self, refusal: ReplyError) -> ChannelClosedError:
         error = ChannelClosedError(refusal.reply_code, refusal.reply_text)
-        if self._reason is None:  # else it was lost with its connection
-            self._reason, self._is_refused = error, True
+        if self.is_usable:  # else it was lost with its connection
+            self._end(error)
+            self._is_refused = True
         return error
+
+    def _end(self, reason: ChannelClosedError) -> None:
+        self.is_usable, self._reason = False, reason
 
     # ---------------------------------------------------------------- from the node
 
     def deliver(self, delivery: Delivery) -> None:
         """A delivery for one of the channel's consumers."""
         callbacks = self._consumers.get(delivery.consumer_tag)
-        if callbacks is not None and self._reason is None:
+        if callbacks is not None and self.is_usable:
             callbacks.on_delivery(delivery)
 
     def confirm(self, first: int, last: int, acked: bool) -> None:
@@ -312,22 +317,22 @@ class EmbeddedChannel:
     def cancelled(self, consumer_tag: str) -> None:
         """A consumer's queue is gone."""
         callbacks = self._consumers.pop(consumer_tag, None)
-        if callbacks is not None and self._reason is None:
+        if callbacks is not None and self.is_usable:
             callbacks.on_cancel(consumer_tag)
 
     def timed_out(self, consumer_tag: str, delivery_tag: int) -> None:
         """A delivery was too long in flight."""
         callbacks = self._consumers.get(consumer_tag)
-        if callbacks is not None and self._reason is None:
+        if callbacks is not None and self.is_usable:
             callbacks.on_message_timeout(delivery_tag)
 
     def closed(self, reply_code: int, reply_text: str) -> None:
         """The node has closed the channel."""
-        if self._reason is None:
-            self._reason = ChannelClosedError(reply_code, reply_text)
+        if self.is_usable:
+            self._end(ChannelClosedError(reply_code, reply_text))
         elif not self._is_refused:
             return
-        if self.on_close is not None:
+        if self.on_close is not None and self._reason is not None:
             self.on_close(self._reason)
 
 

@@ -196,7 +196,7 @@ async def test_handler_that_blocks_the_loop_is_named(
         return now
 
     monkeypatch.setattr("broker_client.consuming.dispatcher.perf_counter", clock)
-    monkeypatch.setattr("broker_client.consuming.loop_lag.perf_counter", clock)
+    monkeypatch.setattr("broker_client.consuming.handler_run.perf_counter", clock)
 
     def block(*args: Any) -> None:
         nonlocal now
@@ -219,7 +219,7 @@ async def test_loop_lag_of_zero_says_nothing(monkeypatch: pytest.MonkeyPatch) ->
         harness.listen("loop_blocked")
         ticks = iter(range(100))
         monkeypatch.setattr(
-            "broker_client.consuming.loop_lag.perf_counter", lambda: float(next(ticks))
+            "broker_client.consuming.handler_run.perf_counter", lambda: float(next(ticks))
         )
         monkeypatch.setattr(
             "broker_client.consuming.dispatcher.perf_counter", lambda: float(next(ticks))

@@ -29,11 +29,23 @@ def test_a_delivery_without_deadline_stays(ledger: InFlightLedger[str]) -> None:
     assert (ledger.expire(1e9), len(ledger)) == ([], 1)
 
 
-def test_moving_what_is_not_in_flight_is_refused_and_changes_nothing(
+def test_extending_gives_more_time_and_never_less(ledger: InFlightLedger[str]) -> None:
+    ledger.start("a", 5.0)
+    assert (ledger.extend(1, 9.0), ledger.deadline(1)) == (9.0, 9.0)
+    assert (ledger.extend(1, 7.0), ledger.deadline(1)) == (9.0, 9.0)
+
+
+def test_extending_one_without_a_deadline_leaves_it_without(ledger: InFlightLedger[str]) -> None:
+    ledger.start("a", None)
+    ledger.extend(1, 5.0)
+    assert ledger.deadline(1) is None
+
+
+def test_extending_what_is_not_in_flight_is_refused_and_changes_nothing(
     ledger: InFlightLedger[str],
 ) -> None:
     with pytest.raises(StaleDeliveryError, match="delivery 1 is not in flight"):
-        ledger.move(1, 5.0)
+        ledger.extend(1, 5.0)
     assert ledger.next_deadline() is None
 
 

@@ -20,9 +20,9 @@ def test_system_clock_ignores_a_jump_of_wall_time(monkeypatch: pytest.MonkeyPatc
 
 def test_system_clock_moves_with_steady_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_000.0)
-    monkeypatch.setattr("broker_client.runtime.clock.steady_time", lambda: 50.0)
+    monkeypatch.setattr("broker_client.runtime.clock.time.clock_gettime", lambda clock: 50.0)
     clock = SystemClock()
-    monkeypatch.setattr("broker_client.runtime.clock.steady_time", lambda: 52.5)
+    monkeypatch.setattr("broker_client.runtime.clock.time.clock_gettime", lambda clock: 52.5)
     assert clock.now() == 1_002.5
 
 

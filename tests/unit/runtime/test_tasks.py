@@ -1,6 +1,7 @@
 import asyncio
 import contextvars
 import logging
+import sys
 
 import pytest
 
@@ -111,35 +112,33 @@ async def test_cancel_without_tasks_is_harmless() -> None:
     assert len(tasks) == 0
 
 
-async def test_end_of_attended_work_is_told_and_it_is_held_until_then() -> None:
+async def test_attended_work_is_held_until_it_leaves() -> None:
     tasks, go = TaskGroup("owner"), asyncio.Event()
-    ends: list[asyncio.Task[object]] = []
-
-    def ended(task: asyncio.Task[object]) -> None:
-        tasks.leave(task)
-        ends.append(task)
 
     async def work() -> str:
         await go.wait()
+        tasks.leave(task)
         return var.get()
 
     var: contextvars.ContextVar[str] = contextvars.ContextVar("var")
     context = contextvars.copy_context()
     context.run(var.set, "its own")
-    task = tasks.attend(work(), "work", ended, context)
+    task = tasks.attend(work(), "work", context)
     assert (task in tasks, task.get_name()) == (True, "work")
     assert not await tasks.wait(0.0)
     go.set()
     assert await tasks.wait(1.0)
-    assert (ends, task.result(), len(tasks)) == ([task], "its own", 0)
+    assert (await task, len(tasks)) == ("its own", 0)
 
 
-async def test_end_of_attended_work_that_never_began_is_told_too() -> None:
-    tasks = TaskGroup("owner")
-    ends: list[asyncio.Task[object]] = []
-    work = asyncio.sleep(60)
-    task = tasks.attend(work, "work", ends.append, contextvars.copy_context())
-    await tasks.cancel()
-    await asyncio.sleep(0)
-    work.close()  # which has not begun: nobody awaited it
-    assert (task.cancelled(), ends, len(tasks)) == (True, [task], 0)
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 has eager tasks")
+async def test_attended_work_that_an_eager_factory_ran_is_not_held() -> None:
+    async def work() -> None: ...
+
+    tasks, loop = TaskGroup("owner"), asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 - not known to 3.11
+    try:
+        tasks.attend(work(), "work", contextvars.copy_context())
+    finally:
+        loop.set_task_factory(None)
+    assert len(tasks) == 0

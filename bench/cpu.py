@@ -1,0 +1,221 @@
+"""Processor time and Python calls a message, of each step in one process.
+
+    python -m bench.cpu                          # all steps; about a minute
+    python -m bench.cpu publish consume --on memory --rounds 30
+
+Wall time on a machine with other work tells little of a change of some percent. Processor time of
+many short rounds does, taken by its median, and the number of calls does not depend on the machine
+at all. To compare two versions, run both in turns.
+
+Steps: `publish` (awaiting each outcome), `publish-many`, `consume` (handler and ack), `touch`.
+Places: `memory`, `file` (a folder in memory if there is one: it is the processor that counts
+here), `event-log` (memory, with the log of deliveries).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from broker_client import AckOrNack, Broker, Message
+
+BODY = b"x" * 256
+PLACES = ("memory", "file", "event-log")
+IN_MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+STEPS = ("publish", "publish-many", "consume", "touch")
+
+
+def config(place: str, folder: str) -> dict[str, Any]:
+    """The configuration for one place; a place that is none of `PLACES` is an URL."""
+    urls = {"memory": "embedded://", "event-log": "embedded://", "file": f"embedded://{folder}/s"}
+    vhost = {
+        "connection": urls.get(place, place),
+        "queues": ["bench"],
+        "publish_queue": {"max_in_flight": 1_000},
+        "publications": {"bench": {"queue": "bench", "timeout": "2m"}},
+        "subscriptions": {"bench": {"queue": "bench", "prefetch": 200}},
+    }
+    log = {"path": folder, "buffer": 1_000_000}
+    return {"vhosts": {"/": vhost}} | ({"node": {"event_log": log}} if place == "event-log" else {})
+
+
+class Load:
+    """One broker, and the steps that are measured on it; each leaves the queue as it was."""
+
+    def __init__(self, broker: Broker, count: int) -> None:
+        self._broker, self._count = broker, count
+
+    async def publish(self, measured: Measure) -> None:
+        """Publish `count` and await every outcome."""
+
+        async def work() -> None:
+            publish = self._broker.publish
+            for publication in [await publish("bench", BODY) for _ in range(self._count)]:
+                await publication
+
+        await measured(work)
+        await self._consume(_plainly, touches=False)
+
+    async def publish_many(self, measured: Measure) -> None:
+        """The same with `publish_many`."""
+
+        async def work() -> None:
+            await self._broker.publish_many("bench", (BODY for _ in range(self._count)))
+
+        await measured(work)
+        await self._consume(_plainly, touches=False)
+
+    async def consume(self, measured: Measure) -> None:
+        """Consume `count`, each with a handler that acks."""
+        await self.publish_unmeasured()
+        await self._consume(measured, touches=False)
+
+    async def touch(self, measured: Measure) -> None:
+        """The same with a handler that touches three times before it acks."""
+        await self.publish_unmeasured()
+        await self._consume(measured, touches=True)
+
+    async def publish_unmeasured(self) -> None:
+        """Fill the queue."""
+        await self._broker.publish_many("bench", [BODY] * self._count)
+
+    async def _consume(self, measured: Measure, *, touches: bool) -> None:
+        left, done = self._count, asyncio.Event()
+        subscription: Any = None
+
+        async def handle(message: Message, content: bytes, ack_or_nack: AckOrNack) -> None:
+            nonlocal left
+            if touches:
+                message.touch()
+                message.touch()
+                message.touch()
+            await ack_or_nack()
+            left -= 1
+            if not left:
+                done.set()
+
+        async def work() -> None:
+            nonlocal subscription
+            subscription = await self._broker.subscribe("bench", handle)
+            await done.wait()
+
+        await measured(work)
+        await subscription.cancel()
+
+
+Work = Callable[[], Awaitable[None]]
+Measure = Callable[[Work], Awaitable[None]]
+
+
+async def _plainly(work: Work) -> None:
+    await work()
+
+
+class Processor:
+    """Measures processor time; the collector of garbage runs before, not during."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def __call__(self, work: Work) -> None:
+        gc.collect()
+        gc.disable()
+        begun = time.process_time()
+        try:
+            await work()
+        finally:
+            self.seconds = time.process_time() - begun
+            gc.enable()
+
+
+class Calls:
+    """Counts calls of functions written in Python, in this thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self, work: Work) -> None:
+        def count(frame: object, event: str, argument: object) -> None:
+            if event == "call":
+                self.count += 1
+
+        sys.setprofile(count)
+        try:
+            await work()
+        finally:
+            sys.setprofile(None)
+
+
+@asynccontextmanager
+async def load_on(place: str, count: int) -> AsyncIterator[Load]:
+    """A broker on `place`, warmed up."""
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+        async with Broker.create(config(place, folder)) as broker:
+            load = Load(broker, count)
+            await load.consume(_plainly)
+            yield load
+
+
+def step_of(load: Load, name: str) -> Callable[[Measure], Awaitable[None]]:
+    """The step of that name."""
+    steps: Mapping[str, Callable[[Measure], Awaitable[None]]] = {
+        "publish": load.publish,
+        "publish-many": load.publish_many,
+        "consume": load.consume,
+        "touch": load.touch,
+    }
+    return steps[name]
+
+
+async def measure(
+    place: str, steps: Sequence[str], count: int, rounds: int
+) -> dict[str, tuple[float, float]]:
+    """Microseconds of processor, and Python calls, a message of each step."""
+    figures = {}
+    async with load_on(place, count) as load:
+        seconds: dict[str, list[float]] = {step: [] for step in steps}
+        for _ in range(rounds):
+            for step in steps:
+                processor = Processor()
+                await step_of(load, step)(processor)
+                seconds[step].append(processor.seconds)
+        for step in steps:
+            calls = Calls()
+            await step_of(load, step)(calls)
+            figures[step] = (
+                statistics.median(seconds[step]) / count * 1e6,
+                calls.count / count,
+            )
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("steps", nargs="*", choices=[*STEPS, []], default=[], help="default: all")
+    parser.add_argument("--on", nargs="+", default=PLACES, metavar="PLACE", help="or an AMQP URL")
+    parser.add_argument("--messages", type=int, default=2_000, metavar="N", help="a round")
+    parser.add_argument("--rounds", type=int, default=15, metavar="N")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    print(f"{'on':<12}{'step':<14}{'µs':>8}{'calls':>8}   a message")
+    for place in options.on:
+        steps = options.steps or [s for s in STEPS if s != "touch" or "amqp" not in place]
+        figures = asyncio.run(measure(place, steps, options.messages, options.rounds))
+        for step, (microseconds, calls) in figures.items():
+            print(f"{place[:11]:<12}{step:<14}{microseconds:>8.2f}{calls:>8.1f}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
