@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from broker_client.errors import PublishAbortedError, PublishError
 from broker_client.message import Outgoing, Returned
+from broker_client.runtime.deadlines import NEVER
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.tasks import TaskGroup
 
@@ -26,6 +27,8 @@ class Outcome(NamedTuple):
 
 
 WAITING, SENT, ENDED = "waiting", "sent", "ended"
+
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
 
 
 class Publication(Emitter):
@@ -86,7 +89,7 @@ class Publication(Emitter):
         self.message_id = outgoing.properties.message_id or ""
         self.size = len(outgoing.body)
         self.started = started
-        self.deadline = started + timeout if timeout else float("inf")
+        self.deadline = started + timeout if timeout else NEVER
         self.max_nacks = max_nacks
         self.nacks = 0  # times the broker refused it
         self.suspected = False  # the broker may have closed a channel or connection over it
@@ -113,7 +116,7 @@ class Publication(Emitter):
         if self._error is not None:
             self._withdraw_complaint()
             raise self._error.with_traceback(None)  # not the traceback of another awaiter
-        return Outcome(self.message_id, self._seconds, self.maybe_duplicate)
+        return _new(Outcome, (self.message_id, self._seconds, self.maybe_duplicate))
 
     def _wait(self) -> Generator[Any, None, None]:
         """Wait on a separate future, so that cancelling one waiter does not affect others."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -36,7 +37,16 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
         blocked: called with the seconds of each step that takes longer.
     """
 
-    __slots__ = ("_blocked", "_ended", "_limit", "_resume", "_subject", "_work")
+    __slots__ = ("_blocked", "_ended", "_limit", "_subject", "_thrown", "_work")
+
+    # Not by `__getattr__`: with it, each attribute of this class would take twice as long.
+    __name__ = property(attrgetter("_work.__name__"))
+    cr_await = property(attrgetter("_work.cr_await"))
+    cr_code = property(attrgetter("_work.cr_code"))
+    cr_frame = property(attrgetter("_work.cr_frame"))
+    cr_origin = property(attrgetter("_work.cr_origin"))
+    cr_running = property(attrgetter("_work.cr_running"))
+    cr_suspended = property(attrgetter("_work.cr_suspended"))
 
     def __init__(
         self,
@@ -47,14 +57,11 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
         blocked: Blocked,
     ) -> None:
         self._work = work
-        self._resume: Callable[[Any], Any] = work.send
+        self._thrown: BaseException | None = None
         self._ended = ended
         self._limit = limit
         self._blocked = blocked
         self._subject = subject
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
 
     def __await__(self) -> NoReturn:
         raise TypeError(f"{self!r} is run by a task, not awaited")
@@ -63,7 +70,11 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
         """Run the next step."""
         begun = perf_counter()
         try:
-            awaited = self._resume(value)
+            if self._thrown is None:
+                awaited = self._work.send(value)
+            else:
+                error, self._thrown = self._thrown, None
+                awaited = self._work.throw(error)
         except StopIteration as end:
             self._end(begun, end.value, None)
             raise
@@ -84,11 +95,8 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
         """Run the next step, beginning with `error`."""
-        self._resume = self._work.throw
-        try:
-            return self.send(error)
-        finally:
-            self._resume = self._work.send
+        self._thrown = error
+        return self.send(None)
 
     def close(self) -> None:
         """Close the handler's coroutine. Nothing is reported: the program has dropped its task."""

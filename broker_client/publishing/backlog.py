@@ -11,7 +11,7 @@ from broker_client.events.stats import PublishQueueStats
 from broker_client.message import Returned
 from broker_client.publication import Publication
 from broker_client.publishing.publish_log import PublishLog
-from broker_client.runtime.deadlines import Deadlines
+from broker_client.runtime.deadlines import NEVER, Deadlines
 
 
 class Backlog:
@@ -82,7 +82,7 @@ class Backlog:
         line.append(changed)
         deadline = publication.deadline
         try:
-            async with asyncio.timeout_at(deadline if deadline != float("inf") else None):
+            async with asyncio.timeout_at(deadline if deadline != NEVER else None):
                 while not self.is_closed and (
                     line[0] is not changed or self.is_full_for(publication)
                 ):
@@ -116,10 +116,11 @@ class Backlog:
         if self._log is not None:
             self._log.accepted(publication, confirm)
         self._published += 1
+        if not self._count:
+            self._empty.clear()
         self._count += 1
         self._size_bytes += publication.size
-        self._empty.clear()
-        if publication.deadline != float("inf"):
+        if publication.deadline != NEVER:
             self.deadlines.put(publication, publication.deadline, None)
 
     def succeeded(self, publication: Publication, now: float) -> None:
@@ -160,4 +161,5 @@ class Backlog:
         self._size_bytes -= publication.size
         if not self._count:
             self._empty.set()
-        self.offer_room()
+        if self._waiting_for_room:
+            self.offer_room()

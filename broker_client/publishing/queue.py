@@ -26,6 +26,7 @@ from broker_client.publishing.backlog import Backlog
 from broker_client.publishing.publish_log import PublishLog
 from broker_client.publishing.sender import PublishQueueOwner, Sender, nacked
 from broker_client.publishing.suspicion import Suspicion
+from broker_client.runtime.deadlines import NEVER
 from broker_client.runtime.tasks import TaskGroup
 
 
@@ -61,16 +62,15 @@ class PublishQueue:
         self._backlog = Backlog(config, publish_log)
         self._senders: dict[tuple[str, bool], Sender] = {}
         self._running = asyncio.Event()
+        self.is_paused = True
+        """True while the link is down; `_running` for those who only look."""
         self._suspicion = Suspicion()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER  # loop time
 
     def __repr__(self) -> str:
         state = "closed" if self._backlog.is_closed else "paused" if self.is_paused else "running"
         return f"<PublishQueue {self._name}: {state}, {len(self._backlog)} held>"
-
-    @property
-    def is_paused(self) -> bool:
-        return not self._running.is_set()
 
     def stats(self) -> PublishQueueStats:
         """A snapshot."""
@@ -111,9 +111,7 @@ class PublishQueue:
 
     def _accept(self, publication: Publication, confirm: bool) -> None:
         self._backlog.accept(publication, confirm=confirm)
-        if publication.deadline != float("inf") and (
-            self._timer is None or publication.deadline < self._timer.when()
-        ):
+        if publication.deadline < self._timer_at:
             self._plan_timer(publication.deadline)
         key = (publication.name, confirm)
         sender = self._senders.get(key)
@@ -130,7 +128,7 @@ class PublishQueue:
                 tasks=self._tasks,
             )
         sender.append(publication)
-        if not self._running.is_set():
+        if self.is_paused:
             publication.pause()
 
     async def _make_room(self, publication: Publication) -> None:
@@ -185,9 +183,10 @@ class PublishQueue:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_at(at, self._expire)
+        self._timer_at = at
 
     def _expire(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, NEVER
         now = asyncio.get_running_loop().time()
         deadlines = self._backlog.deadlines
         for publication in deadlines.pop_due(now):
@@ -226,12 +225,14 @@ class PublishQueue:
         if self.is_paused:
             return
         self._running.clear()
+        self.is_paused = True
         for sender in list(self._senders.values()):
             sender.pause()
 
     def resume(self) -> None:
         """The link is up and the topology declared: resume, in order."""
         self._running.set()
+        self.is_paused = False
         for sender in self._senders.values():
             sender.wake()
 
@@ -255,7 +256,7 @@ class PublishQueue:
                 self._backlog.failed(publication, _left_at_close(publication))
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._timer_at = None, NEVER
 
 
 def _left_at_close(publication: Publication) -> PublishError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from secrets import token_hex
+from os import urandom
 from typing import Any, TypedDict
 
 from broker_client.amqp.encode import check_publish
@@ -288,7 +288,7 @@ class Template:
             encrypted: `body` is encrypted already.
         """
         content_type = self._properties.content_type or content_type
-        message_id = overrides.get("message_id") or token_hex(16)
+        message_id = overrides.get("message_id") or urandom(16).hex()
         properties: Properties = _new(
             Properties, (content_type, *self._before_id, message_id, *self._after_id)
         )

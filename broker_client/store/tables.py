@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 from zlib import crc32
@@ -169,8 +170,13 @@ def message_sum(
     number: int, exchange: str, routing_key: str, properties: bytes, body: bytes
 ) -> int:
     """The checksum of a row of `messages`."""
-    route = f"{exchange}\0{routing_key}".encode("utf-8", "surrogateescape")
+    route = _route(exchange, routing_key)
     return crc32(body, crc32(properties, crc32(route, number & 0xFFFFFFFF)))
+
+
+@lru_cache(maxsize=1024)
+def _route(exchange: str, routing_key: str) -> bytes:
+    return f"{exchange}\0{routing_key}".encode("utf-8", "surrogateescape")
 
 
 def is_sound(message: Row) -> bool:
