@@ -43,6 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "redis: needs Redis; without one it is left out, or fails where CI is set"
     )
+    config.addinivalue_line(
+        "markers",
+        "own_versions: starts the RabbitMQs that it needs, whichever RABBITMQ names: runs once",
+    )
     config.stash[left_out] = config.stash[redis_left_out] = 0
     try:
         chosen()

@@ -8,12 +8,17 @@ was stable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
 
 from broker_client.config import RetryConfig, VhostConfig
 from broker_client.connection.retry import Backoff, is_retryable
 from broker_client.errors import ConnectFailedError
 from broker_client.transport.base import Connector, Link
+
+_HEAD_START = 0.5  # seconds an address has to itself before the next is tried beside it
 
 
 class Address:
@@ -102,7 +107,7 @@ class Addresses:
 
     async def connect(
         self,
-        attempt: Callable[[Address], Awaitable[Link]] = Address.connect,
+        prepare: Callable[[Link], Awaitable[None]] | None = None,
         *,
         once: bool = False,
         timeout: float | None = None,
@@ -111,8 +116,11 @@ class Addresses:
     ) -> Link:
         """A link to the first address that gives one.
 
+        The addresses are tried in order. One that neither answers nor refuses holds up nobody:
+        the next is tried beside it after half a second, as in RFC 8305 ("Happy Eyeballs").
+
         Args:
-            attempt: connects to an address and makes the link ready.
+            prepare: makes a link ready, or raises to reject it.
             once: True tries each address once, now; False goes on in rounds until one answers.
             timeout: seconds for all of it; None is for ever.
             first: called before each round: the index of the address to start it with.
@@ -132,16 +140,20 @@ class Addresses:
                     start = None if first is None else await first()
                     addresses = self._all if once else self._due()
                     failure: Exception | None = None
-                    for address in self._in_order(addresses, start):
-                        try:
-                            link = await attempt(address)
-                        except Exception as error:  # noqa: BLE001 - the next address may answer
-                            last = failure = self._failed(address, error, failure)
-                            if on_failure is not None:
-                                on_failure(error)
-                        else:
-                            self.current, self._lost, self._connected = address, None, True
-                            return link
+                    async with _Race(self._in_order(addresses, start)) as race:
+                        while race.goes_on:
+                            address, attempt = await race.next_result()
+                            try:
+                                link = attempt.result()
+                                if prepare is not None:
+                                    await prepare(link)
+                            except Exception as error:  # noqa: BLE001 - the next may answer
+                                last = failure = self._failed(address, error, failure)
+                                if on_failure is not None:
+                                    on_failure(error)
+                            else:
+                                self.current, self._lost, self._connected = address, None, True
+                                return link
                     self._put_off(addresses)
                     if once or not self.left:
                         assert failure is not None, "there is an address"
@@ -209,3 +221,55 @@ class Addresses:
     def _until_due(self) -> float:
         dues = [each.due for each in self.left]
         return max(0.0, min(dues) - asyncio.get_running_loop().time())
+
+
+class _Race:
+    """One attempt at each of several addresses, in order.
+
+    The next begins when one has failed, or has had its head start. The end cancels those that
+    still run, and drops the links that nobody took.
+    """
+
+    def __init__(self, addresses: Iterable[Address]) -> None:
+        self._waiting = deque(addresses)
+        self._running: dict[asyncio.Task[Link], Address] = {}
+
+    @property
+    def goes_on(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    async def next_result(self) -> tuple[Address, asyncio.Task[Link]]:
+        """The next attempt that is over."""
+        while True:
+            if self._waiting:
+                address = self._waiting.popleft()
+                work = address.connect()
+                self._running[asyncio.create_task(work, name=f"connect {address!r}")] = address
+            done, _ = await asyncio.wait(
+                self._running,
+                timeout=_HEAD_START if self._waiting else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if done:
+                attempt = next(each for each in self._running if each in done)
+                return self._running.pop(attempt), attempt
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        attempts = list(self._running)
+        for attempt in attempts:
+            attempt.cancel()
+        if attempts:
+            await asyncio.wait(attempts)
+        for attempt in attempts:
+            if not attempt.cancelled() and attempt.exception() is None:
+                link = attempt.result()
+                link.abort()
+                await link.close()

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import Protocol
 
-from broker_client.connection.addresses import Address, Addresses
+from broker_client.connection.addresses import Addresses
 from broker_client.errors import (
     AuthenticationRefusedError,
     BrokerClosedError,
@@ -252,7 +252,7 @@ class Connection:
 
     async def _connect(self, *, once: bool = False, timeout: float | None = None) -> Link:
         return await self._addresses.connect(
-            self._connect_one,
+            self._prepare,
             once=once,
             timeout=timeout,
             first=None if self._leader is None else self._leaders_address,
@@ -273,8 +273,7 @@ class Connection:
             self.outage.attempt_failed(error)
         self._owner.attempt_failed(error)
 
-    async def _connect_one(self, address: Address) -> Link:
-        link = await address.connect()
+    async def _prepare(self, link: Link) -> None:
         lost: list[TransportError] = []
         link.on_close = lost.append
         deadline = asyncio.timeout(self._prepare_timeout)
@@ -295,7 +294,6 @@ class Connection:
             raise
         if not link.is_open:
             raise ConnectFailedError(link.url, "closed while it was made ready")
-        return link
 
     def _rise(self, link: Link) -> None:
         self._lost = asyncio.get_running_loop().create_future()

@@ -77,7 +77,7 @@ async def test_handler_beyond_the_longest_time_is_told_of_and_not_joined_by_anot
 
 
 async def test_message_that_no_handler_runs_for_times_out_as_before() -> None:
-    config = a_config(timeout="200ms", most="60s")
+    config = a_config(timeout="200ms", most="60s", close_timeout="50ms")
     async with Broker.create(config) as broker:
         kept: list[Any] = []
         subscription = await broker.subscribe("work", lambda *args: kept.append(args))

@@ -205,8 +205,9 @@ async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
         await eventually(lambda: len(held) == 5)
         await asyncio.sleep(0.1)
         assert len(held) == 5
-        for settle in held:
-            await settle()
+        for number in range(8):
+            await eventually(lambda number=number: len(held) > number)
+            await held[number]()
 
 
 # --------------------------------------------------------------------------- recovery

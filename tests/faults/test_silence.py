@@ -54,6 +54,42 @@ async def drained_ids(place: Place) -> list[str]:
     return taken
 
 
+@pytest.mark.timeout(60)
+async def test_addresses_that_never_answer_hold_up_neither_the_start_nor_a_failover(
+    place: Place,
+) -> None:
+    config = a_config(place.url, place.vhost, timeout="30s")
+    connection = config["vhosts"][place.vhost].pop("connection")
+    loop = asyncio.get_running_loop()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    silent = [await asyncio.start_server(hold, "127.0.0.1", 0) for _ in range(2)]
+    ports = [each.sockets[0].getsockname()[1] for each in silent]
+    config["vhosts"][place.vhost] |= {
+        "connection_strategy": "fixed",
+        "connections": [
+            {**connection, "url": url}
+            for url in (*(f"amqp://guest:guest@127.0.0.1:{port}" for port in ports), place.url)
+        ],
+    }
+    began = loop.time()
+    async with Broker.create(config) as broker:
+        await (await broker.publish("a", "x"))
+        assert loop.time() - began < 4.0, "connect_timeout is 5 s for each address"
+        paused = asyncio.Event()
+        broker.on("error", lambda error, vhost: paused.set())
+        place.proxy.cut()
+        await paused.wait()
+        began = loop.time()
+        await (await broker.publish("a", "y"))
+        assert loop.time() - began < 4.0
+    for each in silent:
+        each.close()
+
+
 @pytest.mark.timeout(120)
 async def test_stall_longer_than_two_heartbeats_is_a_lost_link(place: Place) -> None:
     config = a_config(place.url, place.vhost, timeout="30s")

@@ -17,7 +17,7 @@ from tests.support.rabbitmq_installed import Installed, installed
 BEFORE = 1_000
 VHOST = "/"
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.own_versions, pytest.mark.timeout(180)]
 
 
 def newest_of(major: int) -> list[Installed]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -29,23 +30,18 @@ def rascal_home() -> Path:
         if os.environ.get("CI"):
             pytest.fail("node and npm are not installed, and CI is set")
         pytest.skip("LEFT OUT: node is not installed; these tests run its rascal")
-    if not (HOME / "node_modules" / "rascal").is_dir():
-        HOME.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            [
-                npm,
-                "install",
-                "--no-save",
-                "--no-package-lock",
-                "--no-audit",
-                "--no-fund",
-                *PACKAGES,
-            ],
-            cwd=HOME,
-            check=True,
-            capture_output=True,
-            timeout=300,
-        )
+    HOME.mkdir(parents=True, exist_ok=True)
+    with (HOME / ".lock").open("w") as lock:  # another run may be installing it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (HOME / "node_modules" / "rascal").is_dir():
+            options = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund")
+            subprocess.run(
+                [npm, "install", *options, *PACKAGES],
+                cwd=HOME,
+                check=True,
+                capture_output=True,
+                timeout=300,
+            )
     return HOME
 
 

@@ -22,10 +22,10 @@ class LimitedUser:
     def __init__(self, server: RabbitMQ) -> None:
         self.server, self.vhost = server, server.make_vhost()
         self.name = f"u-{uuid4().hex[:8]}"
-        server.ctl("add_user", self.name, "secret")
+        server.set_user(self.name, "secret")
 
     def permit(self, *, configure: str, write: str = ".*", read: str = ".*") -> None:
-        self.server.ctl("set_permissions", "-p", self.vhost, self.name, configure, write, read)
+        self.server.permit(self.name, self.vhost, configure, write, read)
 
     @property
     def url(self) -> str:
@@ -34,7 +34,7 @@ class LimitedUser:
 
     def delete(self) -> None:
         self.server.delete_vhost(self.vhost)
-        self.server.ctl("delete_user", self.name)
+        self.server.delete_user(self.name)
 
 
 @pytest.fixture

@@ -28,17 +28,17 @@ class Account:
         self.server, self.file = server, file
         self.user = f"app-{uuid4().hex[:8]}"
         self.vhost = server.make_vhost()
-        server.ctl("add_user", self.user, FIRST)
-        server.ctl("set_permissions", "-p", self.vhost, self.user, ".*", ".*", ".*")
+        server.set_user(self.user, FIRST)
+        server.permit(self.user, self.vhost)
         file.write_text(FIRST)
 
     def change_password(self) -> None:
-        self.server.ctl("change_password", self.user, SECOND)
+        self.server.set_user(self.user, SECOND)
         self.file.write_text(SECOND)
 
     def delete(self) -> None:
         self.server.delete_vhost(self.vhost)
-        self.server.ctl("delete_user", self.user)
+        self.server.delete_user(self.user)
 
     def updates(self) -> list[str]:
         """What the server says of each connection.update-secret."""

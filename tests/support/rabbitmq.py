@@ -190,13 +190,26 @@ class RabbitMQ:
         """Make a vhost nobody has used, with these settings; returns its name."""
         name = f"v-{uuid4().hex[:12]}"
         self._request("PUT", f"vhosts/{name}", settings)
-        everything = {"configure": ".*", "write": ".*", "read": ".*"}
-        self._request("PUT", f"permissions/{name}/guest", everything)
+        self.permit("guest", name)
         return name
 
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost; its connections are closed by the server."""
         self._request("DELETE", f"vhosts/{quote(name, safe='')}")
+
+    def set_user(self, name: str, password: str) -> None:
+        """Make a user without any permission, or change the password of one."""
+        self._request("PUT", f"users/{name}", {"password": password, "tags": ""})
+
+    def delete_user(self, name: str) -> None:
+        self._request("DELETE", f"users/{name}")
+
+    def permit(
+        self, user: str, vhost: str, configure: str = ".*", write: str = ".*", read: str = ".*"
+    ) -> None:
+        """Let a user configure, write and read what matches, in a vhost; and nothing else."""
+        patterns = {"configure": configure, "write": write, "read": read}
+        self._request("PUT", f"permissions/{quote(vhost, safe='')}/{user}", patterns)
 
     def queue(self, vhost: str, name: str) -> dict[str, Any] | None:
         """What the management plugin knows of a queue, or None when there is none.

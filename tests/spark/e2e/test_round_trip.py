@@ -18,7 +18,7 @@ from tests.spark.streams import WAIT, Stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS = 10_000
+ROWS = 3_000
 
 
 def test_every_message_arrives_and_the_audit_finds_nothing(
@@ -42,7 +42,7 @@ def test_every_message_arrives_and_the_audit_finds_nothing(
         report = publisher.publish_frame(frame, "start")
         assert report.published == report.confirmed == ROWS
 
-        stream = Stream(spark, queues, "in", tmp_path, segmentRows=1000, maxRowsPerTrigger=4000)
+        stream = Stream(spark, queues, "in", tmp_path, segmentRows=300, maxRowsPerTrigger=1200)
         doubled = stream.frame().selectExpr(
             "message_id", "cast(2 * cast(cast(body as string) as int) as string) body"
         )

@@ -11,6 +11,7 @@ from broker_client.config import RetryConfig
 from broker_client.connection.addresses import Addresses
 from broker_client.connection.connection import Connection
 from broker_client.errors import BrokerClosedError, ConnectFailedError, TopologyError
+from broker_client.transport.base import Link
 from tests.support.links import FakeConnector
 from tests.support.warp import WarpLoop, settle
 from tests.unit.connection.test_connection import Owner
@@ -121,6 +122,85 @@ async def test_address_whose_topology_fails_is_passed_over_in_one_round() -> Non
     assert harness.connection.url == harness.connectors[1].url
     assert now() == harness.connectors[0].attempts[0]
     await harness.connection.close()
+
+
+async def test_addresses_that_do_not_answer_hold_up_no_other() -> None:
+    harness = ConnectionHarness(a_retry(), a_retry(), a_retry())
+    a, b, c = harness.connectors
+    a.gate = b.gate = asyncio.Event()  # never set: packets are dropped
+    began = now()
+    await harness.connection.open()
+    assert harness.connection.url == c.url
+    assert now() - began <= 1.0
+    assert harness.order() == ["a", "b", "c"]
+    await harness.connection.close()
+
+
+async def test_slow_address_wins_when_those_behind_it_fail() -> None:
+    harness = ConnectionHarness(a_retry(), a_retry(), fixed=True)
+    a, b = harness.connectors
+    a.gate, b.always = asyncio.Event(), refused(b)
+    opening = asyncio.create_task(harness.connection.open())
+    await asyncio.sleep(2.0)
+    assert len(b.attempts) == 1
+    a.gate.set()
+    await opening
+    assert harness.connection.url == a.url
+    await harness.connection.close()
+
+
+async def test_link_that_loses_the_race_is_closed() -> None:
+    harness = ConnectionHarness(a_retry(), a_retry(), fixed=True)
+    a, b = harness.connectors
+    a.gate = asyncio.Event()
+    answered, prepare = asyncio.Event(), asyncio.Event()
+
+    async def preparing(link: Link) -> None:
+        answered.set()
+        await prepare.wait()
+
+    harness.owner.preparing = preparing
+    opening = asyncio.create_task(harness.connection.open())
+    await answered.wait()
+    a.gate.set()  # answers while the link to b is made ready
+    await settle()
+    assert a.link.is_open
+    prepare.set()
+    await opening
+    assert (harness.connection.url, b.link.is_open) == (b.url, True)
+    assert a.link.how_ended == "aborted"
+    await harness.connection.close()
+
+
+async def test_topology_that_fails_leaves_the_address_that_answered_meanwhile() -> None:
+    harness = ConnectionHarness(a_retry(), a_retry(), fixed=True)
+    a, b = harness.connectors
+    gate = a.gate = asyncio.Event()
+
+    async def preparing(link: Link) -> None:
+        gate.set()
+        if link.url == b.url:
+            raise TopologyError("/", "queue 'q'", "404 home node down")
+
+    harness.owner.preparing = preparing
+    await harness.connection.open()
+    assert harness.connection.url == a.url
+    assert [len(each.attempts) for each in (a, b)] == [1, 1]
+    await harness.connection.close()
+
+
+async def test_close_while_several_addresses_are_tried_leaves_nothing_open() -> None:
+    harness = ConnectionHarness(a_retry(), a_retry())
+    a, b = harness.connectors
+    await harness.connection.open()
+    a.gate = b.gate = asyncio.Event()
+    a.link.lose()
+    await asyncio.sleep(2.0)
+    assert [len(each.attempts) for each in (a, b)] == [2, 1]
+    await harness.connection.close()
+    b.gate.set()
+    await settle()
+    assert not b.links
 
 
 # --------------------------------------------------------------------------- waits of one's own

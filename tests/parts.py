@@ -1,0 +1,172 @@
+"""The whole test run in parts, two at a time: ``python -m tests.parts``.
+
+Each part is a pytest process with servers, ports and folders of its own. Its output is printed when
+it ends, in one piece; a summary and what failed come last. Everything runs on the machine's own
+RabbitMQ, and what depends on the server once more on the newest.
+
+JOBS in the environment says how many run at a time: by default 2, or 1 on a machine with one core.
+
+With arguments, pytest is run with them instead, on the machine's own RabbitMQ and on the newest.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from tests.support.rabbitmq_installed import installed
+
+_FAILURES = ("FAILED ", "ERROR ")
+_NO_TESTS = 5
+"""pytest's exit status where nothing is selected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One pytest process.
+
+    Attributes:
+        name: what the output calls it.
+        arguments: for pytest.
+        rabbitmq: the version to start; None for the machine's own, or else the newest.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    rabbitmq: str | None = None
+
+    def passes_with(self, status: int) -> bool:
+        """Is this exit status of pytest a success? What is run again may need no server at all."""
+        return status == 0 or (status == _NO_TESTS and self.rabbitmq is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a part ended."""
+
+    part: Part
+    status: int
+    seconds: float
+    output: str
+
+    @property
+    def passed(self) -> bool:
+        return self.part.passes_with(self.status)
+
+    def __str__(self) -> str:
+        last = self.output.rstrip().rpartition("\n")[2]
+        result = "passed" if self.passed else f"FAILED (status {self.status})"
+        return f"{self.part.name}: {result} in {self.seconds:.0f} s: {last}"
+
+    def failures(self) -> list[str]:
+        """The lines of pytest's own summary that name a failed test."""
+        return [line for line in self.output.splitlines() if line.startswith(_FAILURES)]
+
+
+_AGAIN = ("-m", "rabbitmq and not own_versions")
+"""What depends on the RabbitMQ that is chosen."""
+
+
+def parts_for(newest: str | None) -> list[Part]:
+    """The parts, those that take longest first.
+
+    Args:
+        newest: the RabbitMQ for the second run of what depends on its version; None without one.
+    """
+    spark, docs = "tests/spark", "tests/docs"
+    apart = ("tests/faults", spark, "tests/interop", docs, "tests/contract", "tests/client")
+    parts = [
+        Part("Spark", [spark]),
+        Part("faults", ["tests/faults"]),
+        Part("contract and client", ["tests/contract", "tests/client"]),
+        Part("interop and documents", ["tests/interop", docs]),
+        Part("everything else", ["tests", *(f"--ignore={folder}" for folder in apart)]),
+    ]
+    if newest is not None:
+        for folder in ("faults", "interop", "contract", "client"):
+            name = f"{folder} on RabbitMQ {newest}"
+            parts.append(Part(name, [*_AGAIN, f"tests/{folder}"], newest))
+    return parts
+
+
+def run_all(parts: Sequence[Part], jobs: int) -> bool:
+    """Run `parts`, `jobs` at a time, and print their output; returns whether all passed."""
+    outcomes = []
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for done in as_completed([pool.submit(_run, part) for part in parts]):
+                outcome = done.result()
+                outcomes.append(outcome)
+                _say(f"\n==> {outcome.part.name}\n{outcome.output.rstrip()}")
+        except BaseException:  # a ctrl-C has reached the parts that run, too
+            pool.shutdown(cancel_futures=True)
+            raise
+    _say("\n==> summary")
+    for outcome in outcomes:
+        _say(str(outcome))
+    for outcome in outcomes:
+        for line in outcome.failures():
+            _say(f"{outcome.part.name}: {line}")
+    return all(outcome.passed for outcome in outcomes)
+
+
+def _command(part: Part) -> tuple[list[str], dict[str, str]]:
+    """The words that run `part`, and their environment."""
+    environment = dict(os.environ)
+    if part.rabbitmq is not None:
+        environment["RABBITMQ"] = part.rabbitmq
+    return [sys.executable, "-m", "pytest", "-q", *part.arguments], environment
+
+
+def _run(part: Part) -> Outcome:
+    words, environment = _command(part)
+    started = time.monotonic()
+    done = subprocess.run(
+        words,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return Outcome(part, done.returncode, time.monotonic() - started, done.stdout)
+
+
+def _show(part: Part) -> bool:
+    """Run `part` with its output as it comes; returns whether it passed."""
+    _say(f"==> {part.name}")
+    words, environment = _command(part)
+    return part.passes_with(subprocess.run(words, env=environment, check=False).returncode)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - this is a command
+
+
+def main(arguments: Sequence[str]) -> int:
+    versions = installed()
+    newest = versions[-1] if versions and versions[-1].version >= (4, 0) else None
+    again = str(newest) if newest is not None and len(versions) > 1 else None
+    if arguments:
+        parts = [Part(f"pytest {' '.join(arguments)}", arguments)]
+        if again is not None:
+            name = f"{parts[0].name}, on RabbitMQ {again}"
+            parts.append(Part(name, [*_AGAIN, *arguments], again))
+        passed = all([_show(part) for part in parts])
+    else:
+        jobs = int(os.environ.get("JOBS") or min(2, os.cpu_count() or 1))
+        passed = run_all(parts_for(again), jobs)
+    if newest is None:
+        _say("LEFT OUT: the suites on RabbitMQ 4, which is not installed: scripts/install-servers")
+        passed = passed and not os.environ.get("CI")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
