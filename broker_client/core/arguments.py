@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, TypeVar
 
 from broker_client.core.replies import not_implemented, precondition_failed
 from broker_client.core.settings import RabbitMQVersion
@@ -14,6 +16,21 @@ Arguments = Mapping[str, Any]
 DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
+LONGEST_EXPIRATION = 315_360_000_000
+"""Milliseconds; RabbitMQ: ten years of 365 days."""
+_HIGHEST_PRIORITY = 255
+
+T = TypeVar("T")
+
+_WIRE_TYPES: Mapping[type, str] = {
+    str: "longstr",
+    bytes: "longstr",
+    float: "double",
+    Decimal: "decimal",
+    datetime: "timestamp",
+    list: "array",
+    dict: "table",
+}
 
 QUEUE_ARGUMENTS = (
     "x-expires",
@@ -75,28 +92,49 @@ class QueueSettings:
 
 
 class _Reader:
+    """Reads arguments; refuses as RabbitMQ does, whose reasons are Erlang terms."""
+
     def __init__(self, arguments: Arguments, where: str) -> None:
         self._arguments, self._where = arguments, where
 
-    def number(self, key: str, *, least: int = 0, most: int | None = None) -> int | None:
+    def number(self, key: str, *, least: int = 0) -> int | None:
         value = self._arguments.get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.invalid(key, f"{value!r} is not an integer")
-        if value < least or (most is not None and value > most):
-            upper = "" if most is None else f" and at most {most}"
-            raise self.invalid(key, f"{value} must be at least {least}{upper}")
+            raise self.invalid(key, f'"expected integer, got {wire_type(value)}"')
+        if value < least:
+            reason = "value_zero" if value == 0 else "value_negative"
+            raise self.invalid(key, f"{{{reason},{value}}}")
         return value
 
-    def seconds(self, key: str, *, least: int = 0, most: int | None = None) -> float | None:
-        milliseconds = self.number(key, least=least, most=most)
-        return None if milliseconds is None else milliseconds / 1000
+    def seconds(self, key: str, *, least: int = 0, most: int = LONGEST_EXPIRATION) -> float | None:
+        milliseconds = self.number(key, least=least)
+        if milliseconds is None:
+            return None
+        if milliseconds > most:
+            raise self.invalid(key, f"{{value_too_large,{milliseconds}}}")
+        return milliseconds / 1000
 
     def text(self, key: str) -> str | None:
+        return self._typed(key, str)
+
+    def flag(self, key: str) -> bool:
+        return self._typed(key, bool) or False
+
+    def _typed(self, key: str, type: type[T]) -> T | None:
+        value = self._arguments.get(key)
+        if value is not None and not isinstance(value, type):
+            raise self.invalid(key, f"{{unacceptable_type,{wire_type(value)}}}")
+        return value
+
+    def exchange(self, key: str) -> str | None:
+        """The name of an exchange, which is refused in other words than other text."""
         value = self._arguments.get(key)
         if value is not None and not isinstance(value, str):
-            raise self.invalid(key, f"{value!r} is not a string")
+            raise precondition_failed(
+                f"invalid type '{wire_type(value)}' for arg '{key}' in {self._where}"
+            )
         return value
 
     def invalid(self, key: str, why: str) -> Exception:
@@ -123,15 +161,17 @@ def queue_settings(
     if kind == "stream":
         raise not_implemented(f"{where}: x-queue-type 'stream'")
     if kind not in ("classic", "quorum"):
-        raise read.invalid("x-queue-type", f"unsupported queue type '{kind}'")
+        raise read.invalid("x-queue-type", f"\"unsupported queue type '{kind}'\"")
     overflow = read.text("x-overflow") or DROP_HEAD
     if overflow not in (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX):
-        raise read.invalid("x-overflow", f"invalid overflow '{overflow}'")
-    exchange = read.text("x-dead-letter-exchange")
+        raise read.invalid("x-overflow", "invalid_overflow")
+    exchange = read.exchange("x-dead-letter-exchange")
     routing_key = read.text("x-dead-letter-routing-key")
     if routing_key is not None and exchange is None:
         raise read.invalid("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined")
-    max_priority = read.number("x-max-priority", most=255) or 0
+    max_priority = read.number("x-max-priority") or 0
+    if max_priority > _HIGHEST_PRIORITY:
+        raise read.invalid("x-max-priority", f"{{max_value_exceeded,{max_priority}}}")
     default_priority = 0
     quorum = kind == "quorum"
     if quorum and not max_priority and version >= (4, 3):
@@ -150,7 +190,7 @@ def queue_settings(
         message_timeout=read.seconds("x-message-timeout"),
         consumer_timeout=read.seconds("x-consumer-timeout", least=1),
         cancels_on_timeout=quorum and version >= (4, 3),
-        single_active=arguments.get("x-single-active-consumer") is True,
+        single_active=read.flag("x-single-active-consumer"),
         quorum=quorum,
     )
 
@@ -187,22 +227,42 @@ def consumer_message_timeout(arguments: Arguments, queue: str, most: float) -> f
     return read.seconds("x-message-timeout", least=1, most=int(most * 1000))
 
 
+def consumer_priority(arguments: Arguments, queue: str, vhost: str) -> int:
+    """The x-priority of a consumer, 0 where it has none.
+
+    Raises:
+        ReplyError: 406 for what is no integer.
+    """
+    read = _Reader(arguments, f"queue '{queue}' in vhost '{vhost}'")
+    return read.number("x-priority", least=-(1 << 63)) or 0
+
+
+def alternate_exchange(arguments: Arguments, exchange: str, vhost: str) -> str | None:
+    """The exchange that takes what has no binding in `exchange`, or None.
+
+    Raises:
+        ReplyError: 406 for what is no text.
+    """
+    where = f"exchange '{exchange}' in vhost '{vhost}'"
+    return _Reader(arguments, where).exchange("alternate-exchange")
+
+
 def _shown(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
         return f"the value '{str(value).lower()}' of type 'bool'"
-    return f"the value '{value}' of type '{_wire_type(value)}'"
+    return f"the value '{value}' of type '{wire_type(value)}'"
 
 
-def _wire_type(value: Any) -> str:
+def wire_type(value: Any) -> str:
     """RabbitMQ's name for the field type in which clients send `value`."""
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         bits = value.bit_length()
         return (
             "byte" if bits < 8 else "short" if bits < 16 else "signedint" if bits < 32 else "long"
         )
-    return {str: "longstr", float: "double"}.get(type(value), type(value).__name__)
+    return _WIRE_TYPES.get(type(value), type(value).__name__)
 
 
 def check_flag(kind: str, name: str, vhost: str, flag: str, received: Any, current: Any) -> None:
@@ -229,6 +289,8 @@ def check_arguments(
     """
     for key in compared:
         new, old = received.get(key), current.get(key)
+        if key == "x-queue-type":
+            new, old = new or "classic", old or "classic"
         if new == old:
             continue
         if new is None or old is None:

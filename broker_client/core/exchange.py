@@ -7,6 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from broker_client.core.arguments import wire_type
 from broker_client.core.replies import precondition_failed
 from broker_client.core.settings import NEWEST, RabbitMQVersion
 from broker_client.core.topic import TopicTrie
@@ -64,9 +65,14 @@ class HeadersMatch:
         self._sent = _sent_term if follows_4 else _term
         bound = _bound_term if follows_4 else _term
         mode = arguments.get("x-match", "all")
+        if not isinstance(mode, str):
+            raise precondition_failed(
+                f"Invalid x-match field type {wire_type(mode)} (value {mode}); expected longstr"
+            )
         if mode not in _X_MATCH:
             raise precondition_failed(
-                f"Invalid x-match field value '{mode}'; expected {', '.join(_X_MATCH)}"
+                f'Invalid x-match field value <<"{mode}">>; expected all, any, all-with-x, or '
+                "any-with-x"
             )
         with_x = mode.endswith("-with-x")
         self._every = mode.startswith("all")
@@ -147,12 +153,7 @@ class Exchange:
         self.name, self.type = name, type
         self.durable, self.auto_delete, self.internal = durable, auto_delete, internal
         self.arguments = dict(arguments or {})
-        alternate = self.arguments.get("alternate-exchange")
-        if alternate is not None and not isinstance(alternate, str):
-            raise precondition_failed(
-                f"invalid arg 'alternate-exchange' for exchange '{name}': not a string"
-            )
-        self.alternate: str | None = alternate
+        self.alternate: str | None = self.arguments.get("alternate-exchange")
         self.kind = self.arguments.get("x-delayed-type") if type == DELAYED else type
         """How it routes."""
         if type == DELAYED and self.kind not in TYPES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker_client.core.settings import RabbitMQVersion
 from broker_client.errors import ReplyError
 
 
@@ -38,6 +39,13 @@ def precondition_failed(why: str) -> ReplyError:
 def unknown_delivery_tag(tag: int) -> ReplyError:
     """406: a tag that was never issued, or is settled already."""
     return precondition_failed(f"unknown delivery tag {tag}")
+
+
+def unknown_exchange_type(type: str, version: RabbitMQVersion) -> ReplyError:
+    """406, and before RabbitMQ 4 503, which costs the connection."""
+    if version < (4, 0):
+        return ReplyError(503, f"COMMAND_INVALID - unknown exchange type '{type}'", "connection")
+    return precondition_failed(f"unknown exchange type '{type}'")
 
 
 def not_allowed(why: str) -> ReplyError:

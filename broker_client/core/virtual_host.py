@@ -9,6 +9,7 @@ from broker_client.core.arguments import (
     EXCHANGE_ARGUMENTS,
     QUEUE_ARGUMENTS,
     Arguments,
+    alternate_exchange,
     check_arguments,
     check_flag,
 )
@@ -29,6 +30,7 @@ from broker_client.core.replies import (
     not_found,
     precondition_failed,
     resource_locked,
+    unknown_exchange_type,
 )
 from broker_client.core.settings import NEWEST, RabbitMQVersion
 
@@ -42,6 +44,7 @@ _PREDECLARED = {
     "amq.headers": "headers",
     "amq.match": "headers",
 }
+_RESERVED = "amq."
 _CACHED_ROUTES = 10_000  # routing keys are often unique (ids in them): the cache is bounded
 _NAME_BYTES = 255  # AMQP 0-9-1 §4.2.5.3: names are short strings
 
@@ -148,6 +151,15 @@ class VirtualHost:
             raise not_found("exchange", name, self.name)
         return exchange
 
+    def check_exchange(self, name: str) -> None:
+        """Refuse a passive declaration of what cannot be declared.
+
+        Raises:
+            ReplyError: 404 if it does not exist, 403 for the default exchange.
+        """
+        self._check_not_default(name)
+        self.exchange(name)
+
     def declare_exchange(self, wanted: Exchange) -> None:
         """Add `wanted`, or check that the one of its name is like it.
 
@@ -156,6 +168,9 @@ class VirtualHost:
         """
         name = wanted.name
         self._check_not_default(name)
+        if wanted.kind not in TYPES:
+            raise unknown_exchange_type(wanted.type, self._version)
+        alternate_exchange(wanted.arguments, name, self.name)
         current = self.exchanges.get(name)
         if current is not None:
             for flag in ("type", "durable", "auto_delete", "internal"):
@@ -165,8 +180,6 @@ class VirtualHost:
             check_arguments(where, EXCHANGE_ARGUMENTS, wanted.arguments, current.arguments)
             return
         _check_name("exchange", name)
-        if wanted.kind not in TYPES:
-            raise precondition_failed(f"unknown exchange type '{wanted.type}'")
         self.exchanges[name] = wanted
         self.routes.clear()
         if wanted.durable:
@@ -188,13 +201,13 @@ class VirtualHost:
             ReplyError: 403 for a predeclared exchange, 406 when in use and `if_unused`.
         """
         self._check_not_default(name)
-        exchange = self.exchanges.get(name)
-        if exchange is None:
-            return
-        if name in _PREDECLARED:
+        if name.startswith(_RESERVED):
             raise access_refused(
                 f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed"
             )
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            return
         if if_unused and exchange.bindings:
             raise precondition_failed(f"exchange '{name}' in vhost '{self.name}' in use")
         self._drop_exchange(exchange)
@@ -348,7 +361,7 @@ class VirtualHost:
 
 
 def _check_name(kind: str, name: str) -> None:
-    if name.startswith("amq."):
+    if name.startswith(_RESERVED):
         raise access_refused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
     check_short(f"{kind} name", name)
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from broker_client.core.arguments import Arguments, consumer_message_timeout
+from broker_client.core.arguments import (
+    Arguments,
+    consumer_message_timeout,
+    consumer_priority,
+)
 from broker_client.core.commands.topology import NOTHING
 from broker_client.core.delivering import time_limit
 from broker_client.core.direct_reply import REPLY_TO, DirectReplies
@@ -13,7 +17,6 @@ from broker_client.core.replies import (
     access_refused,
     not_allowed,
     not_implemented,
-    precondition_failed,
     unknown_delivery_tag,
 )
 from broker_client.core.settle_results import Done, NotInFlight, NotOwner, SettleResult
@@ -100,9 +103,7 @@ class ConsumeCommands:
             return self._replies.consume(state, consumer_tag, no_ack)
         target = self._state.queue(channel, queue)
         arguments = arguments or NOTHING
-        priority = arguments.get("x-priority", 0)
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise precondition_failed(f"Invalid arguments for consumer priority: {priority!r}")
+        priority = consumer_priority(arguments, queue, state.vhost)
         timeout = consumer_message_timeout(
             arguments, queue, self._state.settings.max_message_timeout
         )

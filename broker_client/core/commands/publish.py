@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
+from broker_client.core.arguments import LONGEST_EXPIRATION, wire_type
 from broker_client.core.commands.consume import ConsumeCommands
 from broker_client.core.commands.topology import NOTHING
 from broker_client.core.dead_lettering import OUR_DEATHS
@@ -21,7 +23,9 @@ from broker_client.message import Outgoing, Returned
 
 _OURS = frozenset(("CC", "BCC", "x-delay", OUR_DEATHS))
 """Headers that mean something to a publish."""
-_LONGEST_EXPIRATION = 315_360_000_000  # milliseconds; RabbitMQ: ten years of 365 days
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FEW_DIGITS = len(str(LONGEST_EXPIRATION))
+_MOST_DIGITS = 255  # of a short string; Python refuses to read numbers of thousands
 
 
 class PublishCommands:
@@ -126,7 +130,9 @@ class PublishCommands:
         for name in ("CC", "BCC"):
             more = headers.get(name, [])
             if not isinstance(more, list):
-                raise precondition_failed(f"header '{name}' is not an array")
+                raise precondition_failed(
+                    f'invalid message: {{unacceptable_type_in_header,"{name}",{wire_type(more)}}}'
+                )
             keys.extend(key for key in more if isinstance(key, str))  # RabbitMQ skips the others
         if headers.pop(OUR_DEATHS, None) is not None:
             message = message._replace(properties=message.properties._replace(headers=headers))
@@ -227,7 +233,18 @@ class PublishCommands:
 
 
 def _check_expiration(expiration: str) -> None:
-    if not (expiration.isascii() and expiration.isdigit()):
-        raise precondition_failed(f"invalid expiration '{expiration}': not a whole number of ms")
-    if int(expiration) > _LONGEST_EXPIRATION:
-        raise precondition_failed(f"invalid expiration '{expiration}': value too big")
+    """Refuse what is no whole number of milliseconds, for RabbitMQ's reasons."""
+    if expiration.isascii() and expiration.isdigit() and len(expiration) < _FEW_DIGITS:
+        return
+    number = _INTEGER.match(expiration)
+    if number is None:
+        reason = "no_integer"
+    elif number.end() < len(expiration):
+        reason = f'{{leftover_string,"{expiration[number.end() :]}"}}'
+    elif expiration.startswith("-") and number[0].strip("-0"):
+        reason = f"{{value_negative,-{number[0].lstrip('-0')}}}"
+    elif len(number[0]) > _MOST_DIGITS or int(number[0]) > LONGEST_EXPIRATION:
+        reason = f"{{value_too_large,{number[0].lstrip('+0')}}}"
+    else:
+        return
+    raise precondition_failed(f"invalid expiration '{expiration}': {reason}")

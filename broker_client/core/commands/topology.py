@@ -66,9 +66,9 @@ class TopologyCommands:
 
     def check_exchange(self, channel: int, name: str) -> None:
         """Raises:
-        ReplyError: 404 if it does not exist.
+        ReplyError: 404 if it does not exist, 403 for the default exchange (RabbitMQ).
         """
-        self._state.vhost(channel).exchange(name)
+        self._state.vhost(channel).check_exchange(name)
 
     def delete_exchange(self, channel: int, name: str, *, if_unused: bool = False) -> None:
         """Raises:
@@ -98,6 +98,8 @@ class TopologyCommands:
         state = self._state.channels[channel]
         vhost = self._state.vhosts[state.vhost]
         arguments = arguments or NOTHING
+        if self._replies.exists(name):
+            return Declared(name, 0, 1)
         if name in vhost.queues:
             queue = vhost.queue(name, state.connection)
             vhost.check_same_queue(

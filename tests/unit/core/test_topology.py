@@ -69,7 +69,6 @@ def test_arguments_the_broker_does_not_know_make_no_difference(harness: EngineHa
         ("x-max-length", -1),
         ("x-max-priority", 256),
         ("x-overflow", "spill"),
-        ("x-dead-letter-exchange", 7),
         ("x-dead-letter-routing-key", "without-exchange"),
         ("x-queue-type", "heap"),
     ],
@@ -311,3 +310,27 @@ def test_an_exclusive_queue_outlives_a_channel_of_its_connection(harness: Engine
     harness.queue("mine", channel=other, exclusive=True)
     harness.engine.close_channel(other, harness.now)
     assert harness.engine.topology.check_queue(harness.channel, "mine", harness.now).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "scope"), [((3, 10), 503, "connection"), ((4, 3), 406, "channel")]
+)
+def test_an_unknown_exchange_type_costs_what_it_does_in_that_rabbitmq(
+    version: tuple[int, int], code: int, scope: str
+) -> None:
+    harness = EngineHarness(compatibility=version)
+    with pytest.raises(ReplyError, match="unknown exchange type 'heap'") as refused:
+        harness.engine.topology.declare_exchange(harness.channel, "x", "heap")
+    assert (refused.value.reply_code, refused.value.scope) == (code, scope)
+
+
+def test_a_dead_letter_exchange_that_is_no_text_is_refused(harness: EngineHarness) -> None:
+    with refused(406, "invalid type 'byte' for arg 'x-dead-letter-exchange' in queue 'q'"):
+        harness.queue(dead_letter_exchange=7)
+
+
+def test_a_classic_queue_may_be_declared_again_with_its_type_said(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.queue(queue_type="classic")
+    with refused(406, "received 'quorum' but current is 'classic'"):
+        harness.queue(queue_type="quorum")
