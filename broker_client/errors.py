@@ -9,6 +9,7 @@ BrokerClientError
 │   ├── InvalidHandlerError
 │   ├── InvalidMiddlewareError
 │   ├── AccessControlError
+│   ├── InvalidPolicyError
 │   ├── BrokerClosedError
 │   ├── WrongLoopError
 │   └── UnsupportedError
@@ -207,6 +208,17 @@ class AccessControlError(UsageError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.what} {self.reason}"
+
+
+class InvalidPolicyError(UsageError, ValueError):
+    """A policy of the built-in broker, or the limits of a vhost, cannot be as given."""
+
+    def __init__(self, name: str, vhost: str, problems: Sequence[str]) -> None:
+        super().__init__(name, vhost, tuple(problems))
+        self.name, self.vhost, self.problems = name, vhost, tuple(problems)
+
+    def __str__(self) -> str:
+        return f"policy {self.name!r} in vhost {self.vhost!r}: {'; '.join(self.problems)}"
 
 
 class InvalidHandlerError(UsageError, TypeError):

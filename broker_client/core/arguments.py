@@ -204,12 +204,17 @@ def check_new_queue(arguments: Arguments, name: str, vhost: str, version: Rabbit
         ReplyError: 406 for `x-max-priority` of a quorum queue, and from 4.3 on for
             `x-consumer-timeout` of a classic one.
     """
-    read = _Reader(arguments, f"queue '{name}' in vhost '{vhost}'")
     kind = arguments.get("x-queue-type") or "classic"
+    refused = None
     if kind == "quorum" and "x-max-priority" in arguments:
-        raise read.invalid("x-max-priority", "queues of type 'quorum' do not take it")
+        refused = "x-max-priority"
     if kind == "classic" and version >= (4, 3) and "x-consumer-timeout" in arguments:
-        raise read.invalid("x-consumer-timeout", "queues of type 'classic' do not take it")
+        refused = "x-consumer-timeout"
+    if refused is not None:
+        raise precondition_failed(
+            f"invalid arg '{refused}' for queue '{name}' in vhost '{vhost}' of queue type "
+            f"rabbit_{kind}_queue"
+        )
 
 
 def consumer_message_timeout(arguments: Arguments, queue: str, most: float) -> float | None:

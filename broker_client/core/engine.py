@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from broker_client.core.access import Users
 from broker_client.core.commands.admin import AdminCommands
 from broker_client.core.commands.consume import ConsumeCommands
+from broker_client.core.commands.policies import PolicyCommands
 from broker_client.core.commands.publish import PublishCommands
 from broker_client.core.commands.topology import TopologyCommands
 from broker_client.core.delivering import consumer_timed_out
@@ -26,13 +27,13 @@ from broker_client.core.effects import Effect
 from broker_client.core.observer import Observer
 from broker_client.core.queue import ChannelState, Queue
 from broker_client.core.records import MessageSource
-from broker_client.core.replies import vhost_not_found
+from broker_client.core.replies import connection_limit_reached, vhost_not_found
 from broker_client.core.restore import Restoring
 from broker_client.core.settings import EngineSettings
 from broker_client.core.snapshots import QueueStats
 from broker_client.core.state import State
 from broker_client.core.transitions import Transitions
-from broker_client.core.virtual_host import VirtualHost, check_short
+from broker_client.core.virtual_host import MAX_CONNECTIONS, VirtualHost, check_short
 from broker_client.events.delivery_event import REASON_CONNECTION_LOST
 
 _SCANNED_AT_A_TIME = 1_000
@@ -76,6 +77,7 @@ class Engine:
         self.consuming = ConsumeCommands(*parts)
         self.publishing = PublishCommands(*parts, self.consuming)
         self.admin = AdminCommands(self.state, self._transitions)
+        self.policies = PolicyCommands(self.state, self._transitions)
         self.users = Users(self.state.note)
         self.restoring = Restoring(self.state, self.users)
         self._connections: dict[int, ClientConnection] = {}
@@ -218,27 +220,33 @@ class Engine:
             self._transitions.delete_queue(queue)
         self.users.forget_vhost(name)
         self.state.delete_vhost(name)
+        self.users.forget_vhost(name)
 
     def connections_to(self, vhost: str) -> tuple[int, ...]:
         """The open connections to `vhost`."""
         owners = self._connections.items()
         return tuple(id for id, owner in owners if owner.vhost.name == vhost)
 
-    def open_connection(self, vhost: str, *, create: bool = True) -> int:
+    def open_connection(self, vhost: str, *, create: bool = True, user: str = "") -> int:
         """A new connection.
 
         Args:
             vhost: name of its vhost.
             create: add the vhost where there is none.
+            user: whose connection it is, for the text of a refusal.
 
         Raises:
-            ReplyError: 530 where there is no such vhost, and none is to be added.
+            ReplyError: 530 where there is no such vhost, and none is to be added, or where it has
+                as many connections as it may.
         """
         vhosts = self.state.vhosts
         if vhost not in vhosts:
             if not create:
                 raise vhost_not_found(vhost)
             self.state.add_vhost(vhost)
+        most = vhosts[vhost].limits.get(MAX_CONNECTIONS, -1)
+        if 0 <= most <= len(self.connections_to(vhost)):
+            raise connection_limit_reached(vhost, user, most)
         id = self.state.next_id()
         self._connections[id] = ClientConnection(vhosts[vhost])
         return id

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from broker_client.core.arguments import wire_type
+from broker_client.core.policies import ALTERNATE_EXCHANGE, NO_POLICY, EffectivePolicy
 from broker_client.core.replies import precondition_failed
 from broker_client.core.settings import NEWEST, RabbitMQVersion
 from broker_client.core.topic import TopicTrie
@@ -153,7 +154,9 @@ class Exchange:
         self.name, self.type = name, type
         self.durable, self.auto_delete, self.internal = durable, auto_delete, internal
         self.arguments = dict(arguments or {})
-        self.alternate: str | None = self.arguments.get("alternate-exchange")
+        self.alternate: str | None = self.arguments.get(ALTERNATE_EXCHANGE)
+        self.policy: EffectivePolicy = NO_POLICY
+        """What holds beside its arguments."""
         self.kind = self.arguments.get("x-delayed-type") if type == DELAYED else type
         """How it routes."""
         if type == DELAYED and self.kind not in TYPES:

@@ -57,6 +57,7 @@ class Paging:
                     if not entry.record_id:
                         self._journal.spilled(entry)
                     self.resident_bytes -= len(message.body)
+                    entry.size_bytes = len(message.body)
                     entry.message = ON_DISK
         fresh.clear()
 

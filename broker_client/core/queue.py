@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from broker_client.core.arguments import Arguments, QueueSettings
 from broker_client.core.in_flight import InFlightLedger
 from broker_client.core.latency import NO_LATENCY, LatencyWindow
+from broker_client.core.policies import NO_POLICY, EffectivePolicy
 from broker_client.core.ready import PriorityReady, Ready
 from broker_client.core.snapshots import ConsumerStats, QueueStats
 from broker_client.core.transaction import Transaction
@@ -40,7 +41,7 @@ class Entry:
     priority: int = 0
     record_id: int = 0
     size_bytes: int = 0
-    """Of the body; known in queues with limits only."""
+    """Of the body; kept in queues with limits, and where the message itself is on disk."""
     consumer: QueueConsumer | None = None
     delivered_at: float = 0.0
     enqueued_at: float = 0.0
@@ -65,6 +66,8 @@ class QueueConsumer:
     cancelled_on_timeout: bool
     """It cancels the consumer instead (RabbitMQ 4.3, quorum queues)."""
     since: float
+    has_own_timeout: bool = False
+    """It asked for `timeout` itself."""
     prefetch: int = field(init=False)
     in_flight: int = 0
     acked: int = 0
@@ -195,6 +198,8 @@ class Queue:
     purged: int = 0
     latency: LatencyWindow | None = None
     """From acceptance to ack; made at the first ack, where latencies are kept."""
+    policy: EffectivePolicy = NO_POLICY
+    """What holds beside its arguments; `settings` has both."""
     paused: bool = False
     """Nothing is delivered; all else goes on (nsq: a paused channel)."""
     unfinished: bool = False
@@ -202,8 +207,8 @@ class Queue:
     ready_bytes: int = 0
     """Kept only where it is `weighed`."""
     limited: bool = field(init=False)
-    weighed: bool = field(init=False)
-    """It has x-max-length-bytes."""
+    weighed: bool = False
+    """Its length is limited in bytes."""
     plain: bool = field(init=False)
     """Nothing to look at when a message without expiration comes in."""
     expiring: bool = field(init=False)
@@ -215,10 +220,24 @@ class Queue:
         settings = self.settings
         self.kept = self.durable and self.owner is None
         self.ready = PriorityReady() if settings.max_priority else Ready()
+        self.expiring = False
+        self.configure(settings)
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Behave by `settings` from now on; what they ask of the messages is up to the caller."""
+        self.settings = settings
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
-        self.weighed = settings.max_length_bytes is not None
-        self.expiring = settings.message_ttl is not None
-        self.plain = not self.limited and not self.expiring and not settings.max_priority
+        expires = settings.message_ttl is not None
+        self.expiring = self.expiring or expires
+        self.plain = not self.limited and not expires and not settings.max_priority
+        was_weighed, self.weighed = self.weighed, settings.max_length_bytes is not None
+        if self.weighed and not was_weighed:
+            self.ready_bytes = sum(map(_size, self.ready))
+
+    @property
+    def type(self) -> str:
+        """What a declaration says as `x-queue-type`."""
+        return "quorum" if self.settings.quorum else "classic"
 
     def __repr__(self) -> str:
         return (
@@ -246,26 +265,26 @@ class Queue:
         """Make `entry` ready at the tail, under the position it was just given."""
         self.ready.push(entry)
         if self.weighed:
-            self.ready_bytes += entry.size_bytes
+            self.ready_bytes += _size(entry)
 
     def restore(self, entry: Entry) -> None:
         """Make `entry` ready where it was."""
         self.ready.restore(entry)
         if self.weighed:
-            self.ready_bytes += entry.size_bytes
+            self.ready_bytes += _size(entry)
 
     def pop(self) -> Entry:
         """Take the head."""
         entry = self.ready.pop()
         if self.weighed:
-            self.ready_bytes -= entry.size_bytes
+            self.ready_bytes -= _size(entry)
         return entry
 
     def pop_expired(self, now: float) -> Entry | None:
         """Take a head whose time is over."""
         entry = self.ready.pop_expired(now)
         if entry is not None and self.weighed:
-            self.ready_bytes -= entry.size_bytes
+            self.ready_bytes -= _size(entry)
         return entry
 
     def pop_overflow(self) -> Entry | None:
@@ -275,7 +294,7 @@ class Queue:
         # RabbitMQ 4.3: a quorum queue drops what it would deliver next.
         entry = self.ready.pop() if self.settings.quorum else self.ready.pop_least()
         if self.weighed:
-            self.ready_bytes -= entry.size_bytes
+            self.ready_bytes -= _size(entry)
         return entry
 
     def would_overflow(self, message: Outgoing) -> bool:
@@ -414,3 +433,7 @@ class Queue:
         return (most is not None and length > most) or (
             most_bytes is not None and size_bytes > most_bytes
         )
+
+
+def _size(entry: Entry) -> int:
+    return entry.size_bytes or len(entry.message.body)

@@ -8,7 +8,7 @@ dataclasses elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, get_args
 
@@ -80,9 +80,40 @@ class VHostAdded:
 
 @dataclass(frozen=True, slots=True)
 class VHostRemoved:
-    """A vhost is gone, and with it its exchanges and bindings; its queues went before."""
+    """A vhost is gone, and with it its exchanges, bindings, policies and limits; its queues went
+    before."""
 
     vhost: str
+
+
+@dataclass(frozen=True, slots=True)
+class VHostLimitsSet:
+    """How many connections and queues a vhost may have; the limits before are gone."""
+
+    vhost: str
+    limits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """A policy was added or changed."""
+
+    vhost: str
+    name: str
+    is_operator: bool
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRemoved:
+    """A policy is gone."""
+
+    vhost: str
+    name: str
+    is_operator: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +248,9 @@ class TopicPermissionsRemoved:
 TopologyRecord = (
     VHostAdded
     | VHostRemoved
+    | VHostLimitsSet
+    | PolicySet
+    | PolicyRemoved
     | ExchangeAdded
     | ExchangeRemoved
     | QueueAdded

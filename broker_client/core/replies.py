@@ -16,6 +16,13 @@ def vhost_not_found(vhost: str) -> ReplyError:
     return not_allowed(f"vhost {vhost} not found")
 
 
+def connection_limit_reached(vhost: str, user: str, most: int) -> ReplyError:
+    """530: the vhost has as many connections as it may; costs the connection."""
+    return not_allowed(
+        f"access to vhost '{vhost}' refused for user '{user}': connection limit ({most}) is reached"
+    )
+
+
 def access_refused(why: str) -> ReplyError:
     """403: not permitted to anyone."""
     return ReplyError(403, f"ACCESS_REFUSED - {why}")

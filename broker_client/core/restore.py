@@ -7,16 +7,19 @@ from collections.abc import Iterable
 from broker_client.core.access import Users
 from broker_client.core.arguments import queue_settings
 from broker_client.core.exchange import Destination, Exchange
+from broker_client.core.policies import Policy
 from broker_client.core.queue import ON_DISK, Entry, Queue
 from broker_client.core.records import (
     AccessRecord,
     BindingAdded,
     ExchangeAdded,
+    PolicySet,
     QueueAdded,
     QueuePaused,
     StoredEntry,
     TopologyRecord,
     VHostAdded,
+    VHostLimitsSet,
 )
 from broker_client.core.settings import RabbitMQVersion
 from broker_client.core.state import State
@@ -39,7 +42,21 @@ class Restoring:
                 self._state.add_vhost(record.vhost)
                 continue
             vhost = self._state.vhosts[record.vhost]
-            if isinstance(record, ExchangeAdded):
+            if isinstance(record, PolicySet):
+                vhost.policies.restore(
+                    Policy(
+                        record.vhost,
+                        record.name,
+                        record.pattern,
+                        record.definition,
+                        record.priority,
+                        record.apply_to,
+                        record.is_operator,
+                    )
+                )
+            elif isinstance(record, VHostLimitsSet):
+                vhost.limits = dict(record.limits)
+            elif isinstance(record, ExchangeAdded):
                 vhost.declare_exchange(
                     Exchange(
                         record.name,
@@ -68,15 +85,14 @@ class Restoring:
     def restore_entries(self, vhost: str, queue: str, entries: Iterable[StoredEntry]) -> None:
         """Fill a queue with `entries`, which come in order of their positions."""
         target = self._state.vhosts[vhost].queues[queue]
-        limited, push = target.limited, target.push  # a million times
+        push = target.push  # a million times
         count = highest = position = 0
         for record_id, position, attempts, priority, size_bytes, expires_at, due_at in entries:
             entry = Entry(target, ON_DISK, position)
             entry.record_id = record_id
             entry.attempts = attempts
             entry.priority = priority
-            if limited:
-                entry.size_bytes = size_bytes
+            entry.size_bytes = size_bytes
             if expires_at is not None:
                 entry.expires_at = expires_at
                 target.expiring = True

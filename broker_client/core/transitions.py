@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from broker_client.amqp import x_death
-from broker_client.core.arguments import REJECT_PUBLISH_DLX
+from broker_client.core.arguments import REJECT_PUBLISH_DLX, QueueSettings
 from broker_client.core.dead_lettering import dead_letter, extra_keys
 from broker_client.core.delivering import shown_properties, time_limit
 from broker_client.core.effects import CancelConsumer, Deliver, MessageTimedOut
@@ -582,6 +582,23 @@ class Transitions:
             for consumer in channel.consumers.values():
                 consumer.queue.withhold(consumer)
         self._settle_down(queues, now)
+
+    def reconfigure(self, queue: Queue, settings: QueueSettings, now: float) -> None:
+        """Have `queue` behave by `settings`, and drop what is beyond them.
+
+        RabbitMQ: messages keep the time to live that they came with.
+        """
+        if settings.expires != queue.settings.expires:
+            queue.last_used = now
+        queue.configure(settings)
+        for consumer in queue.consumers:
+            if not consumer.has_own_timeout:
+                consumer.timeout, ends = time_limit(self._settings, queue, consumer.channel)
+                consumer.cancelled_on_timeout = ends and settings.cancels_on_timeout
+                consumer.closes_on_timeout = ends and not settings.cancels_on_timeout
+                consumer.channel.closes_on_timeout |= consumer.closes_on_timeout
+        self._settle_down((queue,), now)
+        self._schedule.look_again(queue)
 
     def delete_queue(self, queue: Queue) -> None:
         """Delete a queue with what it holds, and tell its consumers."""

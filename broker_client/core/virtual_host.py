@@ -9,11 +9,14 @@ from broker_client.core.arguments import (
     EXCHANGE_ARGUMENTS,
     QUEUE_ARGUMENTS,
     Arguments,
+    QueueSettings,
     alternate_exchange,
     check_arguments,
     check_flag,
+    queue_settings,
 )
 from broker_client.core.exchange import TYPES, Binding, Destination, Exchange, freeze
+from broker_client.core.policies import ALTERNATE_EXCHANGE, Policies, with_policy
 from broker_client.core.queue import Queue
 from broker_client.core.records import (
     BindingAdded,
@@ -24,6 +27,7 @@ from broker_client.core.records import (
     QueuePaused,
     QueueRemoved,
     TopologyRecord,
+    VHostLimitsSet,
 )
 from broker_client.core.replies import (
     access_refused,
@@ -44,6 +48,8 @@ _PREDECLARED = {
     "amq.headers": "headers",
     "amq.match": "headers",
 }
+MAX_CONNECTIONS = "max-connections"
+MAX_QUEUES = "max-queues"
 _RESERVED = "amq."
 _CACHED_ROUTES = 10_000  # routing keys are often unique (ids in them): the cache is bounded
 _NAME_BYTES = 255  # AMQP 0-9-1 §4.2.5.3: names are short strings
@@ -59,7 +65,17 @@ def _nowhere(record: TopologyRecord) -> None:
 class VirtualHost:
     """Exchanges, queues and bindings under one name. An illegal command changes nothing."""
 
-    __slots__ = ("_bindings_to", "_note", "_version", "exchanges", "name", "queues", "routes")
+    __slots__ = (
+        "_bindings_to",
+        "_note",
+        "_version",
+        "exchanges",
+        "limits",
+        "name",
+        "policies",
+        "queues",
+        "routes",
+    )
 
     def __init__(self, name: str, note: Note = _nowhere, version: RabbitMQVersion = NEWEST) -> None:
         """
@@ -76,6 +92,9 @@ class VirtualHost:
         self.routes: dict[tuple[str, str], tuple[Queue, ...]] = {}
         """Where publishes to (exchange, routing key) go; emptied by any change of topology."""
         self._bindings_to: dict[Destination, dict[Binding, None]] = {}
+        self.policies = Policies(name, note)
+        self.limits: dict[str, int] = {}
+        """`MAX_CONNECTIONS`, `MAX_QUEUES`: how many there may be; below 0 is no limit."""
 
     # ---------------------------------------------------------------- routing
 
@@ -181,6 +200,7 @@ class VirtualHost:
             return
         _check_name("exchange", name)
         self.exchanges[name] = wanted
+        self.apply_policy(wanted)
         self.routes.clear()
         if wanted.durable:
             self._note(
@@ -266,9 +286,25 @@ class VirtualHost:
         if not server_named:
             _check_name("queue", queue.name)
         self.queues[queue.name] = queue
+        queue.policy = self.policies.of_queue(queue.name, queue.type)
+        if queue.policy.definition:
+            queue.configure(self.settings_of(queue))
         self.routes.clear()
         if queue.kept:
             self._note(QueueAdded(self.name, queue.name, queue.auto_delete, queue.arguments))
+
+    def check_room_for_queue(self, name: str) -> None:
+        """Refuse one queue more than the vhost may have.
+
+        Raises:
+            ReplyError: 406.
+        """
+        most = self.limits.get(MAX_QUEUES, -1)
+        if 0 <= most <= len(self.queues):
+            raise precondition_failed(
+                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' ({most}) is "
+                "reached"
+            )
 
     def remove_queue(self, queue: Queue) -> None:
         """Take the queue and its bindings out."""
@@ -288,6 +324,27 @@ class VirtualHost:
             queue.resume()
         if queue.kept:
             self._note(QueuePaused(self.name, queue.name, paused))
+
+    # ---------------------------------------------------------------- policies, limits
+
+    def settings_of(self, queue: Queue) -> QueueSettings:
+        """What the arguments of `queue` and its policy ask for together."""
+        arguments = with_policy(queue.arguments, queue.policy.definition, queue.type, self._version)
+        return queue_settings(arguments, queue.name, self.name, self._version)
+
+    def apply_policy(self, exchange: Exchange) -> None:
+        """Have `exchange` do as the policies say that match it."""
+        if exchange.name:  # RabbitMQ: the default exchange has no alternate
+            exchange.policy = self.policies.of_exchange(exchange.name)
+            exchange.alternate = exchange.arguments.get(
+                ALTERNATE_EXCHANGE, exchange.policy.definition.get(ALTERNATE_EXCHANGE)
+            )
+            self.routes.clear()
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        """Replace the limits."""
+        self.limits = dict(limits)
+        self._note(VHostLimitsSet(self.name, self.limits))
 
     # ---------------------------------------------------------------- bindings
 

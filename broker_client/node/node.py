@@ -8,9 +8,9 @@ FIN, REQ and TOUCH, and views of queues, which it names by vhost and name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from broker_client.core.arguments import Arguments
 from broker_client.core.commands.consume import BasicConsumeArguments
@@ -20,6 +20,7 @@ from broker_client.core.commands.topology import (
     QueueDeclareArguments,
 )
 from broker_client.core.exchange import Destination
+from broker_client.core.policies import EffectivePolicy, Policy
 from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.core.settle_results import NodeClosed, SettleResult
@@ -206,7 +207,7 @@ class Node:
         if self._event_log is not None:
             self._event_log.end()
 
-    # ---------------------------------------------------------------- vhosts, connections, channels
+    # ---------------------------------------------------------------- vhosts
 
     @property
     def vhosts(self) -> tuple[str, ...]:
@@ -243,6 +244,72 @@ class Node:
         self.wake()
         return True
 
+    # ---------------------------------------------------------------- policies
+    #
+    # Each raises ReplyError 530 where there is no vhost of that name.
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        *,
+        vhost: str = "/",
+        priority: int = 0,
+        apply_to: str = "all",
+        is_operator: bool = False,
+    ) -> None:
+        """Add a policy, or replace the one of its name; it counts at once.
+
+        Args:
+            name: of the policy.
+            pattern: a regular expression, found anywhere in the name of a queue or exchange unless
+                it is anchored. Any but ``.*`` needs the extra ``server``.
+            definition: what holds, as in RabbitMQ: `core.policies.KEYS`; times in milliseconds.
+            vhost: where.
+            priority: of all that match, the policy with the highest one applies.
+            apply_to: `core.policies.APPLY_TO`.
+            is_operator: it limits what policies and arguments may ask for; it applies besides.
+
+        Raises:
+            InvalidPolicyError: it cannot be as given; nothing is changed.
+        """
+        policy = Policy(vhost, name, pattern, dict(definition), priority, apply_to, is_operator)
+        self.wake()
+        self.engine.policies.set_policy(policy, self.now())
+
+    def delete_policy(self, name: str, *, vhost: str = "/", is_operator: bool = False) -> bool:
+        """Delete a policy; returns False where there is none of that name."""
+        self.wake()
+        return self.engine.policies.delete_policy(vhost, name, self.now(), is_operator=is_operator)
+
+    def policies(self, vhost: str | None = None) -> tuple[Policy, ...]:
+        """The policies of a vhost, or of all."""
+        return self.engine.policies.policies(vhost)
+
+    def effective_policy(self, queue: str, *, vhost: str = "/") -> EffectivePolicy:
+        """What holds for a queue beside its arguments.
+
+        Raises:
+            ReplyError: 404 where there is no such queue.
+        """
+        return self.engine.policies.effective(vhost, queue)
+
+    def vhost_limits(self, vhost: str) -> dict[str, int]:
+        """How many connections (`max-connections`) and queues (`max-queues`) a vhost may have."""
+        return self.engine.policies.limits(vhost)
+
+    def set_vhost_limits(self, vhost: str, limits: Mapping[str, int]) -> None:
+        """Replace the limits of a vhost; below 0 is no limit, and what is there already stays.
+
+        Raises:
+            InvalidPolicyError: one of them is no limit, or no whole number.
+        """
+        self.wake()
+        self.engine.policies.set_limits(vhost, limits)
+
+    # ---------------------------------------------------------------- alarms, connections, channels
+
     def set_alarm(self, resource: str, active: bool) -> None:
         """Block connections that publish while `resource` is short; see `ConnectionReceiver`.
 
@@ -252,7 +319,7 @@ class Node:
         self._runner.set_alarm(resource, active)
 
     def open_connection(
-        self, vhost: str, receiver: ConnectionReceiver, *, create: bool = True
+        self, vhost: str, receiver: ConnectionReceiver, *, create: bool = True, user: str = ""
     ) -> int:
         """Open a connection to `vhost`.
 
@@ -260,17 +327,18 @@ class Node:
             vhost: its name.
             receiver: told of what happens to the connection.
             create: create a vhost that does not exist.
+            user: whose connection it is, for the text of a refusal.
 
         Raises:
             BrokerClosedError: the node is closed.
-            ReplyError: 530, there is no such vhost.
+            ReplyError: 530, there is no such vhost, or it has as many connections as it may.
             StoreError: its store has failed.
         """
         if self.failure is not None:
             raise self.failure.with_traceback(None)  # it is raised at every attempt to connect
         if not self.is_open:
             raise BrokerClosedError(f"node {self.name!r}")
-        connection = self.engine.open_connection(vhost, create=create)
+        connection = self.engine.open_connection(vhost, create=create, user=user)
         self._runner.connections[connection] = receiver
         return connection
 

@@ -226,6 +226,7 @@ def _insert(new: sqlite3.Connection, table: str, row: Sequence[Any], width: int)
 
 
 _KEYS = {
+    "policies": "1, 2",
     "exchanges": "1, 2",
     "bindings": "1, 2",
     "permissions": "1, 2",

@@ -11,6 +11,7 @@ one statement.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -25,12 +26,15 @@ from broker_client.core.records import (
     BindingRemoved,
     ExchangeAdded,
     ExchangeRemoved,
+    PolicyRemoved,
+    PolicySet,
     QueueAdded,
     QueuePaused,
     QueueRemoved,
     StoredEntry,
     TopologyRecord,
     VHostAdded,
+    VHostLimitsSet,
     VHostRemoved,
 )
 from broker_client.errors import StoreCorruptError, StoreError
@@ -40,7 +44,7 @@ Statement = tuple[str, Row]
 """SQL and its parameters."""
 
 APPLICATION_ID = 0x62726B63  # "brkc": tells our files from any other SQLite file
-VERSION = 5
+VERSION = 6
 _OLDEST = 4  # 1 to 3 were never released
 
 assert COPY_BITS == 16, "a record id is taken apart in SQL"
@@ -87,19 +91,40 @@ CREATE TABLE topic_permissions (
     vhost TEXT NOT NULL, user TEXT NOT NULL, exchange TEXT NOT NULL, write TEXT NOT NULL,
     read TEXT NOT NULL, sum INTEGER NOT NULL, PRIMARY KEY (vhost, user, exchange)) WITHOUT ROWID""",
 )
-_UPGRADES: Mapping[int, Sequence[str]] = {4: _ACCESS_TABLES}
+_POLICY_TABLES = (
+    """
+CREATE TABLE policies (
+    vhost TEXT NOT NULL, name TEXT NOT NULL, is_operator INTEGER NOT NULL, pattern TEXT NOT NULL,
+    apply_to TEXT NOT NULL, priority INTEGER NOT NULL, definition TEXT NOT NULL,
+    sum INTEGER NOT NULL, PRIMARY KEY (vhost, name, is_operator)) WITHOUT ROWID""",
+    """
+CREATE TABLE vhost_limits (
+    vhost TEXT PRIMARY KEY, limits TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID""",
+)
+_UPGRADES: Mapping[int, Sequence[str]] = {4: _ACCESS_TABLES, 5: _POLICY_TABLES}
 """Version: the statements that make the next one of it. A new file gets them all."""
 
-TOPOLOGY = {"vhosts": 2, "exchanges": 7, "queues": 6, "paused": 2, "bindings": 7}
+TOPOLOGY = {
+    "vhosts": 2,
+    "vhost_limits": 3,
+    "policies": 8,
+    "exchanges": 7,
+    "queues": 6,
+    "paused": 2,
+    "bindings": 7,
+}
 """Tables of what was declared, with their numbers of columns; what is needed comes first."""
 ACCESS = {"users": 5, "permissions": 6, "topic_permissions": 6}
-"""The same of users and permissions; since version 5."""
+"""The same of users and permissions."""
+_SINCE = {**dict.fromkeys(ACCESS, 5), "policies": 6, "vhost_limits": 6}
+"""Version of the file in which a table came, where not in the first."""
 
 
 def summed_tables(version: int) -> Mapping[str, int]:
     """The tables whose rows end with `row_sum`, with their numbers of columns, in a file of
     `version`."""
-    return TOPOLOGY if version < 5 else {**TOPOLOGY, **ACCESS}
+    tables = {**TOPOLOGY, **ACCESS}
+    return {name: width for name, width in tables.items() if _SINCE.get(name, 0) <= version}
 
 
 # --------------------------------------------------------------------------- the file
@@ -236,12 +261,24 @@ def topology_statements(record: TopologyRecord, queue_id: int) -> Iterator[State
         case VHostAdded(vhost):
             yield "INSERT OR IGNORE INTO vhosts VALUES (?, ?)", (vhost, row_sum(vhost))
         case VHostRemoved(vhost):
-            for table, column in (
-                ("vhosts", "name"),
-                ("exchanges", "vhost"),
-                ("bindings", "vhost"),
-            ):
-                yield f"DELETE FROM {table} WHERE {column} = ?", (vhost,)  # noqa: S608 - our own words
+            yield "DELETE FROM vhosts WHERE name = ?", (vhost,)
+            for table in ("vhost_limits", "policies", "exchanges", "bindings"):
+                yield f"DELETE FROM {table} WHERE vhost = ?", (vhost,)  # noqa: S608 - our own words
+        case VHostLimitsSet(vhost, limits):
+            row = vhost, json.dumps(dict(limits))
+            yield "INSERT OR REPLACE INTO vhost_limits VALUES (?, ?, ?)", (*row, row_sum(*row))
+        case PolicySet(vhost, name, is_operator, pattern, apply_to, priority, definition):
+            text = json.dumps(dict(definition))
+            row = vhost, name, int(is_operator), pattern, apply_to, priority, text
+            yield (
+                "INSERT OR REPLACE INTO policies VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, row_sum(*row)),
+            )
+        case PolicyRemoved(vhost, name, is_operator):
+            yield (
+                "DELETE FROM policies WHERE vhost = ? AND name = ? AND is_operator = ?",
+                (vhost, name, int(is_operator)),
+            )
         case ExchangeAdded(vhost, name, type, auto_delete, internal, arguments):
             row = vhost, name, type, int(auto_delete), int(internal), encode_arguments(arguments)
             yield (
@@ -303,6 +340,19 @@ def read_topology(connection: sqlite3.Connection, path: str) -> Iterator[Topolog
             match table:
                 case "vhosts":
                     yield VHostAdded(*row)
+                case "vhost_limits":
+                    yield VHostLimitsSet(row[0], json.loads(row[1]))
+                case "policies":
+                    vhost, name, is_operator, pattern, apply_to, priority, text = row
+                    yield PolicySet(
+                        vhost,
+                        name,
+                        bool(is_operator),
+                        pattern,
+                        apply_to,
+                        priority,
+                        json.loads(text),
+                    )
                 case "exchanges":
                     vhost, name, type, auto_delete, internal, raw = row
                     arguments = decode_arguments(raw)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker_client.core.effects import CloseChannel, Deliver
 from broker_client.core.exchange import Destination
+from broker_client.core.policies import Policy
 from broker_client.core.queue import ChannelState, Queue
 from broker_client.errors import ReplyError, StaleDeliveryError
 from tests.support.builders import EngineHarness, a_message, command_of
@@ -83,6 +84,23 @@ class EngineMachine(RuleBasedStateMachine):
     def consume(self, at: int, name: str, prefetch: int, no_ack: bool) -> None:
         self.harness.engine.consuming.qos(self.channels[at], prefetch)
         self.command("consume", self.channels[at], name, self.harness.now, no_ack=no_ack)
+
+    @rule(
+        pattern=st.sampled_from(["", "^t", "e", "ed$"]),
+        key=st.sampled_from(
+            ["max-length", "max-length-bytes", "message-ttl", "delivery-limit", "consumer-timeout"]
+        ),
+        value=st.sampled_from([1, 3, 30, 3000]),
+        is_operator=st.booleans(),
+    )
+    def set_policy(self, pattern: str, key: str, value: int, is_operator: bool) -> None:
+        is_operator = is_operator and key != "consumer-timeout"
+        policy = Policy("/", "p", pattern, {key: value}, is_operator=is_operator)
+        self.command("set_policy", policy, self.harness.now)
+
+    @rule(is_operator=st.booleans())
+    def delete_policy(self, is_operator: bool) -> None:
+        self.command("delete_policy", "/", "p", self.harness.now, is_operator=is_operator)
 
     @rule(at=CHANNELS, active=st.booleans())
     def flow(self, at: int, active: bool) -> None:

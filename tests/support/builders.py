@@ -107,6 +107,6 @@ class EngineHarness:
 
 def command_of(engine: Engine, name: str) -> Callable[..., Any]:
     """The command of that name, from whichever group it is in."""
-    groups = engine.topology, engine.publishing, engine.consuming, engine.admin
+    groups = engine.topology, engine.publishing, engine.consuming, engine.admin, engine.policies
     [found] = [getattr(group, name) for group in groups if hasattr(group, name)]
     return cast(Callable[..., Any], found)

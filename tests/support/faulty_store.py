@@ -21,6 +21,8 @@ from broker_client.core.records import (
     Moved,
     PermissionsRemoved,
     PermissionsSet,
+    PolicyRemoved,
+    PolicySet,
     QueueAdded,
     QueuePaused,
     QueueRemoved,
@@ -35,6 +37,7 @@ from broker_client.core.records import (
     UserRemoved,
     UserSet,
     VHostAdded,
+    VHostLimitsSet,
     VHostRemoved,
     message_number,
 )
@@ -109,6 +112,8 @@ class DiskState:
                 self._remove("exchange", vhost, name)
             case BindingRemoved():
                 self.topology.pop(_key(record), None)
+            case PolicyRemoved():
+                self.topology.pop(_key(record), None)
             case QueuePaused(vhost, name, False):
                 self.topology.pop(("paused", vhost, name), None)
             case (
@@ -156,6 +161,8 @@ class DiskState:
 
 _RANK: dict[type[Any], int] = {
     VHostAdded: 0,
+    VHostLimitsSet: 1,
+    PolicySet: 1,
     ExchangeAdded: 1,
     QueueAdded: 2,
     QueuePaused: 3,
@@ -166,6 +173,10 @@ _RANK: dict[type[Any], int] = {
 def _key(record: Any) -> Any:
     if isinstance(record, VHostAdded):
         return "vhost", record.vhost
+    if isinstance(record, VHostLimitsSet):
+        return "limits", record.vhost
+    if isinstance(record, PolicySet | PolicyRemoved):
+        return "policy", record.vhost, record.name, record.is_operator
     if isinstance(record, QueuePaused):
         return "paused", record.vhost, record.name
     if isinstance(record, BindingAdded | BindingRemoved):

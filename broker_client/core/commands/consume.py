@@ -107,7 +107,7 @@ class ConsumeCommands:
         timeout = consumer_message_timeout(
             arguments, queue, self._state.settings.max_message_timeout
         )
-        ends = False
+        ends, has_own_timeout = False, timeout is not None
         if timeout is None:
             timeout, ends = time_limit(self._state.settings, target, state)
         taken = any(consumer.exclusive for consumer in target.consumers)
@@ -125,6 +125,7 @@ class ConsumeCommands:
             closes_on_timeout=ends and not target.settings.cancels_on_timeout,
             cancelled_on_timeout=ends and target.settings.cancels_on_timeout,
             since=now,
+            has_own_timeout=has_own_timeout,
         )
         self._transitions.add_consumer(consumer, now)
         return tag

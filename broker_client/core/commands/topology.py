@@ -114,6 +114,7 @@ class TopologyCommands:
         version = self._state.settings.compatibility
         settings = queue_settings(arguments, name, vhost.name, version)
         check_new_queue(arguments, name, vhost.name, version)
+        vhost.check_room_for_queue(name)
         queue = Queue(
             name or self._new_name(vhost),
             vhost.name,

@@ -1,0 +1,101 @@
+"""Commands that set policies and limits, which count at once for what is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker_client.core.policies import EffectivePolicy, Policy
+from broker_client.core.replies import not_found, vhost_not_found
+from broker_client.core.state import State
+from broker_client.core.transitions import Transitions
+from broker_client.core.virtual_host import MAX_CONNECTIONS, MAX_QUEUES, VirtualHost
+from broker_client.errors import InvalidPolicyError
+
+LIMITS = (MAX_CONNECTIONS, MAX_QUEUES)
+
+
+class PolicyCommands:
+    """Set and delete policies and the limits of vhosts.
+
+    Every command raises `ReplyError` 530 where there is no such vhost.
+    """
+
+    def __init__(self, state: State, transitions: Transitions) -> None:
+        self._state, self._transitions = state, transitions
+
+    def policies(self, vhost: str | None = None) -> tuple[Policy, ...]:
+        """The policies of a vhost, or of all by name: first those of users, each kind from the
+        highest priority down."""
+        if vhost is not None:
+            return tuple(self._vhost(vhost).policies)
+        vhosts = sorted(self._state.vhosts.items())
+        return tuple(policy for _, each in vhosts for policy in each.policies)
+
+    def set_policy(self, policy: Policy, now: float) -> None:
+        """Add a policy, or replace the one of its name.
+
+        Raises:
+            InvalidPolicyError: it cannot be as given; nothing is changed.
+        """
+        vhost = self._vhost(policy.vhost)
+        vhost.policies.set(policy)
+        self._apply(vhost, now)
+
+    def delete_policy(self, vhost: str, name: str, now: float, *, is_operator: bool) -> bool:
+        """Delete a policy; returns False where there is none of that name."""
+        owner = self._vhost(vhost)
+        if not owner.policies.delete(name, is_operator=is_operator):
+            return False
+        self._apply(owner, now)
+        return True
+
+    def effective(self, vhost: str, queue: str) -> EffectivePolicy:
+        """What holds for a queue beside its arguments.
+
+        Raises:
+            ReplyError: 404 where there is no such queue.
+        """
+        found = self._state.vhosts.get(vhost)
+        if found is None or queue not in found.queues:
+            raise not_found("queue", queue, vhost)
+        return found.queues[queue].policy
+
+    def limits(self, vhost: str) -> dict[str, int]:
+        """The limits of a vhost."""
+        return dict(self._vhost(vhost).limits)
+
+    def set_limits(self, vhost: str, limits: Mapping[str, int]) -> None:
+        """Replace the limits of a vhost; what is there already stays.
+
+        Raises:
+            InvalidPolicyError: one of them is none of `LIMITS`, or no whole number.
+        """
+        if problems := limit_problems(limits):
+            raise InvalidPolicyError("limits", vhost, problems)
+        self._vhost(vhost).set_limits(limits)
+
+    def _apply(self, vhost: VirtualHost, now: float) -> None:
+        for exchange in vhost.exchanges.values():
+            vhost.apply_policy(exchange)
+        for queue in list(vhost.queues.values()):  # a dead letter may delete none, but add
+            before = queue.policy
+            queue.policy = vhost.policies.of_queue(queue.name, queue.type)
+            if queue.policy.definition != before.definition:
+                self._transitions.reconfigure(queue, vhost.settings_of(queue), now)
+
+    def _vhost(self, name: str) -> VirtualHost:
+        vhost = self._state.vhosts.get(name)
+        if vhost is None:
+            raise vhost_not_found(name)
+        return vhost
+
+
+def limit_problems(limits: Mapping[str, object]) -> list[str]:
+    """What is wrong with the limits of a vhost; nothing when they are right."""
+    return [
+        f"{name!r} is no limit; there are {', '.join(LIMITS)}"
+        if name not in LIMITS
+        else f"{name} should be a number, actually was {value!r}"
+        for name, value in limits.items()
+        if name not in LIMITS or not isinstance(value, int) or isinstance(value, bool)
+    ]

@@ -1,0 +1,92 @@
+"""Policies and limits of a node: kept in its file, there again before its queues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_client.core.policies import Policy
+from broker_client.errors import InvalidPolicyError
+from broker_client.message import PERSISTENT
+from broker_client.node.node import Node
+from broker_client.store.writer import SqliteStore
+from tests.support.builders import a_message
+from tests.support.receivers import RecordingReceiver
+
+
+async def a_node(path: Path) -> Node:
+    node = Node("test", store=SqliteStore(str(path)))
+    await node.recover()
+    return node
+
+
+def opened(node: Node, vhost: str = "/") -> int:
+    return node.open_channel(
+        node.open_connection(vhost, RecordingReceiver()), RecordingReceiver(), confirm=True
+    )
+
+
+async def test_policies_and_limits_are_there_again_after_a_restart(tmp_path: Path) -> None:
+    node = await a_node(tmp_path / "broker.db")
+    channel = opened(node)
+    node.declare_queue(channel, "q")
+    node.declare_exchange(channel, "x", "direct")
+    node.set_policy("p", "^q", {"max-length-bytes": 12, "expires": 60_000}, priority=3)
+    node.set_policy("guard", "", {"max-length": 5}, is_operator=True, apply_to="queues")
+    node.set_policy("spare", "^x$", {"alternate-exchange": "amq.fanout"}, apply_to="exchanges")
+    node.set_policy("gone", "^q", {"max-length": 1}, priority=9)
+    node.delete_policy("gone")
+    node.set_vhost_limits("/", {"max-queues": 1})
+    before, effective = node.policies(), node.effective_policy("q")
+    node.publish(channel, [a_message(body=b"hello", delivery_mode=PERSISTENT) for _ in range(3)])
+    await node.close()
+
+    node = await a_node(tmp_path / "broker.db")
+    assert node.policies() == before
+    assert node.effective_policy("q") == effective
+    assert node.vhost_limits("/") == {"max-queues": 1}
+    assert node.engine.state.vhosts["/"].exchanges["x"].alternate == "amq.fanout"
+    [stats] = node.stats().queues
+    assert stats.ready == 2
+    node.publish(opened(node), [a_message(body=b"hello")])
+    [stats] = node.stats().queues
+    assert (stats.ready, stats.drop_count) == (2, 1)
+    await node.close()
+
+
+async def test_policies_go_with_their_vhost(tmp_path: Path) -> None:
+    node = await a_node(tmp_path / "broker.db")
+    for vhost in ("a", "b"):
+        node.add_vhost(vhost)
+        node.set_policy("p", "^q", {"max-length": 1}, vhost=vhost)
+        node.set_vhost_limits(vhost, {"max-queues": 1})
+    node.delete_vhost("a")
+    node.add_vhost("a")
+    await node.close()
+    node = await a_node(tmp_path / "broker.db")
+    assert node.policies() == (Policy("b", "p", "^q", {"max-length": 1}),)
+    assert (node.vhost_limits("a"), node.vhost_limits("b")) == ({}, {"max-queues": 1})
+    await node.close()
+
+
+async def test_a_policy_with_a_limit_in_bytes_weighs_what_is_only_in_the_file(
+    tmp_path: Path,
+) -> None:
+    node = await a_node(tmp_path / "broker.db")
+    channel = opened(node)
+    node.declare_queue(channel, "q")
+    node.publish(channel, [a_message(body=b"x" * 10, delivery_mode=PERSISTENT) for _ in range(9)])
+    await node.close()
+    node = await a_node(tmp_path / "broker.db")
+    node.set_policy("p", "^q", {"max-length-bytes": 45})
+    assert node.stats().queues[0].ready == 4
+    await node.close()
+
+
+async def test_a_policy_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    node = Node("test")
+    node.add_vhost("/")
+    with pytest.raises(InvalidPolicyError, match="policy 'p' in vhost '/': 0 is not a valid queue"):
+        node.set_policy("p", "^q", {"expires": 0})
+    await node.close()
