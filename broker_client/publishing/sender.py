@@ -32,7 +32,7 @@ from broker_client.message import Returned
 from broker_client.pool import ChannelPool
 from broker_client.publication import ENDED, SENT, WAITING, Publication
 from broker_client.publishing.backlog import Backlog
-from broker_client.publishing.suspicion import Suspicion
+from broker_client.publishing.suspicion import Losses, Suspicion
 from broker_client.publishing.waiting import WaitingLine
 from broker_client.publishing.window import Window
 from broker_client.runtime.tasks import TaskGroup
@@ -50,7 +50,6 @@ _CONFIRM_GRACE = 5.0  # seconds a channel may answer, owe confirms to nobody, an
 _REFUSALS = BackoffConfig(min=0.1, max=5.0, factor=2.0)
 _NACKS_WITHOUT_DEADLINE = 20  # tries of a message that may take for ever: more than a minute
 _FRUITLESS = 5  # links lost in a row with nothing confirmed before what was sent is suspected
-_LOST_ALONE = 5  # links lost over one message alone, while others passed, before it is refused
 
 
 class PublishQueueOwner(Protocol):
@@ -118,9 +117,8 @@ class Sender:
         self._taken_back: list[Publication] = []  # unconfirmed as the last channel failed
         self._sent_alone = False  # what is on its way is one suspect
         self._has_turn = False  # nobody else sends on this connection
-        self._acks = 0
         self._fruitless = 0  # links lost in a row with nothing confirmed
-        self._lost_alone: dict[Publication, tuple[int, int]] = {}  # how often; acks before that
+        self._losses = Losses()
         self._close_reason: BrokerClientError | None = None
         self.resent = 0
         """Publishes sent again after their channel was lost."""
@@ -412,13 +410,13 @@ class Sender:
         self._fruitless += bool(taken_back)
         if self._was_alone(taken_back) and self._has_turn:
             [publication] = taken_back
-            times, acks = self._lost_alone.get(publication, (0, self._acks))
-            self._lost_alone[publication] = (times + 1, acks)
-            if times + 1 >= _LOST_ALONE and self._acks > acks:
-                text = f"the link was lost {times + 1} times over it alone, and others passed"
+            if self._losses.is_the_cause(publication):
+                text = "the link was lost each time that it was alone on it, and others passed"
                 self._refuse(publication, 320, text)
                 return
             self._waiting.put_after_next(publication)  # does another one pass?
+        elif taken_back and not taken_back[0].suspected:
+            self._losses.note(taken_back[0])
         if self._fruitless >= _FRUITLESS:
             self._suspect(taken_back, on_connection=True)
 
@@ -432,7 +430,6 @@ class Sender:
             self._suspicion.register(self)
 
     def _refuse(self, publication: Publication, code: int, text: str) -> None:
-        self._lost_alone.pop(publication, None)
         if self._waiting.remove(publication):
             error = PublishRefusedError(publication.name, publication.message_id, code, text)
             self._backlog.failed(publication, error)
@@ -478,7 +475,7 @@ class Sender:
         for publication in settled:
             if publication.state is not ENDED:  # returned before, or its time had run out
                 succeeded(publication, now)
-        self._acks += len(settled)
+        self._losses.passed(settled)
         self._fruitless = 0
         self._restored = False
         if self._refusals.failures:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
+
+from broker_client.publication import Publication
+
+_UNLIKELY = 1e-6  # chance below which losses over one publish are no chance
 
 
 class Suspicion:
@@ -42,3 +47,37 @@ class Suspicion:
     async def wait_none(self) -> None:
         """Return when no sender has any."""
         await self._none.wait()
+
+
+class Losses:
+    """Links that were lost without a reason, with one publish alone on them.
+
+    A bad network does that too. So a publish is only the cause if so many losses over it would be
+    most unlikely at the rate at which the link is lost over publishes that passed in the end.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[Publication, int] = {}
+        self._passes = 0.0
+        self._by_chance = 0.0  # losses over publishes that passed later
+
+    def is_the_cause(self, publication: Publication) -> bool:
+        """Note a loss with `publication` alone on the link; True if it is the cause."""
+        self._times = {each: times for each, times in self._times.items() if not each.is_ended}
+        times = self._times[publication] = self._times.get(publication, 0) + 1
+        rate = (self._by_chance + 1) / (self._passes + self._by_chance + 2)
+        return self._passes > 0 and rate**times < _UNLIKELY
+
+    def note(self, publication: Publication) -> None:
+        """Note a loss over others, `publication` the first of them."""
+        if self._times:
+            self._times[publication] = self._times.get(publication, 0) + 1
+
+    def passed(self, publications: Collection[Publication]) -> None:
+        """Note that the broker confirmed `publications`."""
+        if not self._times:
+            self._passes, self._by_chance = self._passes / 2, self._by_chance / 2
+            return
+        self._passes += 1
+        if not self._times.keys().isdisjoint(publications):
+            self._by_chance += sum(self._times.pop(each, 0) for each in publications)

@@ -2,6 +2,7 @@ import asyncio
 import itertools
 import logging
 import math
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -913,6 +914,32 @@ async def test_link_that_is_lost_whatever_is_sent_blames_nobody() -> None:
     await asyncio.sleep(5.0)
     assert {event for event, _ in harness.ends()} == {"success"}
     assert len(harness.ends()) == 5
+    await harness.close()
+
+
+@pytest.mark.parametrize("losses", [0.3, 0.6, 0.8])
+async def test_link_that_is_lost_by_chance_refuses_no_message(losses: float) -> None:
+    chance = random.Random(5)
+    harness = PublishQueueHarness(max_channels=2)
+    flaky = Fragile(harness, 0)
+    judge = flaky.judge
+
+    def judge_by_chance() -> None:
+        if chance.random() < losses:
+            flaky.lose()
+        else:
+            judge()
+
+    flaky.judge = judge_by_chance  # type: ignore[method-assign]
+    for number in range(400):
+        publication = harness.make("other" if number % 2 else "orders", timeout=0.0)
+        await harness.queue.put(publication, confirm=True)
+        if number % 20 == 19:
+            await asyncio.sleep(20.0)
+    await asyncio.sleep(2000.0)
+    assert flaky.losses > 10
+    assert {event for event, _ in harness.ends()} == {"success"}
+    assert len(harness.ends()) == 400
     await harness.close()
 
 
