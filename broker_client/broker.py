@@ -18,6 +18,7 @@ from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config.loader import Source, load_config
 from broker_client.config.tracing import TracingConfig
 from broker_client.connection.connectors import connectors_of
+from broker_client.connection.substitutes import Substitutes
 from broker_client.connection.vhost import Vhost
 from broker_client.consuming.consumer import CANCEL_TIMEOUT
 from broker_client.consuming.delivery_log import DeliveryLog
@@ -104,6 +105,7 @@ class Broker(Emitter):
         event_log: EventLog | None = None,
         *,
         counters: Mapping[str, CounterFactory] | None = None,
+        substitutes: Substitutes | None = None,
     ) -> None:
         if not isinstance(config, BrokerConfig):
             raise TypeError(
@@ -115,7 +117,8 @@ class Broker(Emitter):
         self._consuming = ConsumingStores(config, counters or {})
         self._event_log = event_log
         self._senders = TaskGroup("broker senders")
-        self._nodes = EmbeddedNodes(config=config.node)
+        self._substitutes = substitutes or Substitutes()
+        self._nodes = EmbeddedNodes(clock=self._substitutes.clock, config=config.node)
         self._vhosts: dict[str, Vhost] = {}
         self._publishers: dict[str, VhostPublisher] = {}
         self._publisher = Publisher(config, self._publishers, self._tasks)
@@ -140,6 +143,7 @@ class Broker(Emitter):
         *,
         event_log: str | Path | None = None,
         counters: Mapping[str, CounterFactory] | None = None,
+        substitutes: Substitutes | None = None,
     ) -> _Creating:
         """A connected Broker.
 
@@ -149,6 +153,7 @@ class Broker(Emitter):
                 broker writes its own log, see `node.event_log` of the configuration.
             counters: factories of the `custom` redelivery counters by name, each called with its
                 `CounterConfig`.
+            substitutes: what a test replaces; see `broker_client.testing`.
 
         Use it as ``async with Broker.create(...) as broker`` or ``await Broker.create(...)``.
 
@@ -160,7 +165,7 @@ class Broker(Emitter):
             UnsupportedError: a custom counter has no factory; the broker cannot do what a
                 subscription asks for.
         """
-        return _Creating(cls, config, event_log, counters)
+        return _Creating(cls, config, event_log, counters, substitutes)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "open"
@@ -222,7 +227,7 @@ class Broker(Emitter):
     def _make_vhost(self, config: VhostConfig) -> Vhost:
         brokers = self.config.connections_of(config.name)
         config = config.model_copy(update={"connections": brokers})
-        connectors = connectors_of(config, self._nodes.connector)
+        connectors = self._substitutes.connectors(connectors_of(config, self._nodes.connector))
         return Vhost(config, connectors, self._vhost_event, self._senders)
 
     def _vhost_event(self, event: str, *args: Any) -> bool:
@@ -811,7 +816,9 @@ class _Creating:
         source: Source,
         event_log: str | Path | None,
         counters: Mapping[str, CounterFactory] | None,
+        substitutes: Substitutes | None,
     ) -> None:
+        self._substitutes = substitutes
         self._kind = kind
         self._source = source
         self._event_log = event_log
@@ -828,7 +835,9 @@ class _Creating:
         )
 
     async def _create(self) -> Broker:
-        broker = self._kind(load_config(self._source), counters=self._counters)
+        broker = self._kind(
+            load_config(self._source), counters=self._counters, substitutes=self._substitutes
+        )
         if self._event_log is not None:
             broker._event_log = EventLog(  # noqa: SLF001 - the other half of `create`
                 self._event_log, f"{socket.gethostname()}-client"

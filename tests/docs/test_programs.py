@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -19,33 +18,27 @@ TESTING = "docs/testing.md"
 AIO_PIKA = "docs/aio-pika.md"
 
 
-def run_tests(folder: Path) -> None:
-    """The tests that docs/testing.md shows, beside the configuration that it shows."""
-    shown = next(block for block in blocks(TESTING) if block.language == "yaml")
-    (folder / "app.yaml").write_text(shown.text)
-    [program] = python_blocks(TESTING)
-    (folder / "test_app.py").write_text(program.text)
-    options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
+def run_tests(folder: Path, *options: str) -> str:
+    """The tests that docs/testing.md shows, beside the configuration and settings that it shows;
+    returns the last line of pytest."""
+    shown = {block.language: block.text for block in blocks(TESTING)}
+    (folder / "app.yaml").write_text(shown["yaml"])
+    (folder / "pytest.ini").write_text(shown["ini"])
+    (folder / "test_app.py").write_text(shown["python"])
+    options = ("-q", "-p", "no:cacheprovider", *options)
     done = run_python("-m", "pytest", *options, "test_app.py", cwd=folder)
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    return done.stdout.splitlines()[-1]
 
 
-def test_tests_of_a_program_pass_on_the_built_in_broker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TEST_BROKER_URL", raising=False)
-    run_tests(tmp_path)
+def test_tests_of_a_program_pass_on_the_built_in_broker(tmp_path: Path) -> None:
+    assert "4 passed" in run_tests(tmp_path)
 
 
-def test_tests_of_a_program_pass_on_rabbitmq(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rabbitmq: RabbitMQ
-) -> None:
+def test_tests_of_a_program_pass_on_rabbitmq(tmp_path: Path, rabbitmq: RabbitMQ) -> None:
     vhost = rabbitmq.make_vhost()
-    monkeypatch.setenv("TEST_BROKER_URL", rabbitmq.url(vhost))
-    run_tests(tmp_path)
+    assert "3 passed, 1 skipped" in run_tests(tmp_path, "--broker-url", rabbitmq.url(vhost))
     rabbitmq.delete_vhost(vhost)
-    assert "TEST_BROKER_URL" in os.environ
 
 
 def test_program_for_people_from_celery_retries_and_dead_letters(tmp_path: Path) -> None:

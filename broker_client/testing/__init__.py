@@ -1,0 +1,1 @@
+"""What the pytest plugin gives to tests: a recorder, faults, virtual time, a report of leaks."""
