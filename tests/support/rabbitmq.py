@@ -69,6 +69,7 @@ class RabbitMQ:
         stats_interval: seconds between two refreshes of the counts that `queue` and `connections`
             answer. RabbitMQ's own default is 5.
         settings: further lines of rabbitmq.conf.
+        plugins: to be enabled besides management.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RabbitMQ:
         *,
         stats_interval: float = 0.25,
         settings: Sequence[str] = (),
+        plugins: Sequence[str] = (),
     ) -> None:
         program = program or chosen()
         if program is None:
@@ -89,7 +91,7 @@ class RabbitMQ:
         self.port, self.management_port = free_port(), free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
-        self._write_files(stats_interval, settings)
+        self._write_files(stats_interval, settings, plugins)
 
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.is_running else "down"
@@ -292,13 +294,17 @@ class RabbitMQ:
 
     # ------------------------------------------------------------------ inside
 
-    def _write_files(self, stats_interval: float, settings: Sequence[str]) -> None:
+    def _write_files(
+        self, stats_interval: float, settings: Sequence[str], plugins: Sequence[str]
+    ) -> None:
         for name in ("home", "data", "log"):
             (self._folder / name).mkdir()
         cookie = self._folder / "home" / ".erlang.cookie"
         cookie.write_text(uuid4().hex)
         cookie.chmod(0o400)
-        (self._folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        (self._folder / "enabled_plugins").write_text(
+            f"[{', '.join(['rabbitmq_management', *plugins])}].\n"
+        )
         (self._folder / "environment").write_text("")
         (self._folder / "advanced.config").write_text("[].\n")
         (self._folder / "rabbitmq.conf").write_text(
