@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Literal, Never, TypeVar, Unpack, overload
 
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
+from broker_client.config.listen import parse_listen_address
 from broker_client.config.loader import Source, load_config
 from broker_client.config.tracing import TracingConfig
 from broker_client.connection.connectors import connectors_of
@@ -30,9 +31,11 @@ from broker_client.consuming.shovels import Shovel
 from broker_client.errors import (
     BrokerClientError,
     BrokerClosedError,
+    ConfigError,
     ConnectFailedError,
     InvalidHandlerError,
     InvalidMiddlewareError,
+    Problem,
     TransportError,
     UnknownNameError,
     WrongLoopError,
@@ -51,6 +54,7 @@ from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.middleware import check_middleware
 from broker_client.runtime.tasks import TaskGroup, see_through, wait_in_thread
+from broker_client.server.server import Server
 from broker_client.subscription import Subscription
 from broker_client.transport.base import Link
 from broker_client.transport.embedded.nodes import EmbeddedNodes
@@ -119,6 +123,7 @@ class Broker(Emitter):
         self._senders = TaskGroup("broker senders")
         self._substitutes = substitutes or Substitutes()
         self._nodes = EmbeddedNodes(clock=self._substitutes.clock, config=config.node)
+        self._server: Server | None = None
         self._vhosts: dict[str, Vhost] = {}
         self._publishers: dict[str, VhostPublisher] = {}
         self._publisher = Publisher(config, self._publishers, self._tasks)
@@ -194,6 +199,7 @@ class Broker(Emitter):
                     await publisher.open_outbox(self._nodes.connector(outbox_url(outbox), "/"))
                 await publisher.vhost.open()
                 self._check_subscriptions(publisher.vhost)
+            await self._listen()
             for shovel in self.config.shovels.values():
                 self._shovels.append(Shovel(shovel, self._publisher, self))
                 self._shovels[-1].start(await self.subscribe(shovel.subscription))
@@ -204,6 +210,31 @@ class Broker(Emitter):
             if isinstance(error, BrokerClientError):
                 self._half_made, error.broker = True, self
             raise
+
+    async def _listen(self) -> None:
+        """Open the built-in broker to others, where `node.listen` asks for it.
+
+        Raises:
+            ConfigError: there are several built-in brokers, and none of them is meant.
+            ListenError: an address is taken.
+        """
+        addresses = self.config.node.listen
+        brokers = [each for vhost in self.config.vhosts.values() for each in vhost.connections]
+        urls = {each.masked_url for each in brokers if each.is_embedded}
+        if not addresses or not urls:
+            return  # a server's file may be read by the clients of that server, too
+        if len(urls) > 1:
+            text = f"the vhosts have several built-in brokers: {', '.join(sorted(urls))}"
+            raise ConfigError([Problem("node.listen", f"{text}; one at most can listen")])
+        node = self._nodes.node(urls.pop())
+        node.access.add_default_user(next(iter(self.config.vhosts)))
+        self._server = Server(
+            node,
+            [parse_listen_address(address) for address in addresses],
+            self.config.server,
+            data=node.name if node.keeps else None,
+        )
+        await self._server.start()
 
     def _trace(self, settings: TracingConfig) -> None:
         """Put tracing around everything, outside of all other middleware.
@@ -683,6 +714,8 @@ class Broker(Emitter):
         await self._tasks.wait(timeout=_DRAIN_TIMEOUT, spare=caller)
         await self._tasks.cancel(spare=caller, timeout=CANCEL_TIMEOUT)
         await self._consuming.close()
+        if self._server is not None:
+            await self._server.stop()
         await self._nodes.close()
         if self._event_log is not None:
             await asyncio.to_thread(self._event_log.close)
@@ -690,6 +723,11 @@ class Broker(Emitter):
     async def _close_publishers(self) -> None:
         for publisher in self._publishers.values():
             await publisher.close()
+
+    @property
+    def listening_on(self) -> tuple[str, ...]:
+        """Addresses on which the built-in broker listens (`node.listen`)."""
+        return () if self._server is None else tuple(map(str, self._server.addresses))
 
     def connections(self) -> list[tuple[str, str]]:
         """(vhost, address) of every connection; passwords are masked."""

@@ -54,6 +54,7 @@ ARROWS = {
     ),
     "telemetry": ("consuming", "publishing", "config", "ground"),
     "broker": (
+        "server",
         "telemetry",
         "consuming",
         "publishing",
