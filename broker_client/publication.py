@@ -50,6 +50,7 @@ class Publication(Emitter):
         "_paused",
         "_returned",
         "_seconds",
+        "_then",
         "_waiters",
         "_withdraw",
         "deadline",
@@ -99,6 +100,7 @@ class Publication(Emitter):
         self._paused = False
         self._waiters: list[asyncio.Future[None]] | None = None
         self._noticed = False
+        self._then: Callable[[PublishError | None], None] | None = None
         self._complaint: _Complaint | None = None
         self._event = ""  # that it ended with
         self._seconds = 0.0
@@ -148,6 +150,9 @@ class Publication(Emitter):
     def when_ended(self, then: Callable[[PublishError | None], None]) -> None:
         """Call `then` with the error, or None, as soon as it has ended."""
         self._noticed = True
+        if self._then is None and self.state is not ENDED:
+            self._then = then  # three listeners would cost as much as all else of a publish
+            return
         self.on("success", lambda message_id: then(None))
         self.on("error", lambda error, message_id: then(error))
         self.on("return", lambda message: then(self._error))
@@ -203,6 +208,11 @@ class Publication(Emitter):
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+        if self._then is not None:
+            try:
+                self._then(self._error)
+            except Exception as error:  # noqa: BLE001 - as for a listener
+                self._listener_failed(event, error)
         if self._listeners and event in self._listeners:
             self._noticed = True
             self.emit(event, *self._told())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import (
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
@@ -22,6 +21,7 @@ from broker_client.errors import InvalidMessageError, PublishError, UnknownNameE
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
 from broker_client.publishing.publish_call import PublishCall, PublishChains, PublishMiddleware
+from broker_client.publishing.queue import PublishQueue
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import (
     ForwardOverrides,
@@ -212,16 +212,64 @@ class Publisher:
             kind = type(many).__name__
             raise InvalidMessageError(f"many of a {kind}", "which is one content; give a list")
         run = _Many(window)
-        try:
-            async for content in _each(many):
+        prepare = self._preparation(name, overrides)
+
+        async def add(content: Any) -> None:
+            if run.is_full:
                 await run.room()
-                key = routing_key(content) if callable(routing_key) else routing_key
+            key = routing_key(content) if callable(routing_key) else routing_key
+            if prepare is None:
                 run.began(await self.publish(name, content, key, overrides))
+                return
+            publication, queue, confirm = prepare(content, key)
+            if not queue.put_now(publication, confirm=confirm):
+                await queue.put(publication, confirm=confirm)
+            run.began(publication)
+
+        try:
+            if isinstance(many, AsyncIterable):
+                async for content in many:
+                    await add(content)
+            else:
+                for content in many:
+                    await add(content)
         except Exception:
             await run.ended()  # but whoever cancels this does not wait for the broker
             raise
         await run.ended()
         return run.report()
+
+    def _preparation(
+        self, name: str, overrides: PublishOverrides
+    ) -> Callable[[Any, str | None], tuple[Publication, PublishQueue, bool]] | None:
+        """What makes one of many publications, and tells the queue it goes to and whether it is
+        confirmed; None where middleware, a delay or an outbox has a part in each publish."""
+        template = self._template(name)
+        config, queue = template.config, template.vhost.queue
+        if overrides:
+            overrides = cast(PublishOverrides, given(overrides))
+            check_overrides(overrides)
+        confirm, max_nacks = config.confirm, template.max_nacks
+        outbox = template.vhost.outbox if confirm else None
+        if self._chains is not None or outbox or overrides.get("delay", config.delay):
+            return None
+        timeout = overrides.get("timeout", config.timeout)
+        time, encode, outgoing = asyncio.get_running_loop().time, contents.encode, template.outgoing
+
+        def prepare(content: Any, key: str | None) -> tuple[Publication, PublishQueue, bool]:
+            started = time()
+            publication = Publication(
+                config.name,
+                outgoing(*encode(content), key, overrides),
+                queue.withdraw,
+                self._tasks,
+                started=started,
+                timeout=timeout,
+                max_nacks=max_nacks,
+            )
+            return publication, queue, confirm
+
+        return prepare
 
     # ------------------------------------------------------------------ requests
 
@@ -299,17 +347,21 @@ class _Many:
         self._under_way = 0
         self._most = self._published = self._failed = 0
         self._errors: list[PublishError] = []
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Future[None] | None = None  # while this waits
+
+    @property
+    def is_full(self) -> bool:
+        return self._under_way >= self._window
 
     async def room(self) -> None:
         while self._under_way >= self._window:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._wait()
 
     def began(self, publication: Publication) -> None:
         self._published += 1
         self._under_way += 1
-        self._most = max(self._most, self._under_way)
+        if self._under_way > self._most:
+            self._most = self._under_way
         publication.when_ended(self._one_ended)
 
     def _one_ended(self, error: PublishError | None) -> None:
@@ -318,12 +370,18 @@ class _Many:
             self._failed += 1
             if len(self._errors) < _ERRORS_KEPT:
                 self._errors.append(error)
-        self._changed.set()
+        if self._changed is not None:
+            if not self._changed.done():
+                self._changed.set_result(None)
+            self._changed = None
 
     async def ended(self) -> None:
         while self._under_way:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self._changed = asyncio.get_running_loop().create_future()
+        await self._changed
 
     def report(self) -> PublishReport:
         return PublishReport(
@@ -334,12 +392,3 @@ class _Many:
             self._most,
             tuple(self._errors),
         )
-
-
-async def _each(many: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-    if isinstance(many, AsyncIterable):
-        async for content in many:
-            yield content
-    else:
-        for content in many:
-            yield content
