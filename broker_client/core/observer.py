@@ -56,10 +56,14 @@ class Observer:
 
     def published(self, channel: ChannelState, message: Outgoing, now: float) -> None:
         """A publish was accepted for routing."""
-        self._tell(PUBLISHED, channel.vhost, message, now, published_at=now)
+        fields = PUBLISHED, channel.vhost, message, now, None, None, None, 0, now, 0.0, 0.0
+        event: MessageEvent = _new(MessageEvent, fields)
+        self._events.append(event)
         if channel.confirms:
-            waiting = self._unconfirmed.setdefault(channel.id, {})
-            waiting[channel.publish_seq + 1] = self._events[-1]
+            waiting = self._unconfirmed.get(channel.id)
+            if waiting is None:
+                waiting = self._unconfirmed[channel.id] = {}
+            waiting[channel.publish_seq + 1] = event
 
     def unroutable(self, channel: ChannelState, message: Outgoing, now: float) -> None:
         """No queue took it: it goes back, or is dropped."""
@@ -73,8 +77,9 @@ class Observer:
         for seq in range(first, last + 1):
             published = waiting.pop(seq, None)
             if published is not None:
-                vhost, message, at = published.vhost, published.message, published.ts
-                self._tell(event, vhost, message, now, reason, published_at=at or 0.0)
+                _, vhost, message, at, *_ = published
+                fields = event, vhost, message, now, reason, None, None, 0, at or 0.0, 0.0, 0.0
+                self._events.append(_new(MessageEvent, fields))
 
     def channel_closed(self, channel: int) -> None:
         """Its publishes are confirmed no more."""
@@ -143,22 +148,23 @@ class Observer:
         reason: str | None = None,
         consumer: str | None = None,
     ) -> None:
-        attempts = entry.attempts
+        attempts, queue = entry.attempts, entry.queue
         if consumer is None and attempts and entry.consumer is not None:
             consumer = entry.consumer.tag
-        self._tell(
+        fields = (
             event,
-            entry.queue.vhost,
+            queue.vhost,
             entry.message,
             now,
             reason,
-            entry.queue.name,
+            queue.name,
             consumer,
             attempts,
             entry.published_at,
             entry.enqueued_at,
             entry.delivered_at,
         )
+        self._events.append(_new(MessageEvent, fields))
 
     def _tell(
         self,

@@ -148,6 +148,7 @@ class Lines:
         self._node = f'{{"v":{SCHEMA_VERSION},"node":{quoted(node)}'
         self._event_id = f',"event_id":{quoted(f"{node}-{boot}-")[:-1]}'
         self._starts: dict[tuple[Any, ...], str] = {}
+        self._routes: dict[tuple[str, str], str] = {}
         self._micros = _Micros()
 
     def line(self, event: DeliveryEvent, now: float) -> str:
@@ -176,7 +177,7 @@ class Lines:
 
     def message_lines(self, events: Iterable[MessageEvent], now: float) -> list[str]:
         """The lines of `events`, at `now` where the core was not told the time."""
-        micros, number, starts = self._micros, self.number, self._starts
+        micros, number, starts, routes = self._micros, self.number, self._starts, self._routes
         described, about = None, ""
         lines = []
         for (
@@ -203,7 +204,18 @@ class Lines:
                     ),
                 )
             if message is not described:  # else the next event of the same
-                described, about = message, _about(message)
+                described = message
+                exchange, routing_key, body, properties, _, _ = message
+                route = routes.get((exchange, routing_key))
+                if route is None:
+                    route = self._remember_route(exchange, routing_key)
+                message_id = properties.message_id
+                about = (
+                    f"{route}{'null' if message_id is None else quoted(message_id)}"
+                    f',"size":{len(body)}'
+                )
+                if properties.priority is not None or properties.headers:
+                    about += _rare(properties.priority, None, None, trace_id_of(properties.headers))
             seq = number()
             line = f'{start}{seq}","seq":{seq},"ts":{micros[now if ts is None else ts]}{about}'
             if published_at:
@@ -214,6 +226,14 @@ class Lines:
                 line += f',"delivered_at":{micros[delivered_at]}'
             lines.append(line + "}\n")
         return lines
+
+    def _remember_route(self, exchange: str, routing_key: str) -> str:
+        if len(self._routes) >= CACHED_STARTS:
+            self._routes.clear()
+        route = self._routes[exchange, routing_key] = (
+            f',"exchange":{quoted(exchange)},"routing_key":{quoted(routing_key)},"message_id":'
+        )
+        return route
 
     def _remember(self, kind: tuple[Any, ...], common: tuple[Any, ...]) -> str:
         if len(self._starts) >= CACHED_STARTS:
@@ -233,21 +253,6 @@ class Lines:
             elif value is not None:  # a number or a truth value
                 text += f',"{field}":{str(value).lower()}'
         return text + self._event_id
-
-
-def _about(message: Outgoing) -> str:
-    properties = message.properties
-    message_id, headers = properties.message_id, properties.headers
-    text = (
-        f',"exchange":{quoted(message.exchange)},"routing_key":{quoted(message.routing_key)}'
-        f',"message_id":{"null" if message_id is None else quoted(message_id)}'
-        f',"size":{len(message.body)}'
-    )
-    if properties.priority is not None:
-        text += f',"priority":{properties.priority}'
-    if headers and (trace_id := trace_id_of(headers)) is not None:
-        text += f',"trace_id":{quoted(trace_id)}'
-    return text
 
 
 def _rare(

@@ -21,7 +21,6 @@ from broker_client.errors import InvalidMessageError, PublishError, UnknownNameE
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
 from broker_client.publishing.publish_call import PublishCall, PublishChains, PublishMiddleware
-from broker_client.publishing.queue import PublishQueue
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import (
     ForwardOverrides,
@@ -212,18 +211,35 @@ class Publisher:
             kind = type(many).__name__
             raise InvalidMessageError(f"many of a {kind}", "which is one content; give a list")
         run = _Many(window)
-        prepare = self._preparation(name, overrides)
+        template = self._template(name)
+        config, queue = template.config, template.vhost.queue
+        if overrides:
+            overrides = cast(PublishOverrides, given(overrides))
+            check_overrides(overrides)
+        timeout, max_nacks = overrides.get("timeout", config.timeout), template.max_nacks
+        outbox = template.vhost.outbox if config.confirm else None
+        is_plain = not (outbox or overrides.get("delay", config.delay))
+        time, encode, outgoing = asyncio.get_running_loop().time, contents.encode, template.outgoing
 
         async def add(content: Any) -> None:
-            if run.is_full:
+            if run.under_way >= window:
                 await run.room()
             key = routing_key(content) if callable(routing_key) else routing_key
-            if prepare is None:
+            if self._chains or not is_plain:  # middleware, a delay or the outbox has a part in it
                 run.began(await self.publish(name, content, key, overrides))
                 return
-            publication, queue, confirm = prepare(content, key)
-            if not queue.put_now(publication, confirm=confirm):
-                await queue.put(publication, confirm=confirm)
+            started = time()  # as `publish`, with all that is the same for each taken out
+            publication = Publication(
+                config.name,
+                outgoing(*encode(content), key, overrides),
+                queue.withdraw,
+                self._tasks,
+                started=started,
+                timeout=timeout,
+                max_nacks=max_nacks,
+            )
+            if not queue.put_now(publication, confirm=config.confirm):
+                await queue.put(publication, confirm=config.confirm)
             run.began(publication)
 
         try:
@@ -238,38 +254,6 @@ class Publisher:
             raise
         await run.ended()
         return run.report()
-
-    def _preparation(
-        self, name: str, overrides: PublishOverrides
-    ) -> Callable[[Any, str | None], tuple[Publication, PublishQueue, bool]] | None:
-        """What makes one of many publications, and tells the queue it goes to and whether it is
-        confirmed; None where middleware, a delay or an outbox has a part in each publish."""
-        template = self._template(name)
-        config, queue = template.config, template.vhost.queue
-        if overrides:
-            overrides = cast(PublishOverrides, given(overrides))
-            check_overrides(overrides)
-        confirm, max_nacks = config.confirm, template.max_nacks
-        outbox = template.vhost.outbox if confirm else None
-        if self._chains is not None or outbox or overrides.get("delay", config.delay):
-            return None
-        timeout = overrides.get("timeout", config.timeout)
-        time, encode, outgoing = asyncio.get_running_loop().time, contents.encode, template.outgoing
-
-        def prepare(content: Any, key: str | None) -> tuple[Publication, PublishQueue, bool]:
-            started = time()
-            publication = Publication(
-                config.name,
-                outgoing(*encode(content), key, overrides),
-                queue.withdraw,
-                self._tasks,
-                started=started,
-                timeout=timeout,
-                max_nacks=max_nacks,
-            )
-            return publication, queue, confirm
-
-        return prepare
 
     # ------------------------------------------------------------------ requests
 
@@ -344,28 +328,24 @@ class _Many:
             raise ValueError(f"window is {window}; 1 or more is allowed")
         self._window = window
         self._started = asyncio.get_running_loop().time()
-        self._under_way = 0
+        self.under_way = 0
         self._most = self._published = self._failed = 0
         self._errors: list[PublishError] = []
         self._changed: asyncio.Future[None] | None = None  # while this waits
 
-    @property
-    def is_full(self) -> bool:
-        return self._under_way >= self._window
-
     async def room(self) -> None:
-        while self._under_way >= self._window:
+        while self.under_way >= self._window:
             await self._wait()
 
     def began(self, publication: Publication) -> None:
         self._published += 1
-        self._under_way += 1
-        if self._under_way > self._most:
-            self._most = self._under_way
+        self.under_way += 1
+        if self.under_way > self._most:
+            self._most = self.under_way
         publication.when_ended(self._one_ended)
 
     def _one_ended(self, error: PublishError | None) -> None:
-        self._under_way -= 1
+        self.under_way -= 1
         if error is not None:
             self._failed += 1
             if len(self._errors) < _ERRORS_KEPT:
@@ -376,7 +356,7 @@ class _Many:
             self._changed = None
 
     async def ended(self) -> None:
-        while self._under_way:
+        while self.under_way:
             await self._wait()
 
     async def _wait(self) -> None:
