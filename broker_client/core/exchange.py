@@ -163,7 +163,8 @@ class Exchange:
             raise precondition_failed(
                 "Invalid argument, 'x-delayed-type' must be an existing exchange type"
             )
-        self.bindings: dict[Binding, None] = {}
+        self.bindings: dict[Binding, Mapping[str, Any]] = {}
+        """With their arguments as they were given."""
         self._direct: dict[str, dict[Destination, int]] = {}
         self._topics: TopicTrie[Destination] = TopicTrie()
         self._headers: dict[Binding, HeadersMatch] = {}
@@ -191,7 +192,7 @@ class Exchange:
         else:
             keyed = self._direct.setdefault(self._key(binding.binding_key), {})
             keyed[binding.destination] = keyed.get(binding.destination, 0) + 1
-        self.bindings[binding] = None
+        self.bindings[binding] = dict(arguments)
         return True
 
     def unbind(self, binding: Binding) -> bool:

@@ -138,6 +138,12 @@ class Node:
         return self.store.is_behind
 
     @property
+    def alarms(self) -> tuple[str, ...]:
+        """What is short at present, such as `memory` or `disk`; publishers are blocked."""
+        memory = {"memory"} if self.engine.is_short_of_memory else set()
+        return tuple(sorted(self._runner.alarms | memory))
+
+    @property
     def failure(self) -> StoreError | None:
         """Why the node has stopped by itself, if it has."""
         return self._runner.failure

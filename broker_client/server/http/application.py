@@ -1,0 +1,173 @@
+"""The ASGI application of the management API."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from broker_client.errors import BrokerClientError
+from broker_client.server.http import (
+    message_operations,
+    overview_operations,
+    topology_operations,
+    user_operations,
+)
+from broker_client.server.http.callers import MONITORING, authenticated
+from broker_client.server.http.calls import Call, Operation
+from broker_client.server.http.errors import (
+    Refusal,
+    not_authorized,
+    not_found,
+    refusal_of,
+    response_of,
+)
+from broker_client.server.http.management import Management
+from broker_client.server.http.openapi import openapi_document
+from broker_client.server.http.prometheus import CONTENT_TYPE, render_families
+
+log = logging.getLogger("broker_client.server")
+
+OPERATIONS: tuple[Operation, ...] = (
+    *overview_operations.operations,
+    *topology_operations.operations,
+    *message_operations.operations,
+    *user_operations.operations,
+)
+"""All operations with a login."""
+
+_Endpoint = Callable[[Request], Awaitable[Response]]
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def make_application(management: Management) -> ASGIApp:
+    """The application for one node."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    # More fixed parts first: /api/users/without-permissions is no user.
+    paths = sorted(by_path, key=lambda path: [part.startswith("{") for part in path.split("/")])
+    routes = [
+        *_open_routes(management),
+        *(_route(management, path, by_path[path]) for path in paths),
+    ]
+    application = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+    return _AsSent(application)
+
+
+def _route(management: Management, path: str, methods: dict[str, Operation]) -> Route:
+    async def endpoint(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await _answer(management, request, methods[method])
+
+    return Route(path, endpoint, methods=list(methods))
+
+
+async def _answer(management: Management, request: Request, operation: Operation) -> Response:
+    try:
+        caller = authenticated(request, management.node.access)
+        if not caller.has(operation.tag):
+            raise not_authorized(f"Not {operation.tag} user")
+        result = await operation.handler(Call(management, caller, request))
+    except Refusal as refusal:
+        return response_of(refusal)
+    except BrokerClientError as error:
+        return response_of(refusal_of(error))
+    except Exception:
+        # What fails for one request must not fail for others, nor in silence.
+        log.exception("%s %s: failed", operation.method, operation.path)
+        return response_of(Refusal(500, "internal_error", "see the log of the server"))
+    if isinstance(result, Response):
+        return result
+    if type(result) is int:
+        return Response(status_code=result)
+    return JSONResponse(result)
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return response_of(not_found())
+    reason = error.detail
+    response = JSONResponse(
+        {"error": reason.lower().replace(" ", "_"), "reason": reason}, error.status_code
+    )
+    response.headers.update(error.headers or {})
+    return response
+
+
+# --------------------------------------------------------------------------- without a login
+
+
+def _open_routes(management: Management) -> list[Route]:
+    """Probes, metrics without names, and the description of the API."""
+    document = json.dumps(openapi_document(OPERATIONS, management.versions()["product_version"]))
+
+    async def live(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(_request: Request) -> Response:
+        if management.node.accepts:
+            return PlainTextResponse("ok\n")
+        return PlainTextResponse("the node is closed or has failed\n", 503)
+
+    async def metrics(_request: Request) -> Response:
+        return Response(render_families(management), media_type=CONTENT_TYPE)
+
+    async def metrics_by_queue(request: Request) -> Response:
+        try:
+            if not authenticated(request, management.node.access).has(MONITORING):
+                raise not_authorized("Not monitoring user")
+        except Refusal as refusal:
+            return response_of(refusal)
+        families = request.query_params.getlist("family")
+        text = render_families(management, by_queue=True, only=families)
+        return Response(text, media_type=CONTENT_TYPE)
+
+    async def openapi(_request: Request) -> Response:
+        return Response(document, media_type="application/json")
+
+    return [
+        Route("/health/live", live),
+        Route("/health/ready", ready),
+        Route("/metrics", metrics),
+        Route("/metrics/per-object", metrics_by_queue),
+        Route("/metrics/detailed", metrics_by_queue),
+        Route("/api/openapi.json", openapi),
+    ]
+
+
+class _AsSent:
+    """Routes by the path as it was sent, so that an encoded slash stays within a name."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        path = scope["raw_path"].decode("ascii", "replace").partition("?")[0]
+        if path in ("/api/vhosts//", "/api/vhosts/%2F/", "/api/vhosts/%2f/"):
+            path = "/api/vhosts/%2F"  # rascal does not encode the name "/"
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
+                message["headers"] = [*message.get("headers", ()), *headers]
+            await send(message)
+
+        await self._application({**scope, "path": path}, receive, send_with_headers)

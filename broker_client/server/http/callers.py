@@ -1,0 +1,86 @@
+"""Who asks: basic authentication, tags, and vhosts that a user may see."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from broker_client.core.access import ADMINISTRATOR, User
+from broker_client.node.access_control import AccessControl
+from broker_client.server.http.errors import not_authorized
+
+MANAGEMENT, POLICYMAKER, MONITORING = "management", "policymaker", "monitoring"
+_IMPLIED = {
+    MANAGEMENT: {MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR},
+    POLICYMAKER: {POLICYMAKER, ADMINISTRATOR},
+    MONITORING: {MONITORING, ADMINISTRATOR},
+    ADMINISTRATOR: {ADMINISTRATOR},
+}
+"""Tag that is needed: the tags that will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A user who has logged in over HTTP."""
+
+    user: User
+    access: AccessControl
+
+    @property
+    def name(self) -> str:
+        """Of the user."""
+        return self.user.name
+
+    def has(self, tag: str) -> bool:
+        """True where the user's tags are enough for what needs `tag`."""
+        return not _IMPLIED[tag].isdisjoint(self.user.tags)
+
+    def sees(self, vhost: str) -> bool:
+        """True where the user may see what is in a vhost."""
+        return self.has(MONITORING) or self.access.may_use_vhost(self.name, vhost)
+
+
+def authenticated(request: Request, access: AccessControl) -> Caller:
+    """The user whose name and password `request` carries.
+
+    Raises:
+        Refusal: 401, with no hint at what of the two is wrong.
+    """
+    name, password = _credentials(request.headers.get("authorization", ""))
+    user = access.authenticate(name, password)
+    if user is None:
+        raise not_authorized("Login failed")
+    if access.is_loopback_only(user.name) and not _is_local(request):
+        raise not_authorized("User can only log in via localhost")
+    caller = Caller(user, access)
+    if not caller.has(MANAGEMENT):
+        raise not_authorized("Not management user")
+    return caller
+
+
+def _credentials(header: str) -> tuple[str, str]:
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() != "basic":
+        raise not_authorized("Login failed")
+    try:
+        text = base64.b64decode(value.strip(), validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):
+        raise not_authorized("Login failed") from None
+    name, _, password = text.partition(":")
+    return name, password
+
+
+def _is_local(request: Request) -> bool:
+    if request.client is None:  # a unix socket
+        return True
+    try:
+        address = ipaddress.ip_address(request.client.host)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_loopback

@@ -1,0 +1,214 @@
+"""One request as a handler sees it, and the table of handlers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from broker_client.core.virtual_host import VirtualHost
+from broker_client.server.http.callers import MANAGEMENT, Caller
+from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
+
+if TYPE_CHECKING:
+    from broker_client.server.http.management import Management
+
+MAX_BODY_BYTES = 20_000_000  # RabbitMQ's limit of a request
+CREATED, NO_CONTENT = 201, 204
+
+
+class Call:
+    """One authenticated request."""
+
+    def __init__(self, management: Management, caller: Caller, request: Request) -> None:
+        """
+        Args:
+            management: that was asked.
+            caller: who asks.
+            request: what.
+        """
+        self.management, self.caller, self.request = management, caller, request
+        self.node = management.node
+        self.query: Mapping[str, str] = request.query_params
+
+    def name(self, part: str) -> str:
+        """The part of the path of that name, decoded.
+
+        Raises:
+            Refusal: 400 where it is not UTF-8.
+        """
+        try:
+            return unquote(self.request.path_params[part], errors="strict")
+        except UnicodeDecodeError:
+            raise bad_request(f"{part} is not UTF-8") from None
+
+    def vhost(self) -> VirtualHost:
+        """The vhost of the path.
+
+        Raises:
+            Refusal: 401 where the caller may not see it, 404 where there is none.
+        """
+        name = self.name("vhost")
+        found = self.node.engine.state.vhosts.get(name)
+        if found is None:
+            raise not_found()
+        if not self.caller.sees(name):
+            raise not_authorized("User not authorised to access virtual host")
+        return found
+
+    def vhosts(self) -> list[VirtualHost]:
+        """The vhost of the path, or without one all that the caller may see, by name."""
+        if "vhost" in self.request.path_params:
+            return [self.vhost()]
+        vhosts = self.node.engine.state.vhosts
+        return [vhosts[name] for name in sorted(vhosts) if self.caller.sees(name)]
+
+    async def json(self) -> dict[str, Any]:
+        """The body, an object; an empty one is an object without keys.
+
+        Raises:
+            Refusal: 400 where it is no JSON object, 413 where it is too long.
+        """
+        body = await self.body()
+        if not body.strip():
+            return {}
+        try:
+            decoded = json.loads(body)
+        except (ValueError, RecursionError):
+            raise bad_request("the body is not valid JSON") from None
+        if not isinstance(decoded, dict):
+            raise bad_request("the body must be a JSON object")
+        return decoded
+
+    async def body(self) -> bytes:
+        """The body.
+
+        Raises:
+            Refusal: 413 where it is too long.
+        """
+        return await read_body(self.request)
+
+
+async def read_body(request: Request) -> bytes:
+    """The body of `request`, of which no more is read than is allowed."""
+    declared = request.headers.get("content-length", "0")
+    pieces: list[bytes] = []
+    size = int(declared) if declared.isdecimal() else 0
+    if size <= MAX_BODY_BYTES:
+        size = 0
+        async for piece in request.stream():
+            size += len(piece)
+            pieces.append(piece)
+            if size > MAX_BODY_BYTES:
+                break
+    if size > MAX_BODY_BYTES:
+        raise Refusal(413, "too_large", f"a body may have {MAX_BODY_BYTES:,} bytes")
+    return b"".join(pieces)
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A method of a path: who may call it, and what it does."""
+
+    method: str
+    path: str
+    summary: str
+    tag: str
+    """That the caller needs."""
+    handler: Handler
+    status: int
+    """When it went well."""
+    body: tuple[str, ...] = ()
+    """Keys of the object that is sent along."""
+
+
+class Operations(list[Operation]):
+    """A table of operations, filled by decorators."""
+
+    def get(self, path: str, summary: str, tag: str = MANAGEMENT) -> Callable[[Handler], Handler]:
+        """The decorated handler answers GET with what it returns, as JSON."""
+        return self._add("GET", path, summary, tag, 200, ())
+
+    def put(
+        self, path: str, summary: str, tag: str = MANAGEMENT, *, body: tuple[str, ...] = ()
+    ) -> Callable[[Handler], Handler]:
+        """The decorated handler answers PUT; it returns the status, 201 for something new."""
+        return self._add("PUT", path, summary, tag, CREATED, body)
+
+    def post(
+        self,
+        path: str,
+        summary: str,
+        tag: str = MANAGEMENT,
+        *,
+        body: tuple[str, ...] = (),
+        status: int = 200,
+    ) -> Callable[[Handler], Handler]:
+        """The decorated handler answers POST."""
+        return self._add("POST", path, summary, tag, status, body)
+
+    def delete(
+        self, path: str, summary: str, tag: str = MANAGEMENT
+    ) -> Callable[[Handler], Handler]:
+        """The decorated handler answers DELETE."""
+        return self._add("DELETE", path, summary, tag, NO_CONTENT, ())
+
+    def _add(
+        self, method: str, path: str, summary: str, tag: str, status: int, body: tuple[str, ...]
+    ) -> Callable[[Handler], Handler]:
+        def add(handler: Handler) -> Handler:
+            self.append(Operation(method, path, summary, tag, handler, status, body))
+            return handler
+
+        return add
+
+
+def text(data: Mapping[str, Any], key: str, default: str | None = None) -> str:
+    """A text of a body.
+
+    Raises:
+        Refusal: 400 where it is missing, or no text.
+    """
+    value = data.get(key, default)
+    if not isinstance(value, str):
+        raise bad_request(f"{key} must be a string" if key in data else f"key_missing: {key}")
+    return value
+
+
+def flag(data: Mapping[str, Any], key: str, default: bool) -> bool:
+    """A truth value of a body; RabbitMQ takes the words too.
+
+    Raises:
+        Refusal: 400 for anything else.
+    """
+    value = data.get(key, default)
+    if value in ("true", "false"):
+        return bool(value == "true")
+    if not isinstance(value, bool):
+        raise bad_request(f"{key} must be true or false")
+    return value
+
+
+def table(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """An object of a body; an empty one where it is missing.
+
+    Raises:
+        Refusal: 400 for anything else.
+    """
+    value = data.get(key) or {}
+    if not isinstance(value, dict):
+        raise bad_request(f"{key} must be an object")
+    return value
+
+
+def empty(status: int) -> Response:
+    """A response without a body."""
+    return Response(status_code=status)

@@ -1,0 +1,118 @@
+"""Lists as a caller wants them: filtered, sorted, in pages, with some columns only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broker_client.core.access_pattern import AccessPattern
+from broker_client.errors import UsageError
+from broker_client.server.http.errors import bad_request
+
+_MAX_PAGE_SIZE = 500
+
+Item = Mapping[str, Any]
+
+
+def listed(items: Sequence[Item], query: Mapping[str, str]) -> Any:
+    """`items` as the query asks for: a list, or with `page` an object that holds one page.
+
+    Args:
+        items: all that the caller may see.
+        query: `page`, `page_size`, `name`, `use_regex`, `sort`, `sort_reverse`, `columns`.
+
+    Raises:
+        Refusal: 400 for a page that is none.
+    """
+    found = _filtered(items, query)
+    if column := query.get("sort"):
+        found = sorted(found, key=lambda item: _rank(_at(item, column)))
+        if query.get("sort_reverse") == "true":
+            found.reverse()
+    columns = _columns(query)
+    if "page" not in query and "page_size" not in query:
+        return [with_columns(item, columns) for item in found]
+    page, size = _number(query, "page", 1), _number(query, "page_size", 100)
+    if not 1 <= size <= _MAX_PAGE_SIZE:
+        raise bad_request(f"page_size is 1 to {_MAX_PAGE_SIZE}")
+    pages = max(1, -(-len(found) // size))
+    if not 1 <= page <= pages:
+        raise bad_request(f"page out of range, page: {page} page size: {size}, len: {len(found)}")
+    shown = found[(page - 1) * size : page * size]
+    return {
+        "items": [with_columns(item, columns) for item in shown],
+        "item_count": len(shown),
+        "filtered_count": len(found),
+        "total_count": len(items),
+        "page": page,
+        "page_count": pages,
+        "page_size": size,
+    }
+
+
+def shown(item: Item, query: Mapping[str, str]) -> Item:
+    """One object with the columns that the query asks for."""
+    return with_columns(item, _columns(query))
+
+
+def with_columns(item: Item, columns: Sequence[str]) -> Item:
+    """`item` with some columns only; `a.b` is the column `b` of the object in `a`."""
+    if not columns:
+        return item
+    kept: dict[str, Any] = {}
+    for column in columns:
+        value = _at(item, column)
+        if value is _MISSING:
+            continue
+        target = kept
+        *path, last = column.split(".")
+        for part in path:
+            target = target.setdefault(part, {})
+        target[last] = value
+    return kept
+
+
+_MISSING: Any = object()
+
+
+def _columns(query: Mapping[str, str]) -> list[str]:
+    return [column for column in query.get("columns", "").split(",") if column]
+
+
+def _at(item: Any, column: str) -> Any:
+    for part in column.split("."):
+        if not isinstance(item, Mapping) or part not in item:
+            return _MISSING
+        item = item[part]
+    return item
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    """A key that sorts values of any type: missing ones, then numbers, then text."""
+    if value is _MISSING or value is None:
+        return 0, 0
+    if isinstance(value, int | float):
+        return 1, value
+    return 2, str(value)
+
+
+def _filtered(items: Sequence[Item], query: Mapping[str, str]) -> list[Item]:
+    name = query.get("name", "")
+    if not name:
+        return list(items)
+    if query.get("use_regex") != "true":
+        wanted = name.lower()
+        return [item for item in items if wanted in str(item.get("name", "")).lower()]
+    pattern = AccessPattern(f"(?i){name}")  # its time is bounded
+    try:
+        pattern.check()
+    except UsageError as error:
+        raise bad_request(str(error)) from None
+    return [item for item in items if pattern.matches(str(item.get("name", "")))]
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    value = query.get(name, str(default))
+    if not value.isdecimal() or len(value) > 9:
+        raise bad_request(f"{name} must be a number")
+    return int(value)

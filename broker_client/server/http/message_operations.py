@@ -1,0 +1,299 @@
+"""Messages over HTTP: publish, get, and what RabbitMQ has not got: pause, in flight, deferred."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from pamqp import commands
+
+from broker_client.amqp.properties import encode_properties
+from broker_client.errors import InvalidMessageError
+from broker_client.message import Delivery, Outgoing, Properties
+from broker_client.server.http.calls import NO_CONTENT, Call, Operations, flag, table, text
+from broker_client.server.http.descriptions import properties_object
+from broker_client.server.http.errors import bad_request
+from broker_client.server.http.listings import listed
+from broker_client.server.http.topology_operations import (
+    the_channel,
+    the_exchange,
+    the_queue,
+)
+
+operations = Operations()
+
+_AT_ONCE = 50  # messages taken before others get the event loop
+_MAX_GET = 10_000
+_ACK_MODES = (
+    "ack_requeue_true",
+    "ack_requeue_false",
+    "reject_requeue_true",
+    "reject_requeue_false",
+)
+_NUMBERS = ("delivery_mode", "priority")
+
+
+# --------------------------------------------------------------------------- publish
+
+
+@operations.post(
+    "/api/exchanges/{vhost}/{name}/publish",
+    "Publish a message; answers whether a queue took it",
+    body=("properties", "routing_key", "payload", "payload_encoding"),
+)
+async def publish(call: Call) -> Any:
+    data = await call.json()
+    properties = _properties(table(data, "properties"))
+    if properties.user_id not in (None, call.caller.name):
+        raise bad_request(
+            f"406 PRECONDITION_FAILED - user_id property set to '{properties.user_id}' but "
+            f"authenticated user was '{call.caller.name}'"
+        )
+    body = _decoded(text(data, "payload"), text(data, "payload_encoding", "string"))
+    key = text(data, "routing_key")
+    message = Outgoing(the_exchange(call), key, body, properties, mandatory=True)
+    with the_channel(call) as channel:
+        routed = await channel.publish(message)
+    return {"routed": routed}
+
+
+def _properties(given: Mapping[str, Any]) -> Properties:
+    unknown = sorted(set(given) - set(Properties._fields))
+    if unknown:
+        raise bad_request(
+            f"unknown properties: {', '.join(unknown)}; known: {', '.join(Properties._fields)}"
+        )
+    fields: dict[str, Any] = {}
+    for key, value in given.items():
+        if key == "headers":
+            fields[key] = table(given, "headers")
+        elif key == "timestamp":
+            fields[key] = _moment(value)
+        elif key in _NUMBERS:
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 255:
+                raise bad_request(f"{key} must be a number from 0 to 255")
+            fields[key] = value
+        elif isinstance(value, str):
+            fields[key] = value
+        elif key == "expiration" and isinstance(value, int):
+            fields[key] = str(value)
+        else:
+            raise bad_request(f"{key} must be a string")
+    properties = Properties(**fields)
+    try:
+        encode_properties(properties)
+    except InvalidMessageError as error:
+        raise bad_request(str(error)) from None
+    return properties
+
+
+def _moment(value: Any) -> datetime:
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return datetime.fromtimestamp(value, UTC)
+        except (OverflowError, ValueError, OSError):
+            pass
+    raise bad_request("timestamp must be seconds since 1970")
+
+
+def _decoded(payload: str, encoding: str) -> bytes:
+    if encoding == "string":
+        return payload.encode("utf-8", "surrogatepass")
+    if encoding != "base64":
+        raise bad_request("payload_encoding is string or base64")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request("payload is not base64") from None
+
+
+# --------------------------------------------------------------------------- get
+
+
+@operations.post(
+    "/api/queues/{vhost}/{name}/get",
+    "Take messages, or look at them: ackmode ack_requeue_true puts them back",
+    body=("count", "ackmode", "encoding", "truncate"),
+)
+async def get_messages(call: Call) -> Any:
+    name = the_queue(call).name
+    data = await call.json()
+    count, ackmode = _count(data, "count"), text(data, "ackmode")
+    encoding = text(data, "encoding", "auto")
+    truncate = _count(data, "truncate") if "truncate" in data else None
+    if ackmode not in _ACK_MODES:
+        raise bad_request(f"ackmode is one of {', '.join(_ACK_MODES)}")
+    if encoding not in ("auto", "base64"):
+        raise bad_request("encoding is auto or base64")
+    get = commands.Basic.Get()
+    get.queue = name
+    node = call.node
+    taken: list[tuple[Delivery, int]] = []
+    with the_channel(call) as channel:
+        channel.check(get)
+        while len(taken) < min(count, _MAX_GET):
+            got = node.get(channel.id, name, no_ack=False)
+            if got is None:
+                break
+            taken.append(got)
+            if len(taken) % _AT_ONCE == 0:
+                await call.management.let_others_run()
+        if taken:
+            last = taken[-1][0].delivery_tag
+            if ackmode == "ack_requeue_true":
+                for delivery, _ in taken:  # looked at only: this is no attempt
+                    node.release(channel.id, delivery.delivery_tag)
+            elif ackmode == "ack_requeue_false":
+                node.ack(channel.id, last, multiple=True)
+            else:
+                requeue = ackmode == "reject_requeue_true"
+                node.nack(channel.id, last, requeue=requeue, multiple=True)
+        described = [_message(each, left, encoding, truncate) for each, left in taken]
+        await node.drain()
+    return described
+
+
+def _count(data: Mapping[str, Any], key: str) -> int:
+    value = data.get(key)
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:  # rabbitmqadmin
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise bad_request(f"{key} must be a number" if key in data else f"key_missing: {key}")
+    return value
+
+
+def _message(delivery: Delivery, left: int, encoding: str, truncate: int | None) -> dict[str, Any]:
+    payload = delivery.body if truncate is None else delivery.body[:truncate]
+    shown, how = "", "string"
+    try:
+        if encoding == "base64":
+            raise UnicodeError
+        shown = payload.decode("utf-8")
+    except UnicodeError:
+        shown, how = base64.b64encode(payload).decode("ascii"), "base64"
+    return {
+        "payload_bytes": len(delivery.body),
+        "redelivered": delivery.redelivered,
+        "exchange": delivery.exchange,
+        "routing_key": delivery.routing_key,
+        "message_count": left,
+        "properties": properties_object(delivery.properties),
+        "payload": shown,
+        "payload_encoding": how,
+    }
+
+
+# --------------------------------------------------------------------------- beyond RabbitMQ
+
+
+@operations.put("/api/queues/{vhost}/{name}/pause", "Deliver nothing from a queue")
+async def pause_queue(call: Call) -> int:
+    queue = _configurable(call)
+    call.node.pause_queue(queue, vhost=call.vhost().name)
+    await call.node.drain()
+    return NO_CONTENT
+
+
+@operations.put("/api/queues/{vhost}/{name}/resume", "Deliver from a paused queue again")
+async def resume_queue(call: Call) -> int:
+    queue = _configurable(call)
+    call.node.resume_queue(queue, vhost=call.vhost().name)
+    await call.node.drain()
+    return NO_CONTENT
+
+
+@operations.get("/api/queues/{vhost}/{name}/in-flight", "Messages in flight, longest first")
+async def in_flight(call: Call) -> Any:
+    queue = _readable(call)
+    found = call.node.in_flight(queue, vhost=call.vhost().name, most=_most(call))
+    return listed([asdict(each) for each in found], call.query)
+
+
+@operations.get("/api/queues/{vhost}/{name}/deferred", "Deferred messages, earliest first")
+async def deferred(call: Call) -> Any:
+    queue = _readable(call)
+    found = call.node.deferred(queue, vhost=call.vhost().name, most=_most(call))
+    return listed([asdict(each) for each in found], call.query)
+
+
+@operations.post(
+    "/api/queues/{vhost}/{name}/deferred/run",
+    "Make deferred messages ready now; all, or those with the ids",
+    body=("ids",),
+)
+async def run_deferred(call: Call) -> Any:
+    queue = _readable(call)
+    ids = _ids(await call.json())
+    count = call.node.run_deferred(queue, ids, vhost=call.vhost().name)
+    await call.node.drain()
+    return {"count": count}
+
+
+@operations.post(
+    "/api/queues/{vhost}/{name}/deferred/cancel",
+    "Drop deferred messages; all, or those with the ids",
+    body=("ids",),
+)
+async def cancel_deferred(call: Call) -> Any:
+    queue = _readable(call)
+    ids = _ids(await call.json())
+    count = call.node.cancel_deferred(queue, ids, vhost=call.vhost().name)
+    await call.node.drain()
+    return {"count": count}
+
+
+@operations.post(
+    "/api/queues/{vhost}/{name}/purge",
+    "Drop messages by where they are; ready ones unless told otherwise",
+    body=("ready", "deferred", "in_flight"),
+)
+async def purge_by_state(call: Call) -> Any:
+    queue, data = _readable(call), await call.json()
+    purged = call.node.purge(
+        queue,
+        vhost=call.vhost().name,
+        ready=flag(data, "ready", True),
+        deferred=flag(data, "deferred", False),
+        in_flight=flag(data, "in_flight", False),
+    )
+    await call.node.drain()
+    return asdict(purged)
+
+
+def _configurable(call: Call) -> str:
+    """The queue of the path, if the caller may configure it."""
+    method = commands.Queue.Delete()
+    return _permitted(call, method)
+
+
+def _readable(call: Call) -> str:
+    """The queue of the path, if the caller may take its messages."""
+    return _permitted(call, commands.Queue.Purge())
+
+
+def _permitted(call: Call, method: commands.Queue.Delete | commands.Queue.Purge) -> str:
+    name = the_queue(call).name
+    method.queue = name
+    with the_channel(call) as channel:
+        channel.check(method)
+    return name
+
+
+def _ids(data: Mapping[str, Any]) -> list[int] | None:
+    ids = data.get("ids")
+    if ids is None:
+        return None
+    if not isinstance(ids, list) or not all(type(each) is int for each in ids):
+        raise bad_request("ids must be a list of numbers")
+    return ids
+
+
+def _most(call: Call) -> int:
+    most = call.query.get("most", "100")
+    if not most.isdecimal() or not 0 < int(most) <= _MAX_GET:
+        raise bad_request(f"most is 1 to {_MAX_GET}")
+    return int(most)

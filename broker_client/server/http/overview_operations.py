@@ -1,0 +1,242 @@
+"""The node, its connections, channels and consumers, and whether it is well, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pamqp import commands
+
+from broker_client.core.access import ADMINISTRATOR
+from broker_client.message import Outgoing, Properties
+from broker_client.server.http.callers import MONITORING
+from broker_client.server.http.calls import NO_CONTENT, Call, Operations
+from broker_client.server.http.descriptions import (
+    channel_object,
+    consumer_object,
+    message_stats,
+)
+from broker_client.server.http.errors import Refusal, not_authorized, not_found
+from broker_client.server.http.listings import listed, shown
+from broker_client.server.http.rates import Counts, counts_of
+from broker_client.server.http.topology_operations import the_channel
+
+operations = Operations()
+
+_ALIVENESS_QUEUE = "aliveness-test"
+
+
+@operations.get("/api/overview", "The node at a glance")
+async def overview(call: Call) -> Any:
+    management, node = call.management, call.node
+    vhosts = [each for each in node.engine.state.vhosts.values() if call.caller.sees(each.name)]
+    queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
+    ready, in_flight = sum(len(q.ready) for q in queues), sum(q.in_flight for q in queues)
+    counts = Counts(*(sum(each) for each in zip(*map(counts_of, queues), (0, 0, 0), strict=True)))
+    rates = Counts(
+        *(sum(each) for each in zip(*map(management.rates.of, queues), (0, 0, 0), strict=True))
+    )
+    connections = management.connections(call.caller)
+    described: dict[str, Any] = {
+        **management.versions(),
+        "rates_mode": "basic",
+        "cluster_name": management.name,
+        "node": management.name,
+        "exchange_types": [
+            {"name": each, "description": "", "enabled": True}
+            for each in ("direct", "fanout", "headers", "topic", "x-delayed-message")
+        ],
+        "message_stats": message_stats(counts, rates),
+        "churn_rates": {},
+        "queue_totals": {
+            "messages": ready + in_flight,
+            "messages_ready": ready,
+            "messages_unacknowledged": in_flight,
+        },
+        "object_totals": {
+            "connections": len(connections),
+            "channels": sum(each["channels"] for each in connections),
+            "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
+            "queues": len(queues),
+            "consumers": sum(len(queue.consumers) for queue in queues),
+        },
+        "statistics_db_event_queue": 0,
+        "listeners": management.listeners() if call.caller.has(MONITORING) else [],
+        "contexts": [],
+        "broker_client": {
+            "deferred": sum(len(queue.deferred) for queue in queues),
+            "alarms": list(node.alarms),
+        },
+    }
+    return shown(described, call.query)
+
+
+@operations.get("/api/cluster-name", "The name of the node")
+async def cluster_name(call: Call) -> Any:
+    return {"name": call.management.name}
+
+
+@operations.get("/api/extensions", "Plugins: none")
+async def extensions(call: Call) -> Any:
+    return []
+
+
+@operations.get("/api/nodes", "The node", MONITORING)
+async def list_nodes(call: Call) -> Any:
+    return listed([call.management.node_object()], call.query)
+
+
+@operations.get("/api/nodes/{node}", "The node, by name", MONITORING)
+async def get_node(call: Call) -> Any:
+    if call.name("node") != call.management.name:
+        raise not_found()
+    return shown(call.management.node_object(), call.query)
+
+
+# --------------------------------------------------------------------------- connections
+
+
+@operations.get("/api/connections", "Open connections; without the tag monitoring, one's own")
+async def list_connections(call: Call) -> Any:
+    return listed(call.management.connections(call.caller), call.query)
+
+
+@operations.get("/api/vhosts/{vhost}/connections", "Open connections of a vhost")
+async def list_vhost_connections(call: Call) -> Any:
+    vhost = call.vhost().name
+    found = call.management.connections(call.caller)
+    return listed([each for each in found if each["vhost"] == vhost], call.query)
+
+
+@operations.get("/api/connections/{name}", "One connection")
+async def get_connection(call: Call) -> Any:
+    return shown(_the_connection(call), call.query)
+
+
+@operations.delete("/api/connections/{name}", "Close a connection; X-Reason is told to its client")
+async def delete_connection(call: Call) -> int:
+    found = _the_connection(call)
+    if found["user"] != call.caller.name and not call.caller.has(ADMINISTRATOR):
+        raise not_authorized("User not authorised to access object")
+    reason = call.request.headers.get("x-reason", "Closed via management plugin")
+    call.management.close_connection(found["name"], reason)
+    return NO_CONTENT
+
+
+@operations.get("/api/connections/{name}/channels", "Channels of a connection")
+async def connection_channels(call: Call) -> Any:
+    name = _the_connection(call)["name"]
+    found = [each for each in _channels(call) if each["connection_details"]["name"] == name]
+    return listed(found, call.query)
+
+
+def _the_connection(call: Call) -> dict[str, Any]:
+    name = call.name("name")
+    for each in call.management.connections(call.caller):
+        if each["name"] == name:
+            return each
+    raise not_found()
+
+
+# --------------------------------------------------------------------------- channels, consumers
+
+
+@operations.get("/api/channels", "Open channels; without the tag monitoring, one's own")
+async def list_channels(call: Call) -> Any:
+    return listed(_channels(call), call.query)
+
+
+@operations.get("/api/vhosts/{vhost}/channels", "Open channels of a vhost")
+async def list_vhost_channels(call: Call) -> Any:
+    vhost = call.vhost().name
+    return listed([each for each in _channels(call) if each["vhost"] == vhost], call.query)
+
+
+@operations.get("/api/channels/{name}", "One channel, with its consumers")
+async def get_channel(call: Call) -> Any:
+    name = call.name("name")
+    for each in _channels(call):
+        if each["name"] == name:
+            return shown(each, call.query)
+    raise not_found()
+
+
+@operations.get("/api/consumers", "All consumers")
+@operations.get("/api/consumers/{vhost}", "All consumers of a vhost")
+async def list_consumers(call: Call) -> Any:
+    found = [
+        consumer_object(consumer, call.management.details_of(consumer.channel))
+        for vhost in call.vhosts()
+        for _, queue in sorted(vhost.queues.items())
+        for consumer in queue.consumers
+    ]
+    return listed(found, call.query)
+
+
+def _channels(call: Call) -> list[dict[str, Any]]:
+    management = call.management
+    known = management.connections_by_id()
+    own_only = not call.caller.has(MONITORING)
+    found = []
+    for channel in call.node.engine.state.channels.values():
+        connection = known.get(channel.connection, {})
+        if own_only and connection.get("user") != call.caller.name:
+            continue
+        described = channel_object(channel, connection, management.name)
+        described["consumer_details"] = [
+            consumer_object(each, management.details_of(channel))
+            for each in channel.consumers.values()
+        ]
+        found.append(described)
+    return found
+
+
+# --------------------------------------------------------------------------- health
+
+
+@operations.get("/api/aliveness-test/{vhost}", "Declare a queue, publish into it, and get it back")
+async def aliveness_test(call: Call) -> Any:
+    node, name = call.node, _ALIVENESS_QUEUE
+    declare = commands.Queue.Declare()
+    declare.queue = name
+    with the_channel(call) as channel:
+        channel.check(declare)
+        node.declare_queue(channel.id, name, durable=True)
+        await channel.publish(Outgoing("", name, b"test_message", Properties(), mandatory=True))
+        if node.get(channel.id, name, no_ack=True) is None:
+            raise Refusal(503, "failed", "the message did not come back")
+        await node.drain()
+    return {"status": "ok"}
+
+
+@operations.get("/api/health/checks/alarms", "503 while memory or disk is short")
+@operations.get("/api/health/checks/local-alarms", "503 while memory or disk is short")
+async def check_alarms(call: Call) -> Any:
+    alarms = call.node.alarms
+    if alarms:
+        raise Refusal(503, "failed", f"There are alarms in effect: {', '.join(alarms)}")
+    return {"status": "ok"}
+
+
+@operations.get("/api/health/checks/virtual-hosts", "All vhosts are there")
+@operations.get("/api/health/checks/node-is-mirror-sync-critical", "There are no mirrors")
+@operations.get("/api/health/checks/node-is-quorum-critical", "There is no quorum to lose")
+async def check_nothing(call: Call) -> Any:
+    if not call.node.accepts:
+        raise Refusal(503, "failed", str(call.node.failure or "the node is closing"))
+    return {"status": "ok"}
+
+
+@operations.get("/api/health/checks/port-listener/{port}", "503 unless something listens there")
+async def check_port(call: Call) -> Any:
+    port = call.name("port")
+    if port not in {str(each["port"]) for each in call.management.listeners()}:
+        raise Refusal(503, "failed", f"No active listener on port {port}")
+    return {"status": "ok", "port": int(port)}
+
+
+@operations.get("/api/health/checks/protocol-listener/{protocol}", "503 unless it is spoken")
+async def check_protocol(call: Call) -> Any:
+    protocol = call.name("protocol")
+    if protocol not in {each["protocol"] for each in call.management.listeners()}:
+        raise Refusal(503, "failed", f"No active listener for protocol {protocol}")
+    return {"status": "ok", "protocol": protocol}
