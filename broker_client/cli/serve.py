@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -16,7 +16,13 @@ from broker_client.cli.paths import file_path, path_of_file
 from broker_client.config import BrokerConfig
 from broker_client.config.listen import ListenAddress, parse_listen_address
 from broker_client.config.loader import load_config
-from broker_client.errors import ConfigError, ListenError, StoreError
+from broker_client.errors import (
+    ConfigError,
+    ListenError,
+    StoreError,
+    UnsupportedError,
+    install_extra,
+)
 from broker_client.node.making import engine_settings, make_node, scan_settings
 from broker_client.node.node import Node
 from broker_client.server.server import Server
@@ -32,6 +38,7 @@ class _Wanted(NamedTuple):
     config: BrokerConfig
     data: str | None
     addresses: tuple[ListenAddress, ...]
+    http: tuple[str, int] | None
 
 
 def serve(
@@ -54,6 +61,14 @@ def serve(
             help=f"Where to listen; may be repeated. [default: {DEFAULT_ADDRESS}]",
         ),
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where to serve the management API and metrics; nowhere by default.",
+            show_default=False,
+        ),
+    ] = None,
     log_level: Annotated[
         str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
     ] = "info",
@@ -66,13 +81,13 @@ def serve(
     )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(_wanted(config, data, listen or [])))
-    except (ConfigError, StoreError, ListenError) as error:
+            runner.run(_serve(_wanted(config, data, listen or [], http)))
+    except (ConfigError, StoreError, ListenError, UnsupportedError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
 
 
-def _wanted(config: Path | None, data: str | None, listen: list[str]) -> _Wanted:
+def _wanted(config: Path | None, data: str | None, listen: list[str], http: str | None) -> _Wanted:
     loaded = (
         BrokerConfig.model_validate({"vhosts": {"/": {"name": "/"}}})
         if config is None
@@ -81,7 +96,8 @@ def _wanted(config: Path | None, data: str | None, listen: list[str]) -> _Wanted
     addresses = listen or list(loaded.node.listen)
     if not addresses and not has_inherited_sockets():
         addresses = [DEFAULT_ADDRESS]
-    return _Wanted(loaded, data, tuple(_address(text) for text in addresses))
+    http_address = None if http is None else _http_address(http)
+    return _Wanted(loaded, data, tuple(map(_address, addresses)), http_address)
 
 
 def _address(text: str) -> ListenAddress:
@@ -89,6 +105,13 @@ def _address(text: str) -> ListenAddress:
         return parse_listen_address(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--listen") from None
+
+
+def _http_address(text: str) -> tuple[str, int]:
+    host, _, port = text.removeprefix("http://").rstrip("/").rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise typer.BadParameter("HOST:PORT, such as 127.0.0.1:15672", param_hint="--http")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -105,7 +128,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(wanted: _Wanted) -> None:
-    config, data, addresses = wanted
+    config, data, addresses, http = wanted
     stop_asked, reload_asked = _stop_signals(), _reload_signal()
     node = make_node(
         data or "",
@@ -123,11 +146,42 @@ async def _serve(wanted: _Wanted) -> None:
         server = Server(node, addresses, config.server, data=data)
         await server.start(inherited=True)
         kept = f"data: {data}" if data else "everything is in memory: nothing is kept"
-        typer.echo(f"serving {' '.join(map(str, server.addresses))} ({kept})")
-        notify("READY=1", f"STATUS=Serving {' '.join(map(str, server.addresses))}")
-        await _until_stopped(node, server, stop_asked, reload_asked)
+        async with _management(node, server, http, data) as http_urls:
+            where = " ".join([*map(str, server.addresses), *http_urls])
+            typer.echo(f"serving {where} ({kept})")
+            notify("READY=1", f"STATUS=Serving {where}")
+            await _until_stopped(node, server, stop_asked, reload_asked)
     finally:
         await node.close()
+
+
+@contextlib.asynccontextmanager
+async def _management(
+    node: Node, server: Server, address: tuple[str, int] | None, data: str | None
+) -> AsyncIterator[list[str]]:
+    """The management API, where it is wanted; gives its URL.
+
+    It answers until the node is closed: a probe then sees that the node is not ready.
+    """
+    if address is None:
+        yield []
+        return
+    try:
+        from broker_client.server.http.listener import HttpListener
+        from broker_client.server.http.management import Management
+    except ImportError as error:
+        raise UnsupportedError("--http", install_extra("server")) from error
+    listening = [(each.scheme, each.host, each.port) for each in server.addresses]
+    listener = HttpListener(Management(node, server, listening, data), *address)
+    try:
+        await listener.start()
+    except ListenError:
+        await server.stop()
+        raise
+    try:
+        yield [listener.url]
+    finally:
+        await listener.stop()
 
 
 async def _until_stopped(

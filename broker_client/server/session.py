@@ -62,6 +62,8 @@ _UNREAD = "it does not read"
 class ConnectionInfo:
     """A snapshot of one connection."""
 
+    connection: int
+    """As the node numbers it."""
     name: str
     """Peer and own address, as RabbitMQ names connections; unique while it is open."""
     connection_name: str
@@ -138,6 +140,7 @@ class Session(asyncio.Protocol):
         if self._connection is None:
             return None
         return ConnectionInfo(
+            connection=self._connection,
             name=f"{self.peer} -> {self.local}",
             connection_name=self.name,
             user=self.user,

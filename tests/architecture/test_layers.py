@@ -99,6 +99,8 @@ OWNERS = {
     "yaml": ("config.loader", "config.tree"),
     "pydantic": ("config", "codec.content", "consuming.handlers"),  # an application's models
     "pydantic_core": ("config", "codec.content"),
+    "starlette": ("server.http",),
+    "uvicorn": ("server.http.listener",),
     "uvloop": ("cli.serve",),
     "typer": ("cli",),
     "rich": ("cli",),

@@ -30,9 +30,9 @@ from broker_client.server.http.errors import (
     refusal_of,
     response_of,
 )
+from broker_client.server.http.exposition import CONTENT_TYPE, render_families
 from broker_client.server.http.management import Management
 from broker_client.server.http.openapi import openapi_document
-from broker_client.server.http.prometheus import CONTENT_TYPE, render_families
 
 log = logging.getLogger("broker_client.server")
 

@@ -62,8 +62,9 @@ class RequestChannel:
         """
         if refusal := self.permissions.check_publish(message.exchange, [message.routing_key]):
             raise refusal
-        self._confirmed = asyncio.get_running_loop().create_future()
         self._node.publish(self.id, [message])
+        # The outcome comes with the effects, in a later turn of the event loop.
+        self._confirmed = asyncio.get_running_loop().create_future()
         acked = await self._confirmed
         return acked and not self._was_returned
 

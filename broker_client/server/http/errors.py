@@ -13,6 +13,7 @@ from broker_client.errors import (
     UsageError,
 )
 
+_FAILED = "failed"
 REALM = "broker_client management"
 
 
@@ -45,6 +46,11 @@ def not_authorized(reason: str) -> Refusal:
     return Refusal(401, "not_authorized", reason)
 
 
+def failed(reason: str) -> Refusal:
+    """503: a health check that found something."""
+    return Refusal(503, _FAILED, reason)
+
+
 def refusal_of(error: BrokerClientError) -> Refusal:
     """What an error of the node means for the one who asked."""
     match error:
@@ -68,5 +74,6 @@ def response_of(refusal: Refusal) -> Response:
     headers = {}
     if refusal.status == 401:
         headers["WWW-Authenticate"] = f'Basic realm="{REALM}"'
-    body = {"error": refusal.error, "reason": refusal.reason}
+    key = "status" if refusal.error == _FAILED else "error"
+    body = {key: refusal.error, "reason": refusal.reason}
     return JSONResponse(body, refusal.status, headers)

@@ -54,6 +54,12 @@ class HttpListener:
     def __repr__(self) -> str:
         return f"<HttpListener {self._host}:{self.port}>"
 
+    @property
+    def url(self) -> str:
+        """Where it listens, once it does."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}"
+
     async def start(self) -> None:
         """Listen.
 
@@ -72,6 +78,7 @@ class HttpListener:
         config = uvicorn.Config(
             make_application(self._management),
             log_config=None,
+            log_level="warning",
             access_log=False,
             lifespan="off",
             server_header=False,

@@ -58,7 +58,7 @@ def _described(operation: Operation) -> dict[str, Any]:
             {"name": name, "in": "query", "schema": {"type": kind}, "description": text}
             for name, kind, text in _LISTING
         ]
-    statuses = {str(operation.status): {"description": "Done"}}
+    statuses: dict[str, Any] = {str(operation.status): {"description": "Done"}}
     if operation.method == "PUT":
         statuses |= {"201": {"description": "Made"}, "204": {"description": "Was there, changed"}}
     for status, text in (

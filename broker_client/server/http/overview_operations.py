@@ -15,7 +15,7 @@ from broker_client.server.http.descriptions import (
     consumer_object,
     message_stats,
 )
-from broker_client.server.http.errors import Refusal, not_authorized, not_found
+from broker_client.server.http.errors import failed, not_authorized, not_found
 from broker_client.server.http.listings import listed, shown
 from broker_client.server.http.rates import Counts, counts_of
 from broker_client.server.http.topology_operations import the_channel
@@ -203,7 +203,7 @@ async def aliveness_test(call: Call) -> Any:
         node.declare_queue(channel.id, name, durable=True)
         await channel.publish(Outgoing("", name, b"test_message", Properties(), mandatory=True))
         if node.get(channel.id, name, no_ack=True) is None:
-            raise Refusal(503, "failed", "the message did not come back")
+            raise failed("the message did not come back")
         await node.drain()
     return {"status": "ok"}
 
@@ -213,7 +213,7 @@ async def aliveness_test(call: Call) -> Any:
 async def check_alarms(call: Call) -> Any:
     alarms = call.node.alarms
     if alarms:
-        raise Refusal(503, "failed", f"There are alarms in effect: {', '.join(alarms)}")
+        raise failed(f"There are alarms in effect: {', '.join(alarms)}")
     return {"status": "ok"}
 
 
@@ -222,7 +222,7 @@ async def check_alarms(call: Call) -> Any:
 @operations.get("/api/health/checks/node-is-quorum-critical", "There is no quorum to lose")
 async def check_nothing(call: Call) -> Any:
     if not call.node.accepts:
-        raise Refusal(503, "failed", str(call.node.failure or "the node is closing"))
+        raise failed(str(call.node.failure or "the node is closing"))
     return {"status": "ok"}
 
 
@@ -230,7 +230,7 @@ async def check_nothing(call: Call) -> Any:
 async def check_port(call: Call) -> Any:
     port = call.name("port")
     if port not in {str(each["port"]) for each in call.management.listeners()}:
-        raise Refusal(503, "failed", f"No active listener on port {port}")
+        raise failed(f"No active listener on port {port}")
     return {"status": "ok", "port": int(port)}
 
 
@@ -238,5 +238,5 @@ async def check_port(call: Call) -> Any:
 async def check_protocol(call: Call) -> Any:
     protocol = call.name("protocol")
     if protocol not in {each["protocol"] for each in call.management.listeners()}:
-        raise Refusal(503, "failed", f"No active listener for protocol {protocol}")
+        raise failed(f"No active listener for protocol {protocol}")
     return {"status": "ok", "protocol": protocol}

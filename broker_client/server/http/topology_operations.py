@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import quote
 
 from pamqp import commands
-from pamqp.base import Frame
 from starlette.responses import Response
 
 from broker_client.core.access import ADMINISTRATOR
@@ -34,7 +33,7 @@ from broker_client.server.http.descriptions import (
     properties_key,
     queue_object,
 )
-from broker_client.server.http.errors import bad_request, not_authorized, not_found
+from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
 from broker_client.server.http.listings import listed, shown
 
 operations = Operations()
@@ -317,7 +316,11 @@ def _ends(call: Call, kind: str) -> tuple[VirtualHost, str, Destination]:
 
 
 def _between(call: Call, kind: str) -> list[dict[str, Any]]:
-    vhost, source, destination = _ends(call, kind)
+    try:
+        vhost, source, destination = _ends(call, kind)
+    except Refusal:
+        call.vhost()  # which must be there; RabbitMQ: but not the ends
+        return []
     if not source:
         return [default_binding_object(vhost.name, destination.name)] if kind == "queue" else []
     return [

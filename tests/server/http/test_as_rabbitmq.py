@@ -1,0 +1,479 @@
+"""What our management API and RabbitMQ's answer alike: one suite on both."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.server.http.conftest import Managed
+
+NAMES = ["plain", "with/slash", "with space", "ünïcode", "per%cent", "a+b", "dot.ted", "q?x#y"]
+
+
+def encoded(name: str) -> str:
+    return quote(name, safe="")
+
+
+async def declare(managed: Managed, name: str = "q", **body: Any) -> None:
+    response = await managed.client.put(managed.path("queues/{v}/") + encoded(name), json=body)
+    assert response.status_code == 201, response.text
+
+
+async def publish(managed: Managed, key: str, payload: str = "hello", **body: Any) -> bool:
+    given = {"properties": {}, "routing_key": key, "payload": payload, "payload_encoding": "string"}
+    path = managed.path("exchanges/{v}/amq.default/publish")
+    response = await managed.client.post(path, json={**given, **body})
+    assert response.status_code == 200, response.text
+    return bool(response.json()["routed"])
+
+
+async def take(managed: Managed, name: str = "q", **body: Any) -> list[dict[str, Any]]:
+    given = {"count": 10, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    path = managed.path("queues/{v}/") + encoded(name) + "/get"
+    response = await managed.client.post(path, json={**given, **body})
+    assert response.status_code == 200, response.text
+    found: list[dict[str, Any]] = response.json()
+    return found
+
+
+# --------------------------------------------------------------------------- statuses
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_queue_of_any_name_is_declared_shown_and_deleted(managed: Managed, name: str) -> None:
+    path = managed.path("queues/{v}/") + encoded(name)
+    assert (await managed.client.put(path, json={})).status_code == 201
+    assert (await managed.client.put(path, json={})).status_code == 204
+    shown = await managed.client.get(path)
+    assert shown.status_code == 200
+    assert (shown.json()["name"], shown.json()["vhost"]) == (name, managed.vhost)
+    assert (await managed.client.delete(path)).status_code == 204
+    gone = await managed.client.get(path)
+    assert gone.status_code == 404
+    assert gone.json() == {"error": "Object Not Found", "reason": "Not Found"}
+
+
+async def test_redeclaration_that_differs_is_400_with_the_reason(managed: Managed) -> None:
+    await declare(managed, durable=True)
+    response = await managed.client.put(managed.path("queues/{v}/q"), json={"durable": False})
+    assert response.status_code == 400
+    assert response.json()["error"] == "bad_request"
+    assert "inequivalent arg 'durable' for queue 'q'" in response.json()["reason"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "queues/{v}/missing"),
+        ("DELETE", "queues/{v}/missing"),
+        ("DELETE", "queues/{v}/missing/contents"),
+        ("GET", "exchanges/{v}/missing"),
+        ("DELETE", "exchanges/{v}/missing"),
+        ("GET", "vhosts/missing"),
+        ("DELETE", "vhosts/missing"),
+        ("GET", "users/missing"),
+        ("DELETE", "users/missing"),
+        ("GET", "permissions/{v}/missing"),
+        ("GET", "connections/missing"),
+        ("DELETE", "connections/missing"),
+        ("GET", "channels/missing"),
+        ("GET", "queues/missing"),
+        ("GET", "exchanges/missing"),
+        ("GET", "no-such-path"),
+    ],
+)
+async def test_what_is_missing_is_404(managed: Managed, method: str, path: str) -> None:
+    response = await managed.client.request(method, managed.path(path))
+    assert response.status_code == 404
+
+
+async def test_body_that_is_no_json_object_is_400(managed: Managed) -> None:
+    for body in (b"{", b"[]", b'"x"'):
+        path = managed.path("queues/{v}/q")
+        response = await managed.client.put(path, content=body)
+        assert response.status_code == 400, body
+        assert response.json()["error"] in ("bad_request", "not_json")
+
+
+async def test_method_that_a_path_has_not_got_is_405(managed: Managed) -> None:
+    assert (await managed.client.delete(managed.path("overview"))).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "auth", [None, httpx.BasicAuth("guest", "wrong"), httpx.BasicAuth("nobody", "guest")]
+)
+async def test_wrong_login_is_401_and_asks_for_basic(
+    managed: Managed, auth: httpx.BasicAuth | None
+) -> None:
+    url = str(managed.client.base_url) + "/api/whoami"
+    async with httpx.AsyncClient() as client:
+        response = await client.get(url, auth=auth)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"].startswith("Basic")
+    if not managed.is_rabbitmq or auth is not None:  # RabbitMQ: no body where nobody logs in
+        assert response.json()["error"] in ("not_authorized", "not_authorised")
+
+
+async def test_whoami_tells_name_and_tags(managed: Managed) -> None:
+    shown = (await managed.client.get(managed.path("whoami"))).json()
+    assert (shown["name"], shown["tags"]) == ("guest", ["administrator"])
+
+
+# --------------------------------------------------------------------------- exchanges, bindings
+
+
+async def test_exchange_is_declared_shown_and_deleted(managed: Managed) -> None:
+    path = managed.path("exchanges/{v}/x")
+    body = {"type": "topic", "durable": True, "arguments": {"alternate-exchange": "amq.fanout"}}
+    assert (await managed.client.put(path, json=body)).status_code == 201
+    assert (await managed.client.put(path, json=body)).status_code == 204
+    shown = (await managed.client.get(path)).json()
+    for key, value in body.items():
+        assert shown[key] == value
+    assert (await managed.client.put(path, json={"type": "fanout"})).status_code == 400
+    assert (await managed.client.delete(path)).status_code == 204
+
+
+async def test_reserved_names_are_refused(managed: Managed) -> None:
+    path = managed.path("exchanges/{v}/amq.own")
+    response = await managed.client.put(path, json={"type": "topic"})
+    assert response.status_code in (400, 401)
+    response = await managed.client.delete(managed.path("exchanges/{v}/amq.topic"))
+    assert response.status_code in (400, 401)
+
+
+@pytest.mark.parametrize(
+    ("key", "arguments"),
+    [("a.b", {}), ("", {}), ("a/b c~d", {}), ("k", {"x-match": "any", "n": 1})],
+)
+async def test_binding_is_made_found_by_its_properties_key_and_deleted(
+    managed: Managed, key: str, arguments: dict[str, Any]
+) -> None:
+    await declare(managed)
+    path = managed.path("bindings/{v}/e/amq.headers/q/q")
+    body = {"routing_key": key, "arguments": arguments}
+    made = await managed.client.post(path, json=body)
+    assert made.status_code == 201
+    assert made.headers["location"]
+    (binding,) = (await managed.client.get(path)).json()
+    assert (binding["routing_key"], binding["arguments"]) == (key, arguments)
+    assert (binding["source"], binding["destination"]) == ("amq.headers", "q")
+    if not key and not arguments:
+        assert binding["properties_key"] == "~"
+    one = f"{path}/{encoded(binding['properties_key'])}"
+    assert (await managed.client.get(one)).json()["routing_key"] == key
+    assert (await managed.client.delete(one)).status_code == 204
+    assert (await managed.client.get(path)).json() == []
+    assert (await managed.client.delete(one)).status_code == 404
+
+
+async def test_binding_of_an_exchange_to_an_exchange(managed: Managed) -> None:
+    path = managed.path("bindings/{v}/e/amq.topic/e/amq.fanout")
+    response = await managed.client.post(path, json={"routing_key": "#"})
+    assert response.status_code == 201
+    listed = (
+        await managed.client.get(managed.path("exchanges/{v}/amq.topic/bindings/source"))
+    ).json()
+    assert [each["destination_type"] for each in listed] == ["exchange"]
+    listed = (
+        await managed.client.get(managed.path("exchanges/{v}/amq.fanout/bindings/destination"))
+    ).json()
+    assert [each["source"] for each in listed] == ["amq.topic"]
+
+
+async def test_bindings_between_what_is_missing_are_none(managed: Managed) -> None:
+    response = await managed.client.get(managed.path("bindings/{v}/e/missing/q/missing"))
+    assert (response.status_code, response.json()) == (200, [])
+
+
+async def test_bindings_of_the_default_exchange_are_listed(managed: Managed) -> None:
+    await declare(managed)
+    listed = (await managed.client.get(managed.path("queues/{v}/q/bindings"))).json()
+    assert [(each["source"], each["routing_key"]) for each in listed] == [("", "q")]
+
+
+# --------------------------------------------------------------------------- messages
+
+
+async def test_publish_says_whether_it_was_routed(managed: Managed) -> None:
+    await declare(managed)
+    assert await publish(managed, "q")
+    assert not await publish(managed, "nowhere")
+
+
+async def test_message_keeps_its_properties(managed: Managed) -> None:
+    await declare(managed)
+    properties = {
+        "content_type": "application/json",
+        "delivery_mode": 2,
+        "priority": 3,
+        "correlation_id": "c",
+        "message_id": "m",
+        "timestamp": 1_700_000_000,
+        "headers": {"n": 1, "t": "x", "deep": {"list": [1, "two"]}},
+    }
+    await publish(managed, "q", '{"a": 1}', properties=properties)
+    (message,) = await take(managed)
+    assert message["properties"] == properties
+    assert message["payload"] == '{"a": 1}'
+    assert message["payload_encoding"] == "string"
+    assert message["payload_bytes"] == 8
+    assert (message["exchange"], message["routing_key"]) == ("", "q")
+    assert message["redelivered"] is False
+    assert message["message_count"] == 0
+
+
+async def test_bytes_travel_as_base64(managed: Managed) -> None:
+    await declare(managed)
+    await publish(managed, "q", "/wD+", payload_encoding="base64")
+    await publish(managed, "q", "text")
+    first, second = await take(managed, ackmode="ack_requeue_true")
+    assert (first["payload"], first["payload_encoding"]) == ("/wD+", "base64")
+    assert first["payload_bytes"] == 3
+    assert (second["payload"], second["payload_encoding"]) == ("text", "string")
+    _, second = await take(managed, encoding="base64")
+    assert (second["payload"], second["payload_encoding"]) == ("dGV4dA==", "base64")
+
+
+async def test_truncated_payload_tells_its_whole_length(managed: Managed) -> None:
+    await declare(managed)
+    await publish(managed, "q", "0123456789")
+    (message,) = await take(managed, truncate=4)
+    assert (message["payload"], message["payload_bytes"]) == ("0123", 10)
+
+
+@pytest.mark.parametrize(
+    ("ackmode", "left"),
+    [
+        ("ack_requeue_true", 2),
+        ("ack_requeue_false", 0),
+        ("reject_requeue_true", 2),
+        ("reject_requeue_false", 0),
+    ],
+)
+async def test_ackmode_decides_whether_messages_stay(
+    managed: Managed, ackmode: str, left: int
+) -> None:
+    await declare(managed)
+    for payload in ("one", "two"):
+        await publish(managed, "q", payload)
+    got = await take(managed, ackmode=ackmode)
+    assert [(each["payload"], each["message_count"]) for each in got] == [("one", 1), ("two", 0)]
+    again = await take(managed)
+    assert [each["payload"] for each in again] == ["one", "two"][:left]
+    assert all(each["redelivered"] for each in again)
+
+
+async def test_rejected_without_requeue_is_dead_lettered(managed: Managed) -> None:
+    await declare(managed, "dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    await declare(managed, "q", arguments=arguments)
+    await publish(managed, "q")
+    await take(managed, ackmode="reject_requeue_false")
+    (message,) = await take(managed, "dead")
+    assert message["properties"]["headers"]["x-death"][0]["reason"] == "rejected"
+
+
+async def test_purge_and_conditional_delete(managed: Managed) -> None:
+    await declare(managed)
+    await publish(managed, "q")
+    path = managed.path("queues/{v}/q")
+    assert (await managed.client.delete(path + "?if-empty=true")).status_code == 400
+    assert (await managed.client.delete(path + "/contents")).status_code == 204
+    assert (await managed.client.delete(path + "?if-empty=true")).status_code == 204
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"routing_key": "q", "properties": {}, "payload": "?", "payload_encoding": "base64"},
+        {"routing_key": "q", "properties": {}, "payload": "x", "payload_encoding": "other"},
+        {"properties": {}, "payload": "x", "payload_encoding": "string"},
+    ],
+)
+async def test_publish_that_cannot_be_is_400(managed: Managed, body: dict[str, Any]) -> None:
+    await declare(managed)
+    path = managed.path("exchanges/{v}/amq.default/publish")
+    assert (await managed.client.post(path, json=body)).status_code == 400
+    assert await take(managed) == []
+
+
+# --------------------------------------------------------------------------- users
+
+
+async def test_user_and_permissions_come_and_go(managed: Managed) -> None:
+    user = f"user-{managed.vhost}"
+    path = managed.path("users/") + encoded(user)
+    body = {"password": "secret", "tags": "management,policymaker"}
+    assert (await managed.client.put(path, json=body)).status_code == 201
+    assert (await managed.client.put(path, json=body)).status_code == 204
+    shown = (await managed.client.get(path)).json()
+    assert shown["tags"] == ["management", "policymaker"]
+    assert shown["hashing_algorithm"] == "rabbit_password_hashing_sha256"
+    permissions = managed.path("permissions/{v}/") + encoded(user)
+    rights = {"configure": "^c", "write": "", "read": ".*"}
+    assert (await managed.client.get(permissions)).status_code == 404
+    assert (await managed.client.put(permissions, json=rights)).status_code == 201
+    assert (await managed.client.put(permissions, json=rights)).status_code == 204
+    shown = (await managed.client.get(permissions)).json()
+    assert shown == {"user": user, "vhost": managed.vhost, **rights}
+    topics = managed.path("topic-permissions/{v}/") + encoded(user)
+    limits = {"exchange": "amq.topic", "write": "^a", "read": "^b"}
+    assert (await managed.client.put(topics, json=limits)).status_code == 201
+    (shown,) = (await managed.client.get(topics)).json()
+    assert shown == {"user": user, "vhost": managed.vhost, **limits}
+    assert (await managed.client.delete(topics)).status_code == 204
+    assert (await managed.client.delete(permissions)).status_code == 204
+    assert (await managed.client.delete(path)).status_code == 204
+    assert (await managed.client.get(path)).status_code == 404
+
+
+async def test_imported_hash_logs_in(managed: Managed) -> None:
+    user = f"imported-{managed.vhost}"
+    path = managed.path("users/") + encoded(user)
+    body = {
+        "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",  # of test12
+        "tags": ["management"],
+    }
+    assert (await managed.client.put(path, json=body)).status_code == 201
+    try:
+        whoami = managed.path("whoami")
+        right = await managed.client.get(whoami, auth=httpx.BasicAuth(user, "test12"))
+        wrong = await managed.client.get(whoami, auth=httpx.BasicAuth(user, "test13"))
+        assert (right.status_code, wrong.status_code) == (200, 401)
+    finally:
+        await managed.client.delete(path)
+
+
+@pytest.mark.parametrize(
+    "rights", [{"configure": "(", "write": "", "read": ""}, {"configure": "", "write": ""}]
+)
+async def test_permissions_that_cannot_be_are_400(managed: Managed, rights: dict[str, str]) -> None:
+    path = managed.path("permissions/{v}/guest")
+    assert (await managed.client.put(path, json=rights)).status_code == 400
+
+
+async def test_user_without_a_tag_may_not_use_the_api(managed: Managed) -> None:
+    user = f"plain-{managed.vhost}"
+    path = managed.path("users/") + encoded(user)
+    await managed.client.put(path, json={"password": "secret", "tags": ""})
+    try:
+        for path_of in ("whoami", "overview", "queues/{v}"):
+            response = await managed.client.get(
+                managed.path(path_of), auth=httpx.BasicAuth(user, "secret")
+            )
+            assert response.status_code == 401
+    finally:
+        await managed.client.delete(path)
+
+
+MANAGEMENT_ONLY = [
+    ("GET", "whoami", 200),
+    ("GET", "overview", 200),
+    ("GET", "queues/{v}", 200),
+    ("PUT", "queues/{v}/other", 401),
+    ("GET", "nodes", 401),
+    ("GET", "users", 401),
+    ("GET", "permissions", 401),
+    ("PUT", "vhosts/another", 401),
+    ("DELETE", "vhosts/{v}", 401),
+    ("PUT", "permissions/{v}/guest", 401),
+    ("GET", "queues/%2F", 401),
+    ("PUT", "queues/%2F/q", 401),
+]
+
+
+async def test_tag_management_sees_its_vhosts_and_administers_nothing(managed: Managed) -> None:
+    user = f"limited-{managed.vhost}"
+    path = managed.path("users/") + encoded(user)
+    await managed.client.put(path, json={"password": "secret", "tags": "management"})
+    rights = {"configure": "^own", "write": "^own", "read": "^own"}
+    await managed.client.put(managed.path("permissions/{v}/") + encoded(user), json=rights)
+    auth = httpx.BasicAuth(user, "secret")
+    try:
+        for method, path_of, status in MANAGEMENT_ONLY:
+            response = await managed.client.request(
+                method,
+                managed.path(path_of),
+                auth=auth,
+                json=None if method == "GET" else {},
+                headers={"Connection": "close"},  # RabbitMQ: refuses before it reads the body
+            )
+            assert response.status_code == status, (method, path_of, response.text)
+        own = await managed.client.put(managed.path("queues/{v}/own"), auth=auth, json={})
+        assert own.status_code == 201
+        vhosts = await managed.client.get(managed.path("vhosts"), auth=auth)
+        assert [each["name"] for each in vhosts.json()] == [managed.vhost]
+    finally:
+        await managed.client.delete(path)
+
+
+# --------------------------------------------------------------------------- vhosts, lists
+
+
+async def test_vhost_is_added_once_and_its_creator_may_use_it(managed: Managed) -> None:
+    path = managed.path("vhosts/{v}")
+    assert (await managed.client.put(path)).status_code == 204
+    assert (await managed.client.get(path)).json()["name"] == managed.vhost
+    await declare(managed)
+    listed = (await managed.client.get(managed.path("vhosts/{v}/permissions"))).json()
+    assert [each["user"] for each in listed] == ["guest"]
+
+
+async def test_pages_columns_and_sorting(managed: Managed) -> None:
+    for name in ("b1", "a1", "c1", "a2"):
+        await declare(managed, name)
+    path = managed.path("queues/{v}")
+    query: dict[str, str | int] = {
+        "page": 1,
+        "page_size": 2,
+        "sort": "name",
+        "sort_reverse": "true",
+        "columns": "name",
+    }
+    shown = (await managed.client.get(path, params=query)).json()
+    assert shown["items"] == [{"name": "c1"}, {"name": "b1"}]
+    counts = ("total_count", "filtered_count", "item_count", "page", "page_count", "page_size")
+    assert [shown[each] for each in counts] == [4, 4, 2, 1, 2, 2]
+    query = {"page": 1, "page_size": 10, "name": "A", "use_regex": "false", "columns": "name"}
+    shown = (await managed.client.get(path, params=query)).json()
+    assert {each["name"] for each in shown["items"]} == {"a1", "a2"}
+    query = {"page": 1, "page_size": 10, "name": "^a.$", "use_regex": "true", "columns": "name"}
+    shown = (await managed.client.get(path, params=query)).json()
+    assert shown["filtered_count"] == 2
+    for wrong in ("page=9&page_size=2", "page=1&page_size=501", "page=x"):
+        assert (await managed.client.get(f"{path}?{wrong}")).status_code == 400, wrong
+
+
+async def test_overview_has_what_dashboards_read(managed: Managed) -> None:
+    shown = (await managed.client.get(managed.path("overview"))).json()
+    assert shown["object_totals"].keys() >= {
+        "connections",
+        "channels",
+        "exchanges",
+        "queues",
+        "consumers",
+    }
+    assert isinstance(shown["node"], str)
+    assert shown["rabbitmq_version"][0].isdigit()
+    assert {each["name"] for each in shown["exchange_types"]} >= {"direct", "fanout", "topic"}
+    assert "amqp" in {each["protocol"] for each in shown["listeners"]}
+
+
+async def test_health_checks_say_ok(managed: Managed) -> None:
+    for path in (
+        "aliveness-test/{v}",
+        "health/checks/alarms",
+        "health/checks/local-alarms",
+        "health/checks/virtual-hosts",
+        "health/checks/node-is-quorum-critical",
+        "health/checks/protocol-listener/amqp",
+    ):
+        response = await managed.client.get(managed.path(path))
+        assert (response.status_code, response.json()["status"]) == (200, "ok"), path
+    response = await managed.client.get(managed.path("health/checks/port-listener/1"))
+    assert response.status_code == 503
+    assert response.json()["status"] == "failed"
