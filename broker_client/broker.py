@@ -198,6 +198,10 @@ class Broker(Emitter):
                 if outbox is not None:
                     await publisher.open_outbox(self._nodes.connector(outbox_url(outbox), "/"))
                 await publisher.vhost.open()
+                if any(
+                    each.vhost == publisher.vhost.name for each in self.config.publications.values()
+                ):
+                    await publisher.open_relay()
                 self._check_subscriptions(publisher.vhost)
             await self._listen()
             for shovel in self.config.shovels.values():

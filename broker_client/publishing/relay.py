@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker_client.connection.vhost import Vhost
-from broker_client.errors import BrokerClientError, PublishError
+from broker_client.errors import BrokerClientError, ChannelClosedError, PublishError
 from broker_client.message import Delivery, Outgoing
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel, ConsumerCallbacks
@@ -60,6 +60,19 @@ class DelayRelay:
 
     def __repr__(self) -> str:
         return f"<DelayRelay {self._vhost.name}: {'open' if self._channel else 'closed'}>"
+
+    async def open_if_left(self) -> None:
+        """`open`, where the queue is there: an earlier process may have left messages in it."""
+        link = self._vhost.connection.link
+        if link is None:
+            return
+        channel = await link.open_channel()
+        try:
+            await channel.check_queue(RELAY)
+        except ChannelClosedError:
+            return  # not there, or not for this user
+        await channel.close()
+        await self.open()
 
     async def open(self) -> None:
         """Have the queue declared and consumed from now on, over every loss of the link.

@@ -70,6 +70,15 @@ class VhostPublisher:
         await outbox.open()
         self.outbox = outbox
 
+    async def open_relay(self) -> None:
+        """Send on what an earlier process left at the delay relay.
+
+        Raises:
+            TransportError: the link was lost.
+        """
+        if not self.vhost.is_embedded:
+            await self._relay.open_if_left()
+
     def _outbox_failed(self, error: PublishError) -> None:
         self._events.emit("error", error, self.vhost.name)
 

@@ -16,8 +16,11 @@ from broker_client.errors import (
     RequestTimeoutError,
     WrongLoopError,
 )
+from broker_client.message import Delivery
+from broker_client.transport.base import ConsumerCallbacks
 from tests.client.conftest import StartBroker
 from tests.support.eventually import eventually
+from tests.support.rabbitmq import RabbitMQ
 
 ORDERS: dict[str, Any] = {
     "exchanges": ["orders", {"name": "nowhere", "type": "direct"}],
@@ -326,3 +329,24 @@ async def test_expiration_of_a_delayed_message_counts_from_its_arrival(
     assert headers["a"] == 1
     assert "broker_client.delayed" not in headers
     await link.close()
+
+
+@pytest.mark.rabbitmq
+async def test_delayed_message_with_an_expiration_is_sent_on_by_a_later_process(
+    rabbitmq: RabbitMQ,
+) -> None:
+    vhost = rabbitmq.make_vhost()
+    url = rabbitmq.url(vhost)
+    declared = {"connection": url, "queues": ["q"], "publications": {"q": {"queue": "q"}}}
+    async with Broker.create({"vhosts": {vhost: declared}}) as broker:
+        await (await broker.publish("q", "x", delay=0.5, expiration=60.0))
+    async with Broker.create({"vhosts": {vhost: declared}}) as broker:
+        link = await broker.connect(vhost)
+        channel = await link.open_channel()
+        arrived: list[Delivery] = []
+        callbacks = ConsumerCallbacks(arrived.append, lambda tag: None, lambda tag: None)
+        await channel.consume("q", callbacks, no_ack=True)
+        await eventually(lambda: arrived, timeout=10.0)
+        assert (arrived[0].body, arrived[0].properties.expiration) == (b"x", "60000")
+        await link.close()
+    rabbitmq.delete_vhost(vhost)

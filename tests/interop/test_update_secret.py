@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from broker_client import AckOrNack, Broker, Message, Subscription
+from broker_client.events.health import ConnectionHealth
 from tests.support.eventually import eventually
 from tests.support.rabbitmq import RabbitMQ
 
@@ -149,3 +150,34 @@ async def test_refresh_ends_with_its_link_and_begins_anew_with_the_next(
         assert len(refreshing_tasks()) == PUBLISHING_AND_CONSUMING
         await asyncio.to_thread(account.change_password)
         await eventually(lambda: len(account.updates()) == PUBLISHING_AND_CONSUMING)
+
+
+@pytest.mark.parametrize("source", ["file", "function"])
+async def test_password_that_changed_is_read_again_at_the_next_connect(
+    account: Account, caplog: pytest.LogCaptureFixture, source: str
+) -> None:
+    config = account.config(retry={"min": "50ms", "max": "100ms"})
+    if source == "function":
+        connection = config["vhosts"][account.vhost]["connection"]
+        del connection["user"], connection["password_file"]
+        connection["credentials"] = lambda: (account.user, account.file.read_text())
+    async with Broker.create(config) as broker:
+        worker = Worker(broker)
+        await worker.subscribe()
+        await worker.round_trip("before")
+        await asyncio.to_thread(account.server.ctl, "change_password", account.user, SECOND)
+        await asyncio.to_thread(account.server.close_connections)
+        await eventually(
+            lambda: any("ACCESS_REFUSED" in each.last_error for each in broker_connections(broker)),
+            timeout=20.0,
+        )
+        assert not broker.health().ready
+        account.file.write_text(SECOND)
+        await eventually(lambda: broker.health().ready, timeout=20.0)
+        await worker.round_trip("after")
+    assert FIRST not in caplog.text
+    assert SECOND not in caplog.text
+
+
+def broker_connections(broker: Broker) -> list[ConnectionHealth]:
+    return [each for vhost in broker.health().vhosts.values() for each in vhost.connections]
