@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -201,6 +203,31 @@ async def test_close_while_several_addresses_are_tried_leaves_nothing_open() -> 
     b.gate.set()
     await settle()
     assert not b.links
+
+
+async def test_failed_attempts_leave_nothing_in_memory_however_long_it_takes() -> None:
+    harness = ConnectionHarness(a_retry(max=1.0), a_retry(max=1.0))
+    alive: weakref.WeakSet[Exception] = weakref.WeakSet()
+
+    class Refusing(FakeConnector):
+        async def connect(self, *, timeout: float) -> Any:
+            self.attempts.append(now())
+            error = refused(self)
+            alive.add(error)
+            raise error
+
+    await harness.connection.open()
+    for connector in harness.connectors:
+        connector.connect = Refusing(connector.url).connect  # type: ignore[method-assign]
+    harness.connectors[0].link.lose()
+    made = 0
+    for _ in range(10):
+        await asyncio.sleep(100.0)
+        made += len(alive)
+        gc.collect()
+        assert len(alive) <= 4
+    assert made
+    await harness.connection.close()
 
 
 # --------------------------------------------------------------------------- waits of one's own
