@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 from broker_client.config import SubscriptionConfig
 from broker_client.connection.vhost import Vhost
+from broker_client.consuming.batches import Batches, Run
+from broker_client.consuming.breaker import Breaker
 from broker_client.consuming.checks import Checks
 from broker_client.consuming.consumer import Consumer
 from broker_client.consuming.delivery import DeliveryOutcome
@@ -17,6 +19,7 @@ from broker_client.consuming.dispatcher import Dispatcher
 from broker_client.consuming.handle_call import HandleMiddleware, HandlerChain
 from broker_client.consuming.handlers import Handler, check_listener, listener_from
 from broker_client.consuming.iterator import DeliveryIterator
+from broker_client.consuming.pauses import Pauses
 from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.reports import Reports
 from broker_client.consuming.settlements import Settlements
@@ -57,6 +60,8 @@ class Subscription(Emitter):
     * ``dead_lettered(message, error)``: it was given up and refused without requeue; logged too.
     * ``prefetch_saturated(count)``: messages that wait for the `defer` of their recovery hold
       every place of the prefetch, so nothing else is delivered.
+    * ``tripped(failures, calls)``: so many of so many messages failed, and the `breaker` pauses
+      the subscription; ``restored()``: it has ended, and a message was handled.
     * ``loop_blocked(seconds, name)``: a handler blocked the event loop for longer than `loop_lag`.
     """
 
@@ -81,6 +86,8 @@ class Subscription(Emitter):
             "message_timeout",
             "prefetch_saturated",
             "loop_blocked",
+            "tripped",
+            "restored",
         }
     )
 
@@ -112,15 +119,22 @@ class Subscription(Emitter):
         self._handlers = handlers = TaskGroup(f"subscription {config.name}")
         reports = Reports(config.name, self)
         checks = Checks(setup, reports)
-        self._chain: HandlerChain | None = None
-        observer: DeliveryLog | Settlements | None = log
-        if middleware:
-            observer = settlements = Settlements(log)
-            self._chain = HandlerChain(config.name, middleware, settlements)
+        is_observed = bool(middleware) or config.breaker is not None
+        settlements = Settlements(log) if is_observed else None
+        observer = log if settlements is None else settlements
         self._unacked = Unacked(setup, checks, handlers, reports, observer)
         self._recovery = recovery = Recovery(setup, publisher, self._unacked, handlers, reports)
         self._dispatcher = Dispatcher(setup, checks, recovery, handlers, reports)
         self._consumer = Consumer(setup, vhost, self._dispatcher, recovery, handlers, reports)
+        self._pauses = Pauses(self._consumer)
+        self._breaker: Breaker | None = None
+        if config.breaker is not None:
+            self._breaker = Breaker(config.breaker, self._pauses, reports, tasks)
+            middleware = [self._breaker.around, *middleware]
+        self._chain: HandlerChain | None = None
+        if settlements is not None:
+            self._chain = HandlerChain(config.name, middleware, settlements)
+        self._batches: list[Batches] = []
         self._threads = HandlerThreads(config)
         self._is_iterated = False
 
@@ -193,7 +207,14 @@ class Subscription(Emitter):
             InvalidHandlerError: its arguments cannot be told apart, or are others.
         """
         replies = self.config.replies
-        listener = listener_from(handler, self._publisher, self._threads, replies, self._chain)
+        listener = listener_from(
+            handler,
+            self._publisher,
+            self._threads,
+            replies,
+            self._chain,
+            None if self.config.batch is None else self._collector,
+        )
         self._recovery.answers_failures = replies == "all"
         with suppress(AttributeError, TypeError):
             handler.subscription = self  # type: ignore[attr-defined] # as functions may have any
@@ -235,7 +256,8 @@ class Subscription(Emitter):
         finish and settle theirs. The pause lasts over reconnects. May be called more than once.
         """
         self._tasks.check_loop("a Subscription")
-        await self._consumer.pause()
+        self._flush()
+        await self._pauses.pause("caller")
 
     async def resume(self) -> None:
         """Consume again after `pause`, on the same channel if it is still open."""
@@ -276,6 +298,7 @@ class Subscription(Emitter):
 
     async def cancel_for(self, caller: asyncio.Task[Any] | None) -> None:
         """`cancel`, on behalf of the task `caller`, which may be one of our handlers."""
+        self._stop_collecting()
         try:
             await self._consumer.cancel(self._tasks, caller)
         finally:
@@ -286,10 +309,26 @@ class Subscription(Emitter):
 
         Not `caller`. May be called after `cancel`.
         """
+        self._stop_collecting()
         try:
             await self._consumer.end(self._tasks, caller)
         finally:
             self._threads.close()
+
+    def _flush(self) -> None:
+        for batches in self._batches:
+            batches.flush()
+
+    def _stop_collecting(self) -> None:
+        for batches in self._batches:
+            batches.end()
+        if self._breaker is not None:
+            self._breaker.close()
+
+    def _collector(self, run: Run) -> Batches:
+        assert self.config.batch is not None
+        self._batches.append(Batches(self.config.batch, run, self._handlers, self.config.name))
+        return self._batches[-1]
 
     def is_handled_by(self, task: asyncio.Task[Any] | None) -> bool:
         """True when `task` is one of our running handlers."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from broker_client.config.access import ManagementConfig, TlsConfig
 from broker_client.config.connection import BackoffConfig, ConnectionConfig, RetryConfig
 from broker_client.config.consuming import (
+    BatchConfig,
+    BreakerConfig,
     ConsumeOptions,
     CounterConfig,
     CountersConfig,
@@ -52,8 +54,10 @@ from broker_client.config.values import Duration
 __all__ = [
     "Ack",
     "BackoffConfig",
+    "BatchConfig",
     "BindingConfig",
     "BindingOptions",
+    "BreakerConfig",
     "BrokerConfig",
     "ChannelPoolsConfig",
     "ConnectionConfig",

@@ -13,7 +13,7 @@ from broker_client.config.connection import BackoffConfig, RetryConfig
 from broker_client.config.encryption import EncryptionConfig
 from broker_client.config.recovery import Strategy
 from broker_client.config.topology import Arguments
-from broker_client.config.values import Count, Duration, Positive, Settings
+from broker_client.config.values import Count, Duration, Positive, Rate, Settings
 
 # --------------------------------------------------------------------------- streams
 
@@ -169,6 +169,32 @@ class DeduplicateConfig(Settings):
         return self
 
 
+# --------------------------------------------------------------------------- flow of handlers
+
+
+class BreakerConfig(Settings):
+    """A circuit breaker: pauses a subscription whose handlers fail too often."""
+
+    ratio: Annotated[float, Field(ge=0.01, le=1.0)] = 0.15
+    """Share of failed messages at which it pauses."""
+    min: Positive = 10
+    """Fewest messages in a window to judge by."""
+    window: Annotated[Duration, Field(gt=0)] = 60.0
+    """Messages are counted anew after this time."""
+    pause: Annotated[Duration, Field(gt=0)] = 60.0
+    """Length of the pause. The first message handled after it decides: if it fails, there is
+    another pause."""
+
+
+class BatchConfig(Settings):
+    """Messages collected for one call of a handler."""
+
+    size: Positive
+    """Most messages in a batch."""
+    wait: Annotated[Duration, Field(gt=0)] = 1.0
+    """Longest wait for more messages, from the first one of a batch."""
+
+
 # --------------------------------------------------------------------------- subscriptions
 
 
@@ -190,6 +216,14 @@ class SubscriptionConfig(Settings):
     """Unsettled messages of the whole channel; an error on RabbitMQ 4.3, which has it no more."""
     concurrency: Positive | None = None
     """Handlers running at a time; no limit but `prefetch` when left out."""
+    rate: Rate | None = None
+    """Most messages begun in a time, such as `5/s`, `100/m` or `10/30s`; the others wait,
+    unstarted. No limit when left out."""
+    batch: BatchConfig | None = None
+    """Collect messages for functions of `handle`, which get a list of contents; off when left
+    out."""
+    breaker: BreakerConfig | None = None
+    """Pause when handlers fail too often; off when left out."""
     content_type: str | None = None
     """Read bodies as this content type, whatever the message says."""
     options: ConsumeOptions = ConsumeOptions()
@@ -223,6 +257,16 @@ class SubscriptionConfig(Settings):
     """Say so when handlers keep the event loop busy for longer than this; 0s never."""
     close_timeout: Duration = 10.0
     """Longest wait for unsettled messages when the subscription ends."""
+
+    @model_validator(mode="after")
+    def _batch_has_room(self) -> Self:
+        for limit, value in (("prefetch", self.prefetch), ("concurrency", self.concurrency)):
+            if self.batch is not None and value and value < self.batch.size:
+                raise ValueError(
+                    f"batch.size ({self.batch.size}) is above {limit} ({value}), so a batch would "
+                    f"never be full: raise {limit}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _recovery_has_something_to_settle(self) -> Self:

@@ -95,6 +95,30 @@ def _no_unit(number: str) -> str:
     return text
 
 
+RATE_PATTERN = r"^\s*([1-9]\d*)\s*/\s*(\d+(?:\.\d+)?)?\s*(ms|s|m|h|d)\s*$"
+
+
+def rate_of(value: object) -> tuple[int, float]:
+    """(count, seconds) from a text such as ``"5/s"``, ``"100/m"`` or ``"10/30s"``.
+
+    Raises:
+        ValueError: no rate, or one of nothing.
+    """
+    match = re.fullmatch(RATE_PATTERN, value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("must be a number in a time, such as 5/s, 100/m or 10/30s")
+    count, number, unit = match.groups()
+    seconds = float(number or 1) * _UNITS[unit]
+    if not seconds:
+        raise ValueError(f"{value!r} lets everything through; write for example 5/s")
+    return int(count), seconds
+
+
+def _rate(value: object) -> str:
+    rate_of(value)
+    return str(value)
+
+
 def _seconds(value: object, info: ValidationInfo) -> float:
     return duration_seconds(value, bare_allowed=not from_yaml(info))
 
@@ -133,6 +157,11 @@ WholeSeconds = Annotated[
     BeforeValidator(_whole_seconds),
     Field(ge=0, le=65535),
     WithJsonSchema(_DURATION_SCHEMA, mode="validation"),
+]
+Rate = Annotated[
+    str,
+    BeforeValidator(_rate),
+    WithJsonSchema({"type": "string", "pattern": RATE_PATTERN}, mode="validation"),
 ]
 ByteSize = Annotated[
     int,

@@ -324,6 +324,11 @@ class Consumer:
                 self._leave()
                 raise
 
+    def hold(self) -> None:
+        """Begin no handler from now on; `pause` is to follow."""
+        if not self.is_closing:
+            self._dispatcher.hold()
+
     async def pause(self) -> None:
         """See `Subscription.pause`."""
         async with self._operation():

@@ -21,8 +21,10 @@ from broker_client.ackornack import AckOrNack
 from broker_client.codec import content
 from broker_client.codec.encryption import decrypt
 from broker_client.config import Nack
+from broker_client.config.values import rate_of
 from broker_client.consuming.checks import Checks, Passed, Refusal, unreadable
 from broker_client.consuming.handler_run import HandlerRun
+from broker_client.consuming.rate_limit import RateLimit
 from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.recovery_headers import is_to_be_nacked, noted_error, unflagged
 from broker_client.consuming.reports import Reports
@@ -73,6 +75,11 @@ class Dispatcher:
         self._is_held = False
         self._is_ending = False
         self._context = copy_context()
+        self._is_limited = bool(self._concurrency or setup.config.rate)
+        if setup.config.rate is not None:
+            self._rate = RateLimit(*rate_of(setup.config.rate))
+            self._rate_timer: asyncio.TimerHandle | None = None
+            self._has_room = self._has_room_and_rate  # type: ignore[method-assign]
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -107,7 +114,7 @@ class Dispatcher:
         elif (
             self._checks is not None
             or self._waiting
-            or ((self._concurrency or self._is_held or unacked.stale) and not self._has_room())
+            or ((self._is_limited or self._is_held or unacked.stale) and not self._has_room())
         ):
             self._wait(ack_or_nack)
         else:
@@ -144,6 +151,20 @@ class Dispatcher:
         if self._is_held or (self._concurrency and self._running >= self._concurrency):
             return False
         return not (self._unacked.stale and self._prefetch and self._running >= self._prefetch)
+
+    def _has_room_and_rate(self) -> bool:
+        """`_has_room` where there is a rate: takes one start, or wakes up when there is one."""
+        if not Dispatcher._has_room(self):
+            return False
+        loop = asyncio.get_running_loop()
+        wait = self._rate.take(loop.time())
+        if wait and self._rate_timer is None:
+            self._rate_timer = loop.call_later(wait, self._rate_again)
+        return not wait
+
+    def _rate_again(self) -> None:
+        self._rate_timer = None
+        self._start_waiting()
 
     def _start_waiting(self) -> None:
         """Start waiting messages, in order, as far as the limit allows."""

@@ -20,7 +20,7 @@ import functools
 import inspect
 import json
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -29,6 +29,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from broker_client.ackornack import AckOrNack
 from broker_client.config import Replies
 from broker_client.consuming import replies
+from broker_client.consuming.batches import Batches, Run
 from broker_client.consuming.checks import Refusal, unreadable
 from broker_client.consuming.handle_call import HandlerChain, Invoke
 from broker_client.consuming.threads import HandlerThreads
@@ -52,6 +53,7 @@ def listener_from(
     threads: HandlerThreads,
     answers: Replies = "all",
     chain: HandlerChain | None = None,
+    batches: Callable[[Run], Batches] | None = None,
 ) -> Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]:
     """A `message` listener that calls `handler`.
 
@@ -63,12 +65,15 @@ def listener_from(
         answers: which of those get an answer.
         threads: run handlers that are no coroutine functions.
         chain: middleware around the handler, inside the check of its content and before the ack.
+        batches: makes what collects messages, for a handler of lists.
 
     Raises:
         InvalidHandlerError: its arguments cannot be told apart, or are others.
     """
-    call = _call_of(handler)
+    call = _call_of(handler, of_lists=batches is not None)
     invoke = _invoker(handler, call, threads)
+    if batches is not None:
+        invoke = batches(_of_lists(invoke))
     if chain is not None:
         invoke = chain.around(invoke)
 
@@ -111,6 +116,15 @@ def _invoker(handler: Handler, call: _Call, threads: HandlerThreads) -> Invoke:
     if not is_coroutine_function(handler):
         return in_thread
     return with_content if call.by_position == [call.content] and not call.by_name else in_loop
+
+
+def _of_lists(invoke: Callable[..., Awaitable[Any]]) -> Run:
+    """The same for a batch: its handler settles nothing."""
+
+    def run(messages: list[Message], contents: list[Any]) -> Awaitable[Any]:
+        return invoke(messages, contents, None)
+
+    return run
 
 
 def is_coroutine_function(handler: Handler) -> bool:
@@ -157,12 +171,16 @@ class _Call(NamedTuple):
     """Validates the content, when its parameter's annotation asks for it."""
 
 
-def _call_of(handler: Handler) -> _Call:
+def _call_of(handler: Handler, *, of_lists: bool = False) -> _Call:
     try:
         parameters = dict(inspect.signature(handler).parameters)
     except (TypeError, ValueError) as error:
         raise InvalidHandlerError(repr(handler), str(error)) from error
     hints = _hints(handler)
+    message_name = "message"
+    if of_lists:
+        hints = {name: _item_of(handler, name, hint) for name, hint in hints.items()}
+        message_name = "messages"
     named = {
         name: each
         for name, each in parameters.items()
@@ -171,8 +189,8 @@ def _call_of(handler: Handler) -> _Call:
     if not named and any(each.kind is each.VAR_POSITIONAL for each in parameters.values()):
         return _Call("content", None, ["content"], [], None)  # a decorator's, most likely
     messages = [name for name in named if _is_message(hints.get(name))]
-    if not messages and "message" in named and hints.get("message", Any) in _ANY:
-        messages = ["message"]
+    if not messages and message_name in named and hints.get(message_name, Any) in _ANY:
+        messages = [message_name]
     if len(messages) > 1:
         raise InvalidHandlerError(_name(handler), f"two arguments take the message; {_ALLOWED}")
     others = [name for name in named if name not in messages]
@@ -195,6 +213,20 @@ def _call_of(handler: Handler) -> _Call:
         by_position = [n for n in by_position if named[n].kind is _POSITIONAL_ONLY]
     check = None if content is None else content_check(handler, hints.get(content, Any))
     return _Call(content, next(iter(messages), None), by_position, by_name, check)
+
+
+def _item_of(handler: Handler, name: str, annotation: Any) -> Any:
+    """What the items of a list are, for a handler of a subscription with `batch`."""
+    if name == "return" or annotation in _ANY:
+        return Any
+    if annotation is list:
+        return Any
+    if get_origin(annotation) not in (list, Sequence):
+        raise InvalidHandlerError(
+            _name(handler),
+            f"its subscription has a batch: annotate {name!r} as a list, such as list[dict]",
+        )
+    return get_args(annotation)[0]
 
 
 def _hints(handler: Handler) -> dict[str, Any]:
