@@ -175,7 +175,7 @@ class Session(asyncio.Protocol):
         self._writer = Writer(self._protocol, transport, config.write_buffer * _UNREAD_FACTOR)
         self._sessions.add(self)
         if self._admission.is_shut_out(self._host):
-            log_event(logging.WARNING, "connection refused", peer=self.peer, reason="failed logins")
+            log_event(logging.DEBUG, "connection refused", peer=self.peer, reason="failed logins")
             transport.abort()
             return
         self._end_after(config.handshake_timeout, "handshake timeout")

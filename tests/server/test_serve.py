@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import aio_pika
+import pika
+import pika.exceptions
+import pytest
+from pamqp import commands
 
+from tests.server.peer import Peer
 from tests.support.served import Served
 
 
 async def test_what_was_confirmed_is_there_after_a_kill(tmp_path: Path) -> None:
-    server = Served(tmp_path / "broker.db")
+    server = Served(data=tmp_path / "broker.db")
     await asyncio.to_thread(server.start)
     try:
         connection = await aio_pika.connect(server.url())
@@ -53,11 +61,107 @@ def test_a_port_that_is_taken_is_one_line_that_names_the_setting() -> None:
 
 
 def test_a_file_of_another_process_is_refused_with_its_id(tmp_path: Path) -> None:
-    with Served(tmp_path / "broker.db") as server:
+    with Served(data=tmp_path / "broker.db") as server:
         refused = _serve("--data", str(tmp_path / "broker.db"), "--listen", "127.0.0.1:0")
         assert refused.returncode == 1
         [line] = refused.stderr.splitlines()
         assert f"process {server.pid}" in line
+
+
+async def test_sigterm_cancels_consumers_flushes_confirms_and_closes_with_320() -> None:
+    server = Served()
+    await asyncio.to_thread(server.start)
+    try:
+        peer = await Peer.open(server.port, consumer_cancel_notify=True)
+        await peer.channel()
+        peer.send(1, commands.Confirm.Select())
+        peer.send(1, commands.Queue.Declare(queue="q"))
+        peer.send(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
+        for kind in (commands.Confirm.SelectOk, commands.Queue.DeclareOk, commands.Basic.ConsumeOk):
+            await peer.expect(kind)
+        server.send_signal(signal.SIGTERM)
+        cancelled = await peer.expect(commands.Basic.Cancel)
+        assert cancelled.consumer_tag == "c"
+        closing = await peer.expect(commands.Connection.Close)
+        assert closing.reply_code == 320
+        assert "broker forced connection closure" in closing.reply_text
+        peer.send(0, commands.Connection.CloseOk())
+        assert await peer.ended() == b""
+        await peer.close()
+        assert await asyncio.to_thread(server.wait) == 0
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "serve.yaml"
+    await asyncio.to_thread(
+        config.write_text, "server: {close_timeout: 60s, stop_timeout: 60s}\n", "utf-8"
+    )
+    server = Served("--config", str(config), data=tmp_path / "broker.db")
+    await asyncio.to_thread(server.start)
+    try:
+        peer = await Peer.open(server.port)  # and never answers
+        server.send_signal(signal.SIGINT)
+        await peer.expect(commands.Connection.Close)
+        server.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(server.wait, 10.0) == 0
+        await peer.close()
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+def test_systemd_is_told_of_ready_and_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with Served() as server:
+            ready = systemd.recv(4096).decode()
+            assert ready == f"READY=1\nSTATUS=Serving amqp://127.0.0.1:{server.port}"
+            server.stop()
+            assert systemd.recv(4096).startswith(b"STOPPING=1\n")
+
+
+def test_a_socket_of_systemd_is_served_without_an_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as inherited:
+        port = inherited.getsockname()[1]
+        program = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = "
+            "str(os.getpid()); os.execv(sys.executable, [sys.executable, '-m', 'broker_client', "
+            "'serve'])"
+        )
+        environment = {**os.environ, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "amqp"}
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(inherited.fileno())],
+            env=environment,
+            pass_fds=[inherited.fileno(), 3] if inherited.fileno() != 3 else [3],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert f"serving amqp://127.0.0.1:{port} " in process.stdout.readline()
+            process.terminate()
+
+
+def test_the_log_has_one_line_an_event_and_no_secret() -> None:
+    with Served() as server:
+        parameters = pika.URLParameters(server.url())
+        parameters.client_properties = {"connection_name": "my\napp"}
+        connection = pika.BlockingConnection(parameters)
+        connection.channel().basic_publish("", "q", b"body of a message")
+        connection.close()
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            pika.BlockingConnection(pika.URLParameters(server.url().replace(":guest", ":s3cret")))
+        server.stop()
+        lines = [line.partition("broker_client.server: ")[2] for line in server.log().splitlines()]
+    events = [line.partition(" peer=")[0] for line in lines]
+    assert events == ["connection opened", "connection closed", "login refused"]
+    assert all(' name="my\\napp" ' in line for line in lines[:2])
+    assert not any(word in line for line in lines for word in ("s3cret", "body of a message"))
 
 
 def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:

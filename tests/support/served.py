@@ -25,15 +25,15 @@ class Served:
     """One server, on a free port of its own which it keeps over restarts.
 
     Args:
+        options: further arguments of the command.
         data: file of the broker; everything is in memory when left out.
         listen: addresses to listen on.
-        options: further arguments of the command.
     """
 
     def __init__(
         self,
-        data: Path | None = None,
         *options: str,
+        data: Path | None = None,
         listen: tuple[str, ...] = ("amqp://127.0.0.1:0",),
     ) -> None:
         self._data, self._options, self._listen = data, options, listen

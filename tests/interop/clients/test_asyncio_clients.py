@@ -15,7 +15,7 @@ from tests.support.served import Served
 
 
 async def test_a_robust_connection_is_back_after_a_kill_of_the_server(tmp_path: Path) -> None:
-    server = Served(tmp_path / "broker.db")
+    server = Served(data=tmp_path / "broker.db")
     await asyncio.to_thread(server.start)
     got: list[bytes] = []
     try:
