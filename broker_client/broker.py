@@ -12,7 +12,7 @@ import weakref
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Never, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack, overload
 
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config.listen import parse_listen_address
@@ -54,10 +54,12 @@ from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.middleware import check_middleware
 from broker_client.runtime.tasks import TaskGroup, see_through, wait_in_thread
-from broker_client.server.server import Server
 from broker_client.subscription import Subscription
 from broker_client.transport.base import Link
 from broker_client.transport.embedded.nodes import EmbeddedNodes
+
+if TYPE_CHECKING:
+    from broker_client.server.server import Server
 
 log = logging.getLogger("broker_client.broker")
 
@@ -232,6 +234,8 @@ class Broker(Emitter):
             raise ConfigError([Problem("node.listen", f"{text}; one at most can listen")])
         node = self._nodes.node(urls.pop())
         node.access.add_default_user(next(iter(self.config.vhosts)))
+        from broker_client.server.server import Server  # and with it all of the built-in broker
+
         self._server = Server(
             node,
             [parse_listen_address(address) for address in addresses],

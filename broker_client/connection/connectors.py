@@ -9,13 +9,16 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from broker_client.config import ConnectionConfig, ManagementConfig, VhostConfig
 from broker_client.connection.management import assert_vhost, check_vhost, delete_vhost
 from broker_client.errors import ConnectFailedError, TransportError
 from broker_client.transport.base import Connector, Link
-from broker_client.transport.rabbitmq.connector import NetworkConnector
 from broker_client.transport.rabbitmq.tls import tls_context
+
+if TYPE_CHECKING:
+    from broker_client.transport.rabbitmq.connector import NetworkConnector
 
 Embedded = Callable[[str, str], Connector]
 """Makes a connector to the built-in broker of an address, in a vhost."""
@@ -112,6 +115,9 @@ class Network:
             UnsupportedError: a vhost or a client property cannot be sent.
         """
         config = self._config
+        # aio-pika takes a quarter of a second on a slow machine: only for whom it connects.
+        from broker_client.transport.rabbitmq.connector import NetworkConnector
+
         return NetworkConnector(
             config.url.get_secret_value(),
             vhost=self._vhost,

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from broker_client.config.node import EventLogConfig, NodeConfig
 from broker_client.config.url import parse_url
-from broker_client.core.settings import EngineSettings
 from broker_client.errors import (
     BrokerClosedError,
     ConnectFailedError,
@@ -23,11 +22,13 @@ from broker_client.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from broker_client.node.making import engine_settings, make_node, scan_settings
-from broker_client.node.node import Node
 from broker_client.runtime.clock import Clock
-from broker_client.store.base import Store
-from broker_client.transport.embedded.link import EmbeddedLink
+
+if TYPE_CHECKING:  # else the whole broker would be loaded by whoever uses another
+    from broker_client.core.settings import EngineSettings
+    from broker_client.node.node import Node
+    from broker_client.store.base import Store
+    from broker_client.transport.embedded.link import EmbeddedLink
 
 
 class _SharedNode:
@@ -81,10 +82,9 @@ class EmbeddedNodes:
             config: of the scan loop, and of the limits and the event log that are not given.
         """
         if config is not None:
-            settings = settings or engine_settings(config)
             event_log = event_log or config.event_log
         self._clock, self._settings, self._event_log = clock, settings, event_log
-        self._scan = None if config is None else scan_settings(config)
+        self._config = config
         self._private: Node | None = None
         self._held: dict[str, _SharedNode] = {}
         self._closed = False
@@ -208,12 +208,18 @@ class EmbeddedNodes:
                 await shared.node.close()
 
     def _new_node(self, name: str, *, durable: bool = False) -> Node:
+        from broker_client.node.making import engine_settings, make_node, scan_settings
+
+        settings, scan = self._settings, None
+        if self._config is not None:
+            settings = settings or engine_settings(self._config)
+            scan = scan_settings(self._config)
         return make_node(
             name,
             durable=durable,
             clock=self._clock,
-            settings=self._settings,
-            scan=self._scan,
+            settings=settings,
+            scan=scan,
             event_log=self._event_log,
         )
 
@@ -268,6 +274,8 @@ class EmbeddedConnector:
 
         At once, but for the first link to a file, which waits until the file has been read.
         """
+        from broker_client.transport.embedded.link import EmbeddedLink
+
         try:
             node = await self._nodes.open(self._address)
             release = self._nodes.hold(self._address.key)

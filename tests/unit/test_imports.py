@@ -1,0 +1,58 @@
+"""What is loaded, and when: nobody waits for a part that is not used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = (
+    "aio_pika",
+    "aiormq",
+    "broker_client.core.engine",
+    "broker_client.node.node",
+    "broker_client.store.sqlite",
+    "cryptography",
+    "opentelemetry",
+    "prometheus_client",
+    "pyspark",
+    "rich",
+    "tenacity",
+    "typer",
+)
+IN_MEMORY = """
+async def main():
+    async with broker_client.Broker.create({"vhosts": {"/": {"connection": "embedded://"}}}):
+        pass
+asyncio.run(main())
+"""
+
+
+def loaded_by(program: str) -> set[str]:
+    """Those of `HEAVY` that a new interpreter has loaded after `program`."""
+    show = f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    code = f"import asyncio, sys, broker_client\n{program}\n{show}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "",
+        "config = broker_client.load_config({'vhosts': {'/': {'connection': 'amqp://localhost'}}})\n"
+        "broker_client.Broker(config)",
+    ],
+    ids=["import", "broker"],
+)
+def test_import_of_the_package_loads_neither_of_the_brokers_nor_an_extra(program: str) -> None:
+    assert loaded_by(program) == set()
+
+
+def test_broker_in_memory_loads_no_client_of_rabbitmq() -> None:
+    loaded = loaded_by(IN_MEMORY)
+    assert "broker_client.core.engine" in loaded
+    assert not loaded & {"aio_pika", "aiormq", "rich", "typer"}
