@@ -10,6 +10,7 @@ BrokerClientError
 │   ├── InvalidMiddlewareError
 │   ├── AccessControlError
 │   ├── InvalidPolicyError
+│   ├── InvalidDefinitionsError
 │   ├── BrokerClosedError
 │   ├── WrongLoopError
 │   └── UnsupportedError
@@ -219,6 +220,17 @@ class InvalidPolicyError(UsageError, ValueError):
 
     def __str__(self) -> str:
         return f"policy {self.name!r} in vhost {self.vhost!r}: {'; '.join(self.problems)}"
+
+
+class InvalidDefinitionsError(UsageError, ValueError):
+    """Definitions of a broker cannot be imported. Lists every problem found, one a line."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(tuple(problems))
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
 
 
 class InvalidHandlerError(UsageError, TypeError):

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from broker_client.cli.definitions import definitions_app
 from broker_client.cli.import_rascal import import_rascal
 from broker_client.cli.paths import file_path
 from broker_client.cli.serve import serve
@@ -54,6 +55,7 @@ app.command("stats")(stats)
 app.add_typer(store_app, name="store")
 app.add_typer(user_app, name="user")
 app.add_typer(vhost_app, name="vhost")
+app.add_typer(definitions_app, name="definitions")
 
 
 @app.callback()

@@ -8,26 +8,31 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from broker_client.cli.definitions import lines_of, read_definitions
 from broker_client.cli.paths import file_path, path_of_file
 from broker_client.config import BrokerConfig
 from broker_client.config.listen import ListenAddress, parse_listen_address
 from broker_client.config.loader import load_config
 from broker_client.errors import (
     ConfigError,
+    InvalidDefinitionsError,
     ListenError,
     StoreError,
     UnsupportedError,
     install_extra,
 )
+from broker_client.node.definitions import import_definitions
 from broker_client.node.making import engine_settings, make_node, scan_settings
 from broker_client.node.node import Node
 from broker_client.server.server import Server
 from broker_client.server.sockets import has_inherited_sockets
 from broker_client.server.systemd import notify
+
+log = logging.getLogger("broker_client.server")
 
 DEFAULT_ADDRESS = "amqp://127.0.0.1:5672"
 
@@ -39,6 +44,8 @@ class _Wanted(NamedTuple):
     data: str | None
     addresses: tuple[ListenAddress, ...]
     http: tuple[str, int] | None
+    definitions: Any
+    """Decoded JSON that is imported at the start, or None."""
 
 
 def serve(
@@ -69,6 +76,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    definitions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Import these definitions at the start: JSON, as RabbitMQ exports it.",
+            parser=file_path,
+        ),
+    ] = None,
     log_level: Annotated[
         str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
     ] = "info",
@@ -81,13 +96,25 @@ def serve(
     )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(_wanted(config, data, listen or [], http)))
-    except (ConfigError, StoreError, ListenError, UnsupportedError) as error:
+            runner.run(_serve(_wanted(config, data, listen or [], http, definitions)))
+    except (
+        ConfigError,
+        InvalidDefinitionsError,
+        StoreError,
+        ListenError,
+        UnsupportedError,
+    ) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
 
 
-def _wanted(config: Path | None, data: str | None, listen: list[str], http: str | None) -> _Wanted:
+def _wanted(
+    config: Path | None,
+    data: str | None,
+    listen: list[str],
+    http: str | None,
+    definitions: Path | None,
+) -> _Wanted:
     loaded = (
         BrokerConfig.model_validate({"vhosts": {"/": {"name": "/"}}})
         if config is None
@@ -97,7 +124,8 @@ def _wanted(config: Path | None, data: str | None, listen: list[str], http: str 
     if not addresses and not has_inherited_sockets():
         addresses = [DEFAULT_ADDRESS]
     http_address = None if http is None else _http_address(http)
-    return _Wanted(loaded, data, tuple(map(_address, addresses)), http_address)
+    document = None if definitions is None else read_definitions(definitions)
+    return _Wanted(loaded, data, tuple(map(_address, addresses)), http_address, document)
 
 
 def _address(text: str) -> ListenAddress:
@@ -128,7 +156,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(wanted: _Wanted) -> None:
-    config, data, addresses, http = wanted
+    config, data, addresses, http, definitions = wanted
     stop_asked, reload_asked = _stop_signals(), _reload_signal()
     node = make_node(
         data or "",
@@ -141,6 +169,10 @@ async def _serve(wanted: _Wanted) -> None:
     try:
         for vhost in ("/", *config.vhosts):
             node.add_vhost(vhost)
+        if definitions is not None:
+            for line in lines_of(import_definitions(node, definitions)):
+                log.info("definitions: %s", line)
+            await node.drain()
         if node.access.add_default_user():
             await node.drain()
         server = Server(node, addresses, config.server, data=data)

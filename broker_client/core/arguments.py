@@ -8,6 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar
 
+from broker_client.amqp.tables import encode_arguments
 from broker_client.core.replies import not_implemented, precondition_failed
 from broker_client.core.settings import RabbitMQVersion
 
@@ -193,6 +194,15 @@ def queue_settings(
         single_active=read.flag("x-single-active-consumer"),
         quorum=quorum,
     )
+
+
+def check_encodable(arguments: Arguments) -> None:
+    """Refuse what no client could have sent.
+
+    Raises:
+        InvalidMessageError: a value has no form in AMQP.
+    """
+    encode_arguments(arguments)
 
 
 def check_new_queue(arguments: Arguments, name: str, vhost: str, version: RabbitMQVersion) -> None:

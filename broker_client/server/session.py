@@ -277,7 +277,7 @@ class Session(asyncio.Protocol):
                 raise ReplyError(530, refused, "connection")
             self._admission.admit(user, vhost)
             try:
-                self._connection = self._node.open_connection(vhost, self, create=False)
+                self._connection = self._node.open_connection(vhost, self, create=False, user=user)
             except BaseException:
                 self._admission.leave(user)
                 raise

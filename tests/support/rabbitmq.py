@@ -213,6 +213,10 @@ class RabbitMQ:
         patterns = {"configure": configure, "write": write, "read": read}
         self._request("PUT", f"permissions/{quote(vhost, safe='')}/{user}", patterns)
 
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        """What its management API answers to a request for `path`, below ``/api/``."""
+        return self._request(method, path, body)
+
     def queue(self, vhost: str, name: str) -> dict[str, Any] | None:
         """What the management plugin knows of a queue, or None when there is none.
 

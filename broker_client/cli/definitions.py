@@ -1,0 +1,111 @@
+"""``broker-client definitions``: what a broker in a file has been told to have, as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from broker_client.cli.node_file import FilePath, failed, run_on_file
+from broker_client.cli.paths import file_path
+from broker_client.errors import InvalidDefinitionsError
+from broker_client.node.definitions import (
+    ImportReport,
+    export_definitions,
+    import_definitions,
+)
+from broker_client.runtime.files import for_owner_only
+
+definitions_app = typer.Typer(
+    help="Definitions of a broker in a file that no server has open, in RabbitMQ's JSON.",
+    no_args_is_help=True,
+)
+
+VHost = Annotated[str | None, typer.Option("--vhost", metavar="NAME", help="Of this vhost only.")]
+
+
+def read_definitions(path: Path) -> Any:
+    """The JSON in the file at `path`.
+
+    Raises:
+        InvalidDefinitionsError: it cannot be read, or is no JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidDefinitionsError([f"{path}: {error.strerror}"]) from None
+    except json.JSONDecodeError as error:
+        why = f"{path}:{error.lineno}: is no JSON: {error.msg}"
+        raise InvalidDefinitionsError([why]) from None
+    except UnicodeDecodeError as error:
+        raise InvalidDefinitionsError([f"{path}: is no JSON: {error.reason}"]) from None
+    except (RecursionError, ValueError) as error:
+        raise InvalidDefinitionsError([f"{path}: cannot be read: {error}"]) from None
+
+
+@definitions_app.command("export")
+def export(
+    path: FilePath,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where to, instead of standard output."
+        ),
+    ] = None,
+    vhost: VHost = None,
+) -> None:
+    """Print vhosts, users with hashed passwords, permissions, policies, queues and the like.
+
+    What RabbitMQ would refuse is told on standard error.
+    """
+    exported = run_on_file(path, lambda node: export_definitions(node, vhost))
+    text = json.dumps(exported.document, indent=2, ensure_ascii=False)
+    if output is None:
+        typer.echo(text)
+    else:
+        try:
+            with open(output, "w", encoding="utf-8", opener=for_owner_only) as file:
+                file.write(f"{text}\n")
+        except OSError as error:
+            raise failed(f"{output}: {error.strerror}") from None
+    for note in exported.notes:
+        typer.echo(f"note: {note}", err=True)
+
+
+@definitions_app.command("import")
+def import_(
+    path: FilePath,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="JSON, as RabbitMQ or this command exports it.",
+            show_default=False,
+            parser=file_path,
+        ),
+    ],
+    vhost: VHost = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Add what a file defines; change what is there and can be changed; delete nothing.
+
+    Ends with status 1 and every problem of the file, and has imported nothing then. What is not
+    supported is named.
+    """
+    try:
+        document = read_definitions(file)
+    except InvalidDefinitionsError as error:
+        raise failed(str(error)) from None
+    report = run_on_file(path, lambda node: import_definitions(node, document, vhost), create=True)
+    if as_json:
+        typer.echo(json.dumps({"counts": dict(report.counts), "notes": list(report.notes)}))
+    else:
+        typer.echo("\n".join(lines_of(report)))
+
+
+def lines_of(report: ImportReport) -> list[str]:
+    """What an import has done, in lines for people."""
+    counts = ", ".join(f"{count} {section}" for section, count in report.counts.items())
+    return [f"imported: {counts or 'nothing'}", *(f"note: {note}" for note in report.notes)]

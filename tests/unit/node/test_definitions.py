@@ -1,0 +1,333 @@
+"""Definitions: imported whole or not at all, exported so that an import makes the same broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_client.core.access import SHA256, hash_password
+from broker_client.core.exchange import Destination
+from broker_client.errors import InvalidDefinitionsError, ReplyError
+from broker_client.node.definitions import export_definitions, import_definitions
+from broker_client.node.node import Node
+from broker_client.store.writer import SqliteStore
+from tests.support.builders import a_message
+from tests.support.receivers import RecordingReceiver
+
+HASH = hash_password("secret", b"salt")
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    node = Node("test")
+    node.add_vhost("/")
+    yield node
+    await node.close()
+
+
+def a_document(**sections: Any) -> dict[str, Any]:
+    return {"rabbit_version": "3.10.8", "vhosts": [{"name": "/"}], **sections}
+
+
+def a_channel(node: Node, vhost: str = "/") -> int:
+    return node.open_channel(
+        node.open_connection(vhost, RecordingReceiver()), RecordingReceiver(), confirm=True
+    )
+
+
+def a_full_node(node: Node) -> None:
+    """One with something in every section."""
+    node.add_vhost("shop")
+    node.access.import_user("ann", HASH, SHA256, ("administrator", "monitoring"))
+    node.access.set_permissions("ann", "shop", configure="^a", write=".*", read="")
+    node.access.set_topic_permissions("ann", "shop", "amq.topic", write="^x", read=".*")
+    node.set_policy("short", "^q", {"max-length": 7, "overflow": "reject-publish"}, vhost="shop")
+    node.set_policy("guard", "", {"expires": 90_000}, vhost="shop", is_operator=True, priority=2)
+    node.set_vhost_limits("shop", {"max-queues": 20})
+    channel = a_channel(node, "shop")
+    node.declare_exchange(channel, "spare", "fanout")
+    node.declare_exchange(
+        channel, "orders", "topic", auto_delete=True, arguments={"alternate-exchange": "spare"}
+    )
+    node.declare_exchange(channel, "by-header", "headers", durable=False, internal=True)
+    node.declare_queue(channel, "q", arguments={"x-message-ttl": 60_000, "x-max-priority": 5})
+    node.declare_queue(channel, "safe", arguments={"x-queue-type": "quorum"})
+    node.declare_queue(channel, "fleeting", durable=False, auto_delete=True)
+    node.declare_queue(channel, "mine", exclusive=True)
+    node.bind(channel, Destination("queue", "q"), "orders", "order.#", {})
+    node.bind(channel, Destination("exchange", "by-header"), "orders", "*", {})
+    arguments = {"x-match": "any", "kind": "a", "size": 3}
+    node.bind(channel, Destination("queue", "safe"), "by-header", "", arguments)
+    node.bind(channel, Destination("queue", "mine"), "orders", "gone", {})
+
+
+async def test_an_export_that_is_imported_makes_the_same_broker(node: Node) -> None:
+    a_full_node(node)
+    exported = export_definitions(node)
+    text = json.dumps(exported.document)
+    assert "mine" not in text
+    other = Node("other")
+    report = import_definitions(other, json.loads(text))
+    assert (exported.notes, report.notes) == ((), ())
+    assert report.counts == {
+        "vhosts": 2,
+        "users": 1,
+        "permissions": 1,
+        "topic_permissions": 1,
+        "parameters": 2,
+        "policies": 1,
+        "exchanges": 3,
+        "queues": 3,
+        "bindings": 3,
+    }
+    assert export_definitions(other).document == exported.document
+    assert other.access.authenticate("ann", "secret") is not None
+    assert other.effective_policy("q", vhost="shop").definition == {
+        "max-length": 7,
+        "overflow": "reject-publish",
+        "expires": 90_000,
+    }
+    channel = a_channel(other, "shop")
+    other.publish(channel, [a_message("order.new", exchange="orders")])
+    assert {queue.name: queue.ready for queue in other.stats().queues}["q"] == 1
+    assert import_definitions(other, json.loads(text)).counts == report.counts
+    await other.close()
+
+
+async def test_one_vhost_is_exported_and_imported_into_another(node: Node) -> None:
+    a_full_node(node)
+    document = export_definitions(node, "shop").document
+    assert {"users", "vhosts", "permissions"} & set(document) == set()
+    assert all("vhost" not in item for item in document["queues"] + document["policies"])
+    report = import_definitions(node, document, "copy")
+    assert report.counts["queues"] == 3
+    assert export_definitions(node, "copy").document == document
+
+
+async def test_of_a_whole_file_one_vhost_may_be_taken(node: Node) -> None:
+    a_full_node(node)
+    other = Node("other")
+    import_definitions(other, export_definitions(node).document, "shop")
+    assert other.vhosts == ("shop",)
+    assert len(other.access.users) == 0
+    assert len(other.stats().queues) == 3
+    await other.close()
+
+
+async def test_an_export_of_a_vhost_that_is_not_there_is_refused(node: Node) -> None:
+    with pytest.raises(ReplyError, match="vhost nope not found"):
+        export_definitions(node, "nope")
+
+
+async def test_what_is_imported_is_in_the_file(tmp_path: Path, node: Node) -> None:
+    a_full_node(node)
+    document = export_definitions(node).document
+    kept = Node("kept", store=SqliteStore(str(tmp_path / "broker.db")))
+    await kept.recover()
+    import_definitions(kept, document)
+    await kept.close()
+    again = Node("kept", store=SqliteStore(str(tmp_path / "broker.db")))
+    await again.recover()
+    restored = export_definitions(again).document
+    for section in ("queues", "exchanges"):
+        document[section] = [item for item in document[section] if item["durable"]]
+    names = [item["name"] for section in ("queues", "exchanges") for item in document[section]]
+    document["bindings"] = [
+        item
+        for item in document["bindings"]
+        if item["source"] in names and item["destination"] in names
+    ]
+    assert restored == document
+    await again.close()
+
+
+async def test_what_is_there_and_different_stays_and_is_named(node: Node) -> None:
+    channel = a_channel(node)
+    node.declare_queue(channel, "q", arguments={"x-max-length": 3})
+    node.declare_exchange(channel, "x", "topic")
+    report = import_definitions(
+        node,
+        a_document(
+            queues=[{"name": "q", "vhost": "/", "durable": True, "arguments": {"x-max-length": 4}}],
+            exchanges=[{"name": "x", "vhost": "/", "type": "direct"}],
+        ),
+    )
+    assert report.notes == (
+        "exchange 'x' in vhost '/': there is a different one already, which stays as it is",
+        "queue 'q' in vhost '/': there is a different one already, which stays as it is",
+    )
+    assert node.engine.state.vhosts["/"].queues["q"].settings.max_length == 3
+
+
+async def test_a_type_that_is_written_out_is_no_difference(node: Node) -> None:
+    node.declare_queue(a_channel(node), "q")
+    queue = {"name": "q", "vhost": "/", "arguments": {"x-queue-type": "classic"}}
+    assert import_definitions(node, a_document(queues=[queue])).notes == ()
+
+
+async def test_what_is_not_supported_is_named_and_left_out_with_what_hangs_on_it(
+    node: Node,
+) -> None:
+    report = import_definitions(
+        node,
+        a_document(
+            vhosts=[
+                {"name": "/", "metadata": {"description": "ours", "default_queue_type": "quorum"}}
+            ],
+            users=[{"name": "ann", "password_hash": HASH, "tags": "", "limits": {"max": 1}}],
+            queues=[
+                {"name": "log", "vhost": "/", "arguments": {"x-queue-type": "stream"}},
+                {"name": "q", "vhost": "/", "arguments": {"x-queue-mode": "lazy", "x-foo": 1}},
+            ],
+            exchanges=[
+                {"name": "hash", "vhost": "/", "type": "x-consistent-hash"},
+                {"name": "amq.rabbitmq.log", "vhost": "/", "type": "topic"},
+            ],
+            bindings=[
+                {"source": "amq.topic", "vhost": "/", "destination": "log"},
+                {"source": "hash", "vhost": "/", "destination": "q"},
+            ],
+            policies=[
+                {"vhost": "/", "name": "p", "pattern": ".*", "definition": {"ha-mode": "all"}}
+            ],
+            parameters=[
+                {"vhost": "/", "component": "shovel", "name": "s", "value": {"src-uri": "amqp://"}}
+            ],
+            global_parameters=[
+                {"name": "cluster_name", "value": "rabbit@a"},
+                {"name": "mqtt_port_to_vhost_mapping", "value": {}},
+            ],
+            extras=[1],
+        ),
+    )
+    assert list(report.notes) == [
+        "extras: not supported, left out",
+        "vhost '/': its description is not kept",
+        "vhost '/': queues declared without a type are classic, not quorum",
+        "user 'ann': limits is not supported, left out",
+        "parameter 's' of shovel in vhost '/': not supported, left out",
+        "global parameter 'mqtt_port_to_vhost_mapping': not supported, left out",
+        "policy 'p' in vhost '/': ha-mode has no effect here",
+        "exchange 'hash' in vhost '/': type x-consistent-hash is not supported, left out",
+        "exchange 'amq.rabbitmq.log' in vhost '/': a reserved name is not supported, left out",
+        "queue 'log' in vhost '/': type stream is not supported, left out",
+        "queue 'q' in vhost '/': argument x-queue-mode has no effect here",
+        "queue 'q' in vhost '/': argument x-foo has no effect here",
+        "binding from 'amq.topic' to 'log' in vhost '/': left out with queue 'log'",
+        "binding from 'hash' to 'q' in vhost '/': left out with exchange 'hash'",
+    ]
+    assert [queue.name for queue in node.stats().queues] == ["q"]
+    assert report.counts == {"vhosts": 1, "users": 1, "policies": 1, "queues": 1}
+    assert export_definitions(node).document["policies"][0]["definition"] == {"ha-mode": "all"}
+
+
+async def test_every_problem_is_told_with_its_place_and_nothing_is_imported(node: Node) -> None:
+    before = export_definitions(node).document
+    with pytest.raises(InvalidDefinitionsError) as refused:
+        import_definitions(
+            node,
+            a_document(
+                vhosts=[{"name": "/"}, {"name": "good"}, {"nam": "x"}, 7],
+                users=[
+                    {"name": "ann", "password_hash": "short"},
+                    {"name": "bob", "password_hash": HASH, "hashing_algorithm": "md5"},
+                    {"name": "eve", "password_hash": HASH, "tags": [1]},
+                ],
+                permissions=[
+                    {"user": "who", "vhost": "/", "configure": "", "write": "", "read": ""},
+                    {"user": "eve", "vhost": "no", "configure": "(", "write": "", "read": ""},
+                ],
+                policies=[{"vhost": "/", "name": "p", "pattern": "(", "definition": {"a": 1}}],
+                queues=[
+                    {"name": "good", "vhost": "/"},
+                    {"name": "q", "vhost": "/", "arguments": {"x-message-ttl": -1}},
+                    {"name": "q", "vhost": "/", "durable": "yes"},
+                    {"name": "q" * 300, "vhost": "/"},
+                    {"name": "q", "vhost": "/", "arguments": {"x-big": 1 << 70}},
+                ],
+                exchanges=[
+                    {"name": "x", "vhost": "/", "type": "direct"},
+                    {"name": "y", "vhost": "/"},
+                    {"name": "", "vhost": "/", "type": 1},
+                ],
+                bindings=[
+                    {"source": "x", "vhost": "/", "destination": "missing"},
+                    {"source": "missing", "vhost": "/", "destination": "good"},
+                    {"source": "", "vhost": "/", "destination": "good"},
+                    {
+                        "source": "amq.headers",
+                        "vhost": "/",
+                        "destination": "good",
+                        "arguments": {"x-match": "most"},
+                    },
+                    {"source": "x", "destination": "good"},
+                ],
+                parameters={},
+            ),
+        )
+    assert list(refused.value.problems) == [
+        "vhosts[2].name: is missing; it is text",
+        "vhosts[3]: 7 is not an object",
+        "users[0]: user 'ann': the password hash is not base64 of a salt and a "
+        "rabbit_password_hashing_sha256 digest",
+        "users[1]: user 'bob': hashing algorithm 'md5' is not one of "
+        "rabbit_password_hashing_sha256, rabbit_password_hashing_sha512",
+        "users[2].tags: [1] is not a list of texts",
+        "permissions[0].user: there is no user 'who'",
+        "permissions[1].vhost: there is no vhost 'no'",
+        "permissions[1].configure: pattern '(' is invalid: missing ) at position 1",
+        "parameters: {} is not a list",
+        "policies[0]: pattern '(' is invalid: missing ) at position 1",
+        "policies[0]: 'a' is not a recognised policy setting; there are alternate-exchange, "
+        "consumer-timeout, dead-letter-exchange, dead-letter-routing-key, delivery-limit, expires, "
+        "max-length, max-length-bytes, message-ttl, overflow",
+        "exchanges[1].type: is missing; it is text",
+        "exchanges[2].type: 1 is not text",
+        "queues[1]: invalid arg 'x-message-ttl' for queue 'q' in vhost '/': {value_negative,-1}",
+        "queues[2].durable: 'yes' is not true or false",
+        "queues[3]: queue name is longer than 255 bytes",
+        "queues[4]: arguments['x-big'] is an integer of more than 64 bits",
+        "bindings[0].destination: there is no queue 'missing' in vhost '/'",
+        "bindings[1].source: there is no exchange 'missing' in vhost '/'",
+        "bindings[2]: operation not permitted on the default exchange",
+        'bindings[3]: Invalid x-match field value <<"most">>; expected all, any, all-with-x, or '
+        "any-with-x",
+        "bindings[4].vhost: is missing: say into which one it goes",
+    ]
+    assert export_definitions(node).document == before
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 1])
+async def test_what_is_no_object_is_refused(node: Node, document: Any) -> None:
+    with pytest.raises(InvalidDefinitionsError, match="definitions are an object, not"):
+        import_definitions(node, document)
+
+
+async def test_an_object_that_is_about_something_else_is_refused(node: Node) -> None:
+    with pytest.raises(InvalidDefinitionsError, match="there is none of the sections"):
+        import_definitions(node, {"vhost": {}})
+
+
+async def test_a_user_may_come_with_a_plain_password(node: Node) -> None:
+    import_definitions(
+        node, a_document(users=[{"name": "ann", "password": "secret", "tags": "a,b"}])
+    )
+    user = node.access.authenticate("ann", "secret")
+    assert user is not None
+    assert user.tags == ("a", "b")
+
+
+async def test_what_rabbitmq_would_refuse_is_told_at_the_export(node: Node) -> None:
+    channel = a_channel(node)
+    node.declare_queue(channel, "q", arguments={"x-delivery-limit": 3})
+    node.declare_exchange(
+        channel, "later", "x-delayed-message", arguments={"x-delayed-type": "direct"}
+    )
+    assert list(export_definitions(node).notes) == [
+        "queue 'q' in vhost '/': RabbitMQ refuses x-delivery-limit of a classic queue",
+        "exchange 'later' in vhost '/': RabbitMQ needs a plugin for its type",
+    ]
