@@ -27,7 +27,7 @@ DOCUMENT = {
 async def test_a_client_finds_what_the_file_defines_and_no_guest(tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps(DOCUMENT))
-    with Served(tmp_path / "broker.db", "--definitions", str(file)) as served:
+    with Served("--definitions", str(file), data=tmp_path / "broker.db") as served:
         with pytest.raises(aiormq.exceptions.AMQPConnectionError):
             await aiormq.connect(served.url("shop"))
         url = f"amqp://ann:secret@127.0.0.1:{served.port}/shop"
