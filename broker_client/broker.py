@@ -221,7 +221,7 @@ class Broker(Emitter):
         """Open the built-in broker to others, where `node.listen` asks for it.
 
         Raises:
-            ConfigError: there are several built-in brokers, and none of them is meant.
+            ConfigError: there are several built-in brokers, and none was named.
             ListenError: an address is taken.
         """
         addresses = self.config.node.listen

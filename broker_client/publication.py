@@ -145,7 +145,7 @@ class Publication(Emitter):
         self._tasks.check_loop("a Publication")
         withdrawn = self._withdraw(self, PublishAbortedError(self.name, self.message_id))
         if withdrawn:
-            self._withdraw_complaint()  # whoever aborts knows how it ended
+            self._withdraw_complaint()  # the caller of `abort` knows how it ended
         return withdrawn
 
     def when_ended(self, then: Callable[[PublishError | None], None]) -> None:

@@ -38,7 +38,7 @@ def run_on_file(path: str, command: Callable[[Node], Result], *, create: bool = 
         create: make the file if there is none.
 
     Raises:
-        typer.Exit: with status 1, once it was said what is wrong.
+        typer.Exit: with status 1, after the error was printed.
     """
     if not create and not os.path.exists(path):
         raise failed(f"{path}: there is no such file")

@@ -89,7 +89,7 @@ def _charset(parameters: str) -> str:
     """The charset that the parameters of a content type name.
 
     Raises:
-        LookupError: it is none that texts are written in. Python knows further ones (punycode,
+        LookupError: texts are not written in it. Python knows further ones (punycode,
             idna) that take minutes for a body of some hundred kilobytes.
     """
     for parameter in parameters.split(";"):

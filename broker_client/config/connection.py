@@ -262,11 +262,6 @@ class ConnectionConfig(Settings):
         return parse_url(self.url.get_secret_value()).path or None
 
     @property
-    def node_name(self) -> str:
-        """Name of the node in this process, when it is shared; "" for a private one or a file."""
-        return parse_url(self.url.get_secret_value()).hostname if self.is_embedded else ""
-
-    @property
     def place(self) -> str:
         """``host:port``, or the address of the built-in broker: what is tried as one."""
         return self.masked_url if self.is_embedded else f"{self.hostname}:{self.port}"

@@ -307,7 +307,7 @@ class BrokerConfig(Settings):
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """What is allowed, but most likely not meant; found by `load_config`."""
+        """Likely mistakes in what is allowed; found by `load_config`."""
         return self._warnings or ()
 
     @property

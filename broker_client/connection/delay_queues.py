@@ -2,8 +2,8 @@
 
 A message is published with its own routing key to a fanout exchange and lies in the one queue
 behind it until the queue's TTL is over. The broker then dead-letters it, with that routing key, to
-the exchange it was meant for. There is one queue for each delay, since RabbitMQ expires messages
-only at the head of a queue: a short delay would wait behind a long one.
+the exchange it is for. There is one queue for each delay, since RabbitMQ expires messages only at
+the head of a queue: a short delay would wait behind a long one.
 
 Exchange and queue are declared when first needed and again with each new link. The queue deletes
 itself (`x-expires`) after it has not been used for a while; it is declared again well before that.
@@ -54,7 +54,7 @@ class DelayQueues:
         """Have the delay queue of `step` declared before anything is published to it.
 
         Args:
-            link: the one that is up; None leaves it to `restore`, which every new link gets
+            link: the present link; None leaves it to `restore`, which every new link gets
                 before publishing goes on.
 
         Raises:

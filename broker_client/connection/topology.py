@@ -175,7 +175,7 @@ class _Runner:
                 raise UnsupportedError(what, error.why) from error
             except ChannelClosedError as error:
                 if not error.reply_code:
-                    raise  # the link is gone, and that is no fault of the item
+                    raise  # the link is gone: not a fault of the item
                 refusal = _refusal(self._vhost, _name(item), error)
                 if not self._lenient or not _is_fault_of_item(step, error.reply_code):
                     raise refusal from error

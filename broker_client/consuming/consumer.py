@@ -1,6 +1,6 @@
 """A consumer kept alive, on one channel after another, until it is closed.
 
-One task, `_run`, holds the channel; whoever pauses, resumes or ends the consumer takes turns with
+One task, `_run`, holds the channel; calls that pause, resume or end the consumer take turns with
 it. The state of a subscription, and its closing, are here and nowhere else.
 """
 
@@ -214,7 +214,7 @@ class Consumer:
             asked_for = self._consumers
             if self.state != "subscribed" or not await self._watchdog.is_lost(link):
                 continue
-            # Whoever stopped or replaced the consumer meanwhile knows why there was none.
+            # The consumer was stopped or replaced meanwhile, and the reason is known there.
             if self.state == "subscribed" and asked_for == self._consumers and not self.is_closing:
                 return ConsumerLostError(self._config.name, self._setup.queue)
 

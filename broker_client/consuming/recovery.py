@@ -5,7 +5,7 @@ The strategies and the headers they write are rascal's, with its flaws fixed:
 strategy that fails passes on to the next and never acks, and the last resort is a nack without
 requeue, which a dead-letter exchange catches. Only where a copy could not be had because the
 broker was away, full or silent does the message go back to its queue at the end of the chain:
-that is no verdict on the message, and without a dead-letter exchange it would be lost.
+that says nothing about the message, and without a dead-letter exchange it would be lost.
 
 A broker dead-letters with the routing key of the copy it has, which for a republished message is
 the name of its queue; a direct or topic exchange may not know that key and drop the message. Where
@@ -121,7 +121,7 @@ class Recovery:
         A message that is dead-lettered is logged where the chain `is_own`, the subscription's; a
         handler that chose another knows what it did.
 
-        Once begun, this goes on to its end, also when whoever waits for it is cancelled.
+        Once begun, this runs to its end, also when the caller is cancelled.
         """
         running = self._tasks.spawn(
             self._run(entry, chain, error, all=all, is_own=is_own), "recovery"

@@ -127,7 +127,7 @@ class Outbox:
         self._unstored.add(writer.next_publish_seq, [stored])
         try:
             await writer.publish([_sealed(publication.name, publication.outgoing, number)])
-            # Shielded: once written it will be sent, whoever waits for it.
+            # Shielded: once written it will be sent, also when the caller is cancelled.
             await asyncio.shield(stored)
         except BrokerClientError:
             self._mine.pop(number, None)

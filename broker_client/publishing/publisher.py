@@ -250,7 +250,7 @@ class Publisher:
                 for content in many:
                     await add(content)
         except Exception:
-            await run.ended()  # but whoever cancels this does not wait for the broker
+            await run.ended()  # a caller that cancels this does not wait for the broker
             raise
         await run.ended()
         return run.report()

@@ -3,7 +3,7 @@
 RabbitMQ expires a message in a delay queue by whatever comes first, its expiration or the delay,
 and takes the expiration off every message that it dead-letters. So a message with both waits
 without its expiration and is dead-lettered to a queue of ours, from which it is published again,
-with the expiration, to where it was meant for.
+with the expiration, to its own exchange.
 """
 
 from __future__ import annotations

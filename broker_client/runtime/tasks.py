@@ -38,7 +38,7 @@ async def see_through(task: asyncio.Task[Any]) -> None:
 
 
 def wait_in_thread(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` in `loop` and wait for it in another thread, the one that calls.
+    """Run `work` in `loop` and wait for it in the calling thread, which is another.
 
     Raises:
         BrokerClosedError: the loop has ended.
@@ -131,7 +131,7 @@ class TaskGroup:
     async def wait(
         self, timeout: float | None = None, *, spare: asyncio.Task[Any] | None = None
     ) -> bool:
-        """Wait until all are done, save the one that calls and `spare`; those too that begin
+        """Wait until all are done, except the calling one and `spare`; those too that begin
         meanwhile.
 
         False when `timeout` seconds were not enough.
@@ -149,7 +149,7 @@ class TaskGroup:
     async def cancel(
         self, *, spare: asyncio.Task[Any] | None = None, timeout: float | None = None
     ) -> None:
-        """Cancel all of them, save the one that calls and `spare`; wait until they have ended.
+        """Cancel all of them, except the calling one and `spare`; wait until they have ended.
 
         `timeout` seconds at most, for tasks of the user's: those may refuse to be cancelled.
         """

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 CORRUPT = "_corrupt_record"
-"""Column with the text of a line that is no event; null in every other row."""
+"""Column with the text of a line that cannot be read as an event; null in other rows."""
 
 _TIMES = ("ts", "published_at", "enqueued_at", "delivered_at")
 _FIELDS: tuple[tuple[str, DataType, pa.DataType], ...] = (

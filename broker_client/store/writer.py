@@ -219,7 +219,7 @@ class SqliteStore:
         self._file.recover(target)
 
     def _set_times(self) -> None:
-        """Have times in the file mean what they meant, where the system's clock was set meanwhile.
+        """Adjust times in the file where the system's clock was set meanwhile.
 
         What has passed since the last commit is what the system's clock says, and never less than
         nothing; since the node's clock is not set, both were noted. So a delay of 20 s ends after

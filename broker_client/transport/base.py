@@ -194,7 +194,7 @@ class Channel(Protocol):
         ...
 
     def release(self, delivery_tag: int) -> None:
-        """Give a delivery back to its queue unhandled: that is no failure of the message."""
+        """Give a delivery back to its queue unhandled; it does not count as a failure."""
         ...
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:

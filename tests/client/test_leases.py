@@ -29,7 +29,7 @@ def a_config(*, timeout: str, most: str, **subscription: Any) -> dict[str, Any]:
 async def test_time_of_a_message_is_extended_while_its_handler_runs_or_it_waits_for_one(
     concurrency: int | None,
 ) -> None:
-    config = a_config(timeout="300ms", most="60s", concurrency=concurrency)
+    config = a_config(timeout="1s", most="60s", concurrency=concurrency)
     async with Broker.create(config) as broker:
         subscription = await broker.subscribe("work")
         told: list[str] = []
@@ -40,7 +40,7 @@ async def test_time_of_a_message_is_extended_while_its_handler_runs_or_it_waits_
         @subscription.handle
         async def handle(content: Any) -> None:
             handled.append(content)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(2.5)
 
         for number in range(2):
             await (await broker.publish("work", number))

@@ -31,7 +31,7 @@ from broker_client.spark.reading.spool import Segment, Spool, read_segment
 
 log = logging.getLogger("broker_client.spark.source")
 
-_EVERYTHING = 2**62  # rows: a limit that is none
+_EVERYTHING = 2**62  # rows: no limit
 _ROWS_OF_A_TASK = 1_000  # at which segments are no more put together
 _POLL = 0.05  # seconds between two looks at a spool that fills
 

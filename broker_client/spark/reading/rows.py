@@ -174,7 +174,7 @@ def _headers(
 
 
 def _text(value: Any) -> str | None:
-    """A header as text: itself, or JSON where it is none."""
+    """A header as text: a string as it is, other types as JSON."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes | bytearray):

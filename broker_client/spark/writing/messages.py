@@ -144,7 +144,7 @@ class MessageMaker:
         return bodies
 
     def _column(self, batch: pa.RecordBatch, name: str, otherwise: Any) -> Iterable[Any]:
-        """Values of a column, or `otherwise` where it has none: of any length where it is none."""
+        """Values of a column; without that column, `otherwise` endlessly."""
         if name not in COLUMNS or name not in batch.schema.names:
             return repeat(otherwise)
         column = batch.column(name)

@@ -118,7 +118,7 @@ class PublishingLink:
     def drop(self) -> None:
         """Forget the link: what is on its way there is in doubt."""
         if self._channel is not None:
-            # Its end is our doing, and no news for whoever publishes on the next one.
+            # We ended it; publishes on the next channel must not hear of that.
             self._channel.on_close = self._channel.on_confirm = self._channel.on_return = None
         if self._link is not None:
             self._link.abort()
@@ -384,7 +384,7 @@ def _is_expiration(text: str) -> bool:
 
 
 def _unroutable_copy(message: Outgoing, returned: Returned) -> Outgoing:
-    """`message` for the dead queue, with a note of where it was meant to go."""
+    """`message` for the dead queue, with a note of its exchange and routing key."""
     headers = {
         **(message.properties.headers or {}),
         "x-unroutable-exchange": returned.exchange,

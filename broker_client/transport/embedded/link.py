@@ -90,7 +90,7 @@ class EmbeddedLink:
     def _drop(self, reason: str) -> None:
         """Requeue everything, and tell the channels, from the event loop, that they have ended.
 
-        They are told whoever ended the link: what was opened on it meanwhile must not wait for
+        They are told also when we end the link: what was opened on it meanwhile must not wait for
         deliveries that never come.
         """
         loop = asyncio.get_running_loop()

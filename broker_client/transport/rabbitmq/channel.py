@@ -135,7 +135,7 @@ class NetworkChannel(TopologyMethods):
         """RabbitMQ confirms out of order, one by one or all up to `seq` that are still open."""
         if seq >= self._next_seq:
             log.warning("%r: the broker confirms %d, which was never published", self, seq)
-            seq = self._next_seq - 1  # what was published may be meant; the rest is made up
+            seq = self._next_seq - 1  # no tag beyond what was published
         early = self._confirmed_early
         self._owner.used_at = asyncio.get_running_loop().time()
         if not multiple:

@@ -185,9 +185,9 @@ def test_embedded_address_is_private_or_a_name_or_a_file(
     url: str, name: str, path: str | None
 ) -> None:
     connection = a_connection(url)
-    assert (connection.node_name, connection.store_path) == (name, path)
+    assert (connection.hostname, connection.store_path) == (name, path)
     again = ConnectionConfig.model_validate(connection.url.get_secret_value())
-    assert (again.node_name, again.store_path) == (name, path)
+    assert (again.hostname, again.store_path) == (name, path)
 
 
 @pytest.mark.parametrize("url", ["embedded://x:5672", "embedded://u@x"])
@@ -202,7 +202,7 @@ def test_embedded_address_has_no_options(url: str) -> None:
 
 def test_address_of_another_broker_is_neither_node_nor_file() -> None:
     connection = a_connection("amqp://h/x")
-    assert (connection.node_name, connection.store_path) == ("", None)
+    assert (connection.is_embedded, connection.store_path) == (False, None)
 
 
 # --------------------------------------------------------------------------- wire limits
