@@ -28,7 +28,7 @@ _BASIC = 60
 
 
 def _encode_octet(value: int, name: str) -> bytes:
-    if not isinstance(value, int):
+    if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidMessageError(name, f"is {described(value)}; a number is needed")
     if not 0 <= value <= 255:
         raise InvalidMessageError(name, f"is {value}; 0 to 255 is allowed")

@@ -132,6 +132,8 @@ def test_property_that_only_equals_one_of_the_right_type_is_refused() -> None:
     publish_frames(1, with_properties(priority=1), 0)
     with pytest.raises(InvalidMessageError, match="priority is a float"):
         publish_frames(1, with_properties(priority=1.0), 0)
+    with pytest.raises(InvalidMessageError, match="priority is a bool"):
+        publish_frames(1, with_properties(priority=True), 0)
     with pytest.raises(InvalidMessageError, match="type is a list"):
         publish_frames(1, with_properties(type=[]), 0)
 
