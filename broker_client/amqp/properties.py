@@ -25,6 +25,7 @@ from broker_client.message import Properties
 
 _CONTENT = struct.Struct(">HHQH")  # class, weight, body size, property flags
 _BASIC = 60
+_NO_BODY = struct.pack(">HHQ", _BASIC, 0, 0)  # class, weight, body size
 
 
 def _encode_octet(value: int, name: str) -> bytes:
@@ -64,6 +65,16 @@ _VARYING = frozenset(
     if name in ("headers", "correlation_id", "message_id", "timestamp")
 )
 """Places of what is another in each message. The rest is the same in thousands of them."""
+
+
+class ReceivedProperties(Properties):
+    """Properties that keep the bytes a peer sent, so that they are delivered as they came.
+
+    `_replace` gives properties without `encoded`.
+    """
+
+    encoded: bytes = b""
+    """Property flags and values; empty once a value was replaced."""
 
 
 def property_list(properties: Properties) -> tuple[int, bytes]:
@@ -130,14 +141,25 @@ def _around(*values: Any) -> tuple[Any, ...]:
     return (flags, *map(b"".join, pieces))
 
 
+def encoded_properties(properties: Properties) -> bytes:
+    """Flags and values of a content header, as received if they are unchanged.
+
+    Raises:
+        InvalidMessageError: a value that AMQP cannot carry.
+    """
+    if type(properties) is ReceivedProperties and properties.encoded:
+        return properties.encoded
+    flags, data = property_list(properties)
+    return flags.to_bytes(2, "big") + data
+
+
 def encode_properties(properties: Properties) -> bytes:
     """A content header payload for a body of 0 bytes.
 
     Raises:
         InvalidMessageError: a value that AMQP cannot carry.
     """
-    flags, data = property_list(properties)
-    return _CONTENT.pack(_BASIC, 0, 0, flags) + data
+    return _NO_BODY + encoded_properties(properties)
 
 
 def content_header(data: bytes, at: int = 0) -> tuple[int, Properties]:

@@ -1,27 +1,16 @@
-"""Properties of messages that pass through a server: with the bytes they were received as."""
+"""The properties of messages that pass through a server."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any
 
-from broker_client.amqp.properties import CODECS, property_list
+from broker_client.amqp.properties import CODECS, ReceivedProperties
 from broker_client.amqp.tables import UNREADABLE, FrozenTable, decode_table
 from broker_client.errors import MalformedFrameError
-from broker_client.message import Properties
 
 _LARGEST_CACHED = 512  # bytes
 _DECODERS = tuple(codec.decode for codec in CODECS.values())
-
-
-class ReceivedProperties(Properties):
-    """Properties that keep the bytes a peer sent, so that they are delivered as they came.
-
-    `_replace` gives properties without `encoded`.
-    """
-
-    encoded: bytes = b""
-    """Property flags and values; empty once a value was replaced."""
 
 
 def received_properties(encoded: bytes) -> ReceivedProperties:
@@ -70,15 +59,3 @@ def _present(flags: int) -> tuple[tuple[int, Any], ...]:
     return tuple(
         (index, decode) for index, decode in enumerate(_DECODERS) if flags & (0x8000 >> index)
     )
-
-
-def encoded_properties(properties: Properties) -> bytes:
-    """Flags and values of a content header, as received if they are unchanged.
-
-    Raises:
-        InvalidMessageError: a value that AMQP cannot carry.
-    """
-    if type(properties) is ReceivedProperties and properties.encoded:
-        return properties.encoded
-    flags, data = property_list(properties)
-    return flags.to_bytes(2, "big") + data

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 
-from broker_client.amqp.received_properties import encoded_properties
+from broker_client.amqp.properties import encoded_properties
 from broker_client.amqp.tables import encode_short
 from broker_client.message import Delivery, Properties, Returned
 

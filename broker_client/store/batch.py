@@ -30,6 +30,8 @@ from broker_client.store import tables
 from broker_client.store.access_tables import ACCESS_RECORDS, access_statements
 from broker_client.store.tables import Row, Statement
 
+_COPIED = 8_192  # bytes of the largest body that is worth a copy
+
 
 class QueueIds(dict[tuple[str, str], int]):
     """The number of each kept queue, by vhost and name; one declared anew gets another."""
@@ -101,7 +103,7 @@ class Batch:
         if row is None:
             return None
         exchange, routing_key, properties, body, _ = row[-_MESSAGE:]
-        return Outgoing(exchange, routing_key, body, decode_properties(properties))
+        return Outgoing(exchange, routing_key, bytes(body), decode_properties(bytes(properties)))
 
     def seal(self) -> None:
         """Make the rows for the views; nothing may be added any more."""
@@ -196,6 +198,9 @@ class Batch:
         self.body_bytes += len(body)
         encoded = encode_properties(properties)
         total = tables.message_sum(number, exchange, routing_key, encoded, body)
+        # sqlite3 binds a bytearray as it is; for bytes it looks for an adapter, time and again.
+        if len(body) <= _COPIED:
+            return exchange, routing_key, bytearray(encoded), bytearray(body), total
         return exchange, routing_key, encoded, body, total
 
     def _change_topology(self, record: TopologyRecord) -> None:

@@ -231,7 +231,7 @@ class StoreFile:
             width = len(rows[0])
             count = 1 << (len(rows) - 1).bit_length()
             values = list(chain.from_iterable(rows))
-            values += [None] * (width * (count - len(rows)))
+            values += tables.idle_row(width) * (count - len(rows))
             self.connection.execute(_insert(view, width, count), values)
 
     def _count_deliveries(self, delivered: Mapping[int, int]) -> None:

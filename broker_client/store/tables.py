@@ -436,6 +436,17 @@ INTAKE_WIDTH = 14
 FRESH_WIDTH = 8
 MESSAGE_WIDTH = 5
 """The values of a message, at the end of either."""
+_IDLE_FRESH = (0, 0, 0, 0, 0, 0, None, 0)
+_IDLE_INTAKE = (0,) * INTAKE_WIDTH
+
+
+def idle_row(width: int) -> Row:
+    """A row that does nothing when it is put into the view of so many columns.
+
+    Numbers, since sqlite3 takes long to bind a None.
+    """
+    return _IDLE_FRESH if width == FRESH_WIDTH else _IDLE_INTAKE
+
 
 _FRESH = {
     "record_id": "new.record_id",

@@ -28,7 +28,8 @@ from broker_client.amqp.events import (
     Settled,
 )
 from broker_client.amqp.method_codec import decode_method, encode_method
-from broker_client.amqp.received_properties import encoded_properties, received_properties
+from broker_client.amqp.properties import encoded_properties
+from broker_client.amqp.received_properties import received_properties
 from broker_client.amqp.server_connection import ServerConnection
 from broker_client.errors import InvalidMessageError, MalformedFrameError, ReplyError
 from broker_client.message import Delivery, Properties

@@ -1,0 +1,1 @@
+"""The built-in broker as a server beside RabbitMQ: ``python -m bench.server``."""
