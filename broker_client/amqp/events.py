@@ -111,8 +111,15 @@ class Published(NamedTuple):
     messages: list[Outgoing]
 
 
+class Acked(NamedTuple):
+    """basic.ack of single deliveries of one channel, with nothing between them, in order."""
+
+    channel: int
+    delivery_tags: list[int]
+
+
 class Settled(NamedTuple):
-    """basic.ack, basic.nack or basic.reject."""
+    """basic.ack of all deliveries up to one, basic.nack or basic.reject."""
 
     channel: int
     kind: str
@@ -138,5 +145,6 @@ Event = (
     | ChannelClosed
     | MethodReceived
     | Published
+    | Acked
     | Settled
 )

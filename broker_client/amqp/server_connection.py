@@ -21,6 +21,7 @@ from pamqp.commands import Basic, Channel, Connection
 
 from broker_client.amqp import decode, server_frames, violations
 from broker_client.amqp.events import (
+    Acked,
     ChannelCloseAsked,
     ChannelClosed,
     ChannelFailed,
@@ -66,8 +67,9 @@ _SETTLEMENTS = {
     Basic.Nack.index: "nack",
     Basic.Reject.index: "reject",
 }
-_SETTLEMENT_SIZE = 13  # bytes of class, method, tag and bits
-_SETTLEMENT_FRAME = struct.Struct(">BHIIQBB").unpack_from
+_ACK = Basic.Ack.index
+_ACK_SIZE = 13  # bytes of class, method, tag and bits
+_ACK_FRAME = struct.Struct(">BHIIQBB")  # frame, class and method, tag, bits, frame end
 _TAG_AND_BITS = struct.Struct(">QB")
 
 
@@ -198,7 +200,7 @@ class ServerConnection:
         self._rest = buffer[at:] if at else buffer
 
     def _frequent(self, buffer: bytes, at: int, number: int, size: int) -> int:
-        """Take publishes or settlements that are whole, and as they should be.
+        """Take publishes or acks that are whole, and as they should be.
 
         Returns:
             Where the first frame begins that was not taken.
@@ -210,8 +212,8 @@ class ServerConnection:
             or not channel.publish.is_idle
         ):
             return at
-        if size == _SETTLEMENT_SIZE:
-            taken = self._settlement(buffer, at, number)
+        if size == _ACK_SIZE:
+            taken = self._acks(buffer, at, number)
             if taken > at:
                 return taken
         return self._publishes(buffer, at, number)
@@ -226,13 +228,28 @@ class ServerConnection:
             self._events.append(Published(number, messages))
         return taken
 
-    def _settlement(self, buffer: bytes, at: int, number: int) -> int:
-        _, _, _, key, tag, bits, frame_end = _SETTLEMENT_FRAME(buffer, at)
-        kind = _SETTLEMENTS.get(key)
-        if kind is None or frame_end != decode.FRAME_END:
-            return at
-        self._events.append(_settled(number, kind, tag, bits))
-        return at + _SETTLEMENT_SIZE + _FRAME_OVERHEAD
+    def _acks(self, buffer: bytes, at: int, number: int) -> int:
+        """Take the acks of single deliveries that follow each other."""
+        tags: list[int] = []
+        expected = (decode.METHOD, number, _ACK_SIZE, _ACK)
+        size = _ACK_FRAME.size
+        whole = (len(buffer) - at) // size * size
+        for *head, tag, bits, frame_end in _ACK_FRAME.iter_unpack(
+            memoryview(buffer)[at : at + whole]
+        ):
+            if bits & 1 or frame_end != decode.FRAME_END or tuple(head) != expected:
+                break
+            tags.append(tag)
+        if tags:
+            self._acked(number, tags)
+        return at + len(tags) * size
+
+    def _acked(self, number: int, tags: list[int]) -> None:
+        last = self._events[-1] if self._events else None
+        if type(last) is Acked and last.channel == number:
+            last.delivery_tags.extend(tags)
+        else:
+            self._events.append(Acked(number, tags))
 
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is ConnectionState.CLOSING and (kind != decode.METHOD or number):
@@ -343,7 +360,10 @@ class ServerConnection:
         channel.state = after
         if (settlement := _SETTLEMENTS.get(key)) is not None:
             tag, bits = _TAG_AND_BITS.unpack_from(payload, _KEY_SIZE)
-            self._events.append(_settled(number, settlement, tag, bits))
+            if key == _ACK and not bits & 1:
+                self._acked(number, [tag])
+            else:
+                self._events.append(_settled(number, settlement, tag, bits))
         elif isinstance(method, Channel.Close):
             if state is ChannelProtocolState.CLOSING:
                 self._put(number, Channel.CloseOk())
@@ -556,7 +576,8 @@ class ServerConnection:
 
     def send_deliver(self, channel: int, delivery: Delivery) -> None:
         """Send basic.deliver; dropped if its channel is not open."""
-        if self._may_send(channel):
+        found = self._channels.get(channel)
+        if found is not None and found.state in _SENDS_CONTENT:
             server_frames.deliver(self._out, channel, delivery, self.frame_max)
 
     def send_get_ok(self, channel: int, delivery: Delivery, message_count: int) -> None:

@@ -16,6 +16,7 @@ _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _END = b"\xce"
 _FRAME = struct.Struct(">BHI")
 _FRAME_OVERHEAD = 8
+_NEXT_FRAME = struct.Struct(">BBHI")  # frame end, then the next frame
 _KEY = struct.Struct(">HH")
 _HEADER_FRAME = struct.Struct(">BHIHHQ")  # frame, then class, weight, body size
 _CONFIRM = struct.Struct(">BHIHHQBB")
@@ -27,15 +28,24 @@ HEARTBEAT_FRAME = _FRAME.pack(_HEARTBEAT, 0, 0) + _END
 
 def deliver(out: list[bytes], channel: int, delivery: Delivery, frame_max: int) -> None:
     """basic.deliver with its content."""
-    head, tail = _around_tag(
-        channel,
-        _DELIVER,
-        delivery.consumer_tag,
-        delivery.exchange,
-        delivery.routing_key,
+    tag, number, redelivered, exchange, routing_key, body, properties, _, _ = delivery
+    before, behind = _around_tag(channel, tag, exchange, routing_key)
+    size = len(body)
+    if not size or (frame_max and size > frame_max - _FRAME_OVERHEAD):
+        out += (before, _TAG_AND_BIT.pack(number, redelivered), behind)
+        _content(out, channel, body, properties, frame_max)
+        return
+    encoded = encoded_properties(properties)
+    out += (
+        before,
+        _TAG_AND_BIT.pack(number, redelivered),
+        behind,
+        _HEADER_FRAME.pack(_HEADER, channel, len(encoded) + 12, _BASIC, 0, size),
+        encoded,
+        _NEXT_FRAME.pack(0xCE, _BODY, channel, size),
+        body,
+        _END,
     )
-    out += (head, _TAG_AND_BIT.pack(delivery.delivery_tag, delivery.redelivered), tail)
-    _content(out, channel, delivery.body, delivery.properties, frame_max)
 
 
 def get_ok(
@@ -80,10 +90,10 @@ def confirm(
 
 @lru_cache(maxsize=8192)
 def _around_tag(
-    channel: int, method: int, consumer_tag: str, exchange: str, routing_key: str
+    channel: int, consumer_tag: str, exchange: str, routing_key: str
 ) -> tuple[bytes, bytes]:
-    """A method frame without its delivery tag and redelivered bit: what is before, and behind."""
-    before = _KEY.pack(_BASIC, method) + encode_short(consumer_tag, "consumer tag")
+    """A basic.deliver without delivery tag and redelivered bit: what is before, and behind."""
+    before = _KEY.pack(_BASIC, _DELIVER) + encode_short(consumer_tag, "consumer tag")
     behind = encode_short(exchange, "exchange") + encode_short(routing_key, "routing key")
     size = len(before) + _TAG_AND_BIT.size + len(behind)
     return _FRAME.pack(_METHOD, channel, size) + before, behind + _END

@@ -260,8 +260,26 @@ class Transitions:
 
     # ---------------------------------------------------------------- out of flight
 
+    def ack_each(self, entries: Iterable[Entry], now: float) -> None:
+        """The deliveries are done; each queue delivers once all of them are."""
+        queues: dict[Queue, None] = {}
+        opened: dict[Queue, None] = {}
+        for entry in entries:
+            self._acked(entry, now)
+            self._end_flight(entry, opened)
+            queues[entry.queue] = None
+        for queue in queues:
+            if queue.ready or self._dead:
+                self.pump(queue, now)
+        if opened:
+            self._settle_down(opened, now)
+
     def ack(self, entry: Entry, now: float) -> None:
         """The delivery is done."""
+        self._acked(entry, now)
+        self._flight_ended(entry, now)
+
+    def _acked(self, entry: Entry, now: float) -> None:
         if self._observer is not None:
             self._observer.acked(entry, now)
         queue = entry.queue
@@ -273,7 +291,6 @@ class Transitions:
                 queue.latency = LatencyWindow(self._settings.latency_window)
             queue.latency.add(now - entry.enqueued_at, now)
         self._forget(entry)
-        self._flight_ended(entry, now)
 
     def reject(self, entry: Entry, now: float) -> None:
         """Rejected without requeue: dead-lettered or dropped."""

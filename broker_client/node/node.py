@@ -408,6 +408,16 @@ class Node:
             if not self._runner.is_scheduled:
                 self._runner.wake()
 
+    def ack_each(self, channel: int, delivery_tags: Sequence[int]) -> None:
+        """Settle each of these deliveries, up to the first that is refused."""
+        try:
+            self.engine.consuming.ack_each(channel, delivery_tags, self._clock.now())
+        except ReplyError as refusal:
+            self._runner.refuse(channel, refusal)
+            raise
+        finally:
+            self._runner.wake()
+
     def nack(
         self,
         channel: int,

@@ -107,6 +107,14 @@ class SessionChannel:
                 )
         return len(messages), None
 
+    def ack_each(self, delivery_tags: Sequence[int]) -> None:
+        """Ack single deliveries."""
+        if not self._is_over:
+            try:
+                self._node.ack_each(self._id, delivery_tags)
+            except ReplyError:
+                self._refused(SETTLE_IDS["ack"])
+
     def settle(self, settled: Settled) -> None:
         """Ack, nack or reject."""
         if self._is_over:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pamqp import commands
 
@@ -156,7 +156,7 @@ class Session(asyncio.Protocol):
     # ---------------------------------------------------------------- the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
         self._transport = transport
         transport.set_write_buffer_limits(high=self._config.write_buffer)
         self._look_at(transport)
@@ -336,6 +336,9 @@ class Session(asyncio.Protocol):
             self._pause_reading(_DISK_IS_BEHIND)
             self._node.call_after_effects(lambda: self._resume_reading(_DISK_IS_BEHIND))
 
+    def _acked(self, event: events.Acked) -> None:
+        self._channels[event.channel].ack_each(event.delivery_tags)
+
     def _settled(self, event: events.Settled) -> None:
         self._channels[event.channel].settle(event)
 
@@ -508,6 +511,8 @@ class Session(asyncio.Protocol):
             return ids_of(event.method)
         if isinstance(event, events.Published):
             return BASIC_PUBLISH
+        if isinstance(event, events.Acked):
+            return SETTLE_IDS["ack"]
         if isinstance(event, events.Settled):
             return SETTLE_IDS[event.kind]
         return NO_METHOD
@@ -527,6 +532,7 @@ class Session(asyncio.Protocol):
         events.ChannelClosed: _channel_closed,
         events.MethodReceived: _method_received,
         events.Published: _published,
+        events.Acked: _acked,
         events.Settled: _settled,
         events.HeartbeatReceived: _heartbeat_received,
         events.ConnectionCloseAsked: _connection_close_asked,

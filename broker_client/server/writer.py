@@ -62,7 +62,8 @@ class Writer:
     def deliver(self, channel: int, delivery: Delivery) -> None:
         """Send basic.deliver."""
         self._protocol.send_deliver(channel, delivery)
-        self.flush_soon()
+        if not self._is_scheduled:  # once a message: a call less
+            self.flush_soon()
 
     def get_ok(self, channel: int, delivery: Delivery, message_count: int) -> None:
         """Send basic.get-ok."""

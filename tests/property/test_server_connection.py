@@ -15,6 +15,7 @@ from pamqp.base import Frame
 from pamqp.commands import INDEX_MAPPING
 
 from broker_client.amqp.events import (
+    Acked,
     ChannelCloseAsked,
     ChannelClosed,
     ChannelFailed,
@@ -25,7 +26,6 @@ from broker_client.amqp.events import (
     HeartbeatReceived,
     MethodReceived,
     Published,
-    Settled,
 )
 from broker_client.amqp.method_codec import decode_method, encode_method
 from broker_client.amqp.properties import encoded_properties
@@ -188,7 +188,7 @@ def in_chunks(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def outcome_of(connection: ServerConnection, chunks: list[bytes]) -> tuple[list[Any], bytes]:
-    """All events, with the runs of publishes of one channel joined, and all that was sent."""
+    """All events, with runs of publishes and acks of one channel joined, and all that was sent."""
     events: list[Any] = []
     for chunk in chunks:
         for event in connection.receive_data(chunk):
@@ -199,6 +199,12 @@ def outcome_of(connection: ServerConnection, chunks: list[bytes]) -> tuple[list[
                 and event.channel == last.channel
             ):
                 events[-1] = Published(last.channel, last.messages + event.messages)
+            elif (
+                isinstance(event, Acked)
+                and isinstance(last, Acked)
+                and event.channel == last.channel
+            ):
+                events[-1] = Acked(last.channel, last.delivery_tags + event.delivery_tags)
             elif isinstance(event, MethodReceived):  # pamqp's frames are equal only to themselves
                 events.append((event.channel, event.method.name, dict(event.method)))
             else:
@@ -312,7 +318,7 @@ class Model:
         if name == "close":
             self.channels[number] = "asked"
             return [ChannelCloseAsked]
-        return [Settled if name == "ack" else MethodReceived]
+        return [Acked if name == "ack" else MethodReceived]
 
 
 def _frame_of(name: str, number: int, size: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypedDict
 
 from broker_client.core.arguments import (
@@ -173,6 +174,29 @@ class ConsumeCommands:
                 return
         for entry in self._settle(state, delivery_tag, multiple):
             self._transitions.ack(entry, now)
+
+    def ack_each(self, channel: int, delivery_tags: Iterable[int], now: float) -> None:
+        """Settle each of the deliveries; then what they made room for is delivered.
+
+        Raises:
+            ReplyError: 406 for a tag never issued, or settled before; those before it are settled.
+        """
+        state = self._channels[channel]
+        if state.transaction is not None:
+            for tag in delivery_tags:
+                self.ack(channel, tag, now)
+            return
+        settle = state.ledger.settle
+        entries: list[Entry] = []
+        try:
+            for tag in delivery_tags:
+                entry = settle(tag)
+                if entry is None:
+                    entries += self._settle(state, tag, False)
+                else:
+                    entries.append(entry)
+        finally:
+            self._transitions.ack_each(entries, now)
 
     def nack(
         self,

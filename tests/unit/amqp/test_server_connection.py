@@ -8,6 +8,7 @@ from pamqp.frame import marshal, unmarshal
 
 from broker_client.amqp.encode import publish_frames
 from broker_client.amqp.events import (
+    Acked,
     ChannelCloseAsked,
     ChannelOpened,
     ConnectionCloseAsked,
@@ -61,9 +62,14 @@ def test_publish_and_settle_when_open_then_events_in_order() -> None:
     connection.send(1, commands.Channel.OpenOk())
     message = Outgoing("e", "k", b"body", Properties(headers={"a": 1}, delivery_mode=2), True)
     data = publish_frames(1, message, 131072)
-    ack = from_client(commands.Basic.Ack(3, True), channel=1)
+    acks = commands.Basic.Ack(3), commands.Basic.Ack(4), commands.Basic.Ack(5, True)
+    ack = from_client(*acks, channel=1)
     events = connection.receive_data(data + data + ack)
-    assert events == [Published(1, [message, message]), Settled(1, "ack", 3, True, False)]
+    assert events == [
+        Published(1, [message, message]),
+        Acked(1, [3, 4]),
+        Settled(1, "ack", 5, True, False),
+    ]
     received = events[0].messages[0] if isinstance(events[0], Published) else message
     connection.send_deliver(1, Delivery("t", 1, False, "e", "k", b"body", received.properties))
     connection.send_confirm(1, 2, multiple=True, acked=True)

@@ -651,3 +651,26 @@ def test_settling_many_at_once_costs_as_many_as_there_are(harness: EngineHarness
     assert (harness.stats().ack_count, harness.stats().in_flight) == (5, 1)
     harness.ack(0, multiple=True)
     assert harness.stats().in_flight == 0
+
+
+def test_acks_of_a_run_settle_each_and_then_deliver_what_they_made_room_for(
+    harness: EngineHarness,
+) -> None:
+    filled(harness, 6)
+    harness.engine.consuming.qos(harness.channel, 3)
+    harness.consume()
+    assert harness.bodies() == [b"1", b"2", b"3"]
+    harness.engine.consuming.ack_each(harness.channel, [3, 1], harness.now)
+    assert harness.bodies() == [b"4", b"5"]
+    assert (harness.stats().in_flight, harness.stats().ack_count) == (3, 2)
+
+
+@pytest.mark.parametrize("wrong", [1, 0, 99])
+def test_acks_of_a_run_when_one_is_refused_then_those_before_it_are_settled(
+    harness: EngineHarness, wrong: int
+) -> None:
+    filled(harness, 3)
+    harness.consume()
+    with pytest.raises(ReplyError, match=f"unknown delivery tag {wrong}$"):
+        harness.engine.consuming.ack_each(harness.channel, [1, 2, wrong, 3], harness.now)
+    assert (harness.stats().in_flight, harness.stats().ack_count) == (1, 2)

@@ -45,6 +45,16 @@ def test_settlements_count_at_the_commit(harness: EngineHarness, channel: int) -
     assert harness.drain() == [b"2"]
 
 
+def test_acks_of_a_run_count_at_the_commit(harness: EngineHarness, channel: int) -> None:
+    for body in (b"1", b"2"):
+        harness.publish(a_message(body=body))
+        harness.engine.consuming.get(channel, "q", harness.now)
+    harness.engine.consuming.ack_each(channel, [1, 2], harness.now)
+    assert harness.stats().ack_count == 0
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    assert harness.stats().ack_count == 2
+
+
 def test_a_rollback_leaves_deliveries_in_flight_to_be_settled_again(
     harness: EngineHarness, channel: int
 ) -> None:
