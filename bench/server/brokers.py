@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,9 @@ from tests.support.rabbitmq import RabbitMQ
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 30.0  # seconds
+_WITHOUT_UVLOOP = (
+    "import sys; sys.modules['uvloop'] = None; from broker_client.cli.main import app; app()"
+)
 
 
 class RunningBroker(NamedTuple):
@@ -54,15 +56,14 @@ def ours(*, keeps: bool, uvloop: bool) -> Iterator[RunningBroker]:
     """
     name = f"broker_client, {'file' if keeps else 'memory'}{', uvloop' if uvloop else ''}"
     with tempfile.TemporaryDirectory(prefix="bench-server-") as folder:
-        command = [sys.executable, "-m", "broker_client", "serve"]
+        program = ["-m", "broker_client"] if uvloop else ["-c", _WITHOUT_UVLOOP]
+        command = [sys.executable, *program, "serve"]
         command += ["--listen", "amqp://127.0.0.1:0"]
         if keeps:
             command += ["--data", str(Path(folder) / "broker.db")]
-        environment = {**os.environ, "BROKER_CLIENT_UVLOOP": "1" if uvloop else "0"}
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
