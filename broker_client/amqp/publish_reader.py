@@ -9,7 +9,8 @@ from typing import NamedTuple
 from broker_client.amqp import violations
 from broker_client.amqp.decode import BODY, FRAME_END, HEADER, METHOD
 from broker_client.amqp.method_codec import strict_short, unreadable_arguments
-from broker_client.amqp.received_properties import ReceivedProperties, received_properties
+from broker_client.amqp.properties import ReceivedProperties
+from broker_client.amqp.received_properties import received_properties
 from broker_client.amqp.tables import UNREADABLE
 from broker_client.errors import MalformedFrameError, ReplyError
 from broker_client.message import Outgoing
