@@ -1,23 +1,28 @@
-"""The client on the built-in broker and on RabbitMQ: one application, two addresses."""
+"""The client on the built-in broker, in its process and on a port, and on RabbitMQ."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
 from broker_client import Broker
+from tests.support.listening import Listening
 from tests.support.rabbitmq import RabbitMQ
 
-BROKERS = ["embedded", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
+BROKERS = ["embedded", "server", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
 
 
 @pytest.fixture(params=BROKERS)
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
+async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """An address whose vhost is empty."""
     if request.param == "embedded":
         yield "embedded://"
+        return
+    if request.param == "server":
+        async with Listening.started() as listening:
+            yield listening.url
         return
     server: RabbitMQ = request.getfixturevalue("rabbitmq")
     vhost = server.make_vhost()

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from broker_client.config.listen import ListenAddress
 from broker_client.core.settings import NEWEST, EngineSettings
-from broker_client.node.node import Node
-from broker_client.server.server import Server
 from broker_client.transport.base import Channel, Connector, Link
 from broker_client.transport.embedded.nodes import EmbeddedNodes, NodeAddress
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.contract.observers import Watch
+from tests.support.listening import Listening
 from tests.support.rabbitmq import RabbitMQ
 
 TRANSPORTS = ["embedded", "file", "server", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
@@ -92,23 +90,16 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         return
     if request.param == "server":
         # The built-in broker on a port; the client's side is the one that speaks to RabbitMQ.
-        node = Node()
-        node.add_vhost("/")
-        node.access.add_default_user()
-        listening = Server(node, [ListenAddress("amqp", "127.0.0.1")])
-        await listening.start()
-        url = f"amqp://guest:guest@127.0.0.1:{listening.addresses[0].port}"
+        async with Listening.started() as listening:
 
-        async def cut_server() -> None:
-            listening.close_connections()
+            async def cut_server() -> None:
+                listening.server.close_connections()
 
-        yield Place(
-            "server",
-            NetworkConnector(url, vhost="/", heartbeat=10),
-            cut_server,
-        )
-        await listening.stop(0.0)
-        await node.close()
+            yield Place(
+                "server",
+                NetworkConnector(listening.url, vhost="/", heartbeat=10),
+                cut_server,
+            )
         return
     server: RabbitMQ = request.getfixturevalue("rabbitmq")
     vhost = server.make_vhost()

@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from broker_client.config.listen import ListenAddress, parse_listen_address
-from broker_client.config.server import ServerConfig
-from broker_client.core.settings import EngineSettings
-from broker_client.node.node import Node
-from broker_client.server.server import Server
-
-
-class Listening:
-    """A server, its node, and where it is."""
-
-    def __init__(self, node: Node, server: Server) -> None:
-        self.node, self.server = node, server
-
-    @property
-    def address(self) -> ListenAddress:
-        return self.server.addresses[0]
-
-    @property
-    def port(self) -> int:
-        return self.address.port
-
-    @property
-    def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
-
+from tests.support.listening import Listening
 
 Listen = Callable[..., Awaitable[Listening]]
 
@@ -39,21 +16,12 @@ Listen = Callable[..., Awaitable[Listening]]
 @pytest.fixture
 async def listen() -> AsyncIterator[Listen]:
     """Starts a server: ``listen(*addresses, engine={...}, **settings)``."""
-    started: list[Listening] = []
+    async with AsyncExitStack() as stack:
 
-    async def listen(
-        *addresses: str, engine: dict[str, Any] | None = None, **settings: Any
-    ) -> Listening:
-        node = Node(settings=EngineSettings(**(engine or {})))
-        node.add_vhost("/")
-        node.access.add_default_user()
-        where = [parse_listen_address(each) for each in addresses or ("127.0.0.1:0",)]
-        server = Server(node, where, ServerConfig(**settings))
-        await server.start()
-        started.append(Listening(node, server))
-        return started[-1]
+        async def listen(
+            *addresses: str, engine: dict[str, Any] | None = None, **settings: Any
+        ) -> Listening:
+            started = Listening.started(addresses or ("127.0.0.1:0",), engine, **settings)
+            return await stack.enter_async_context(started)
 
-    yield listen
-    for each in started:
-        await each.server.stop(0.0)
-        await each.node.close()
+        yield listen

@@ -10,9 +10,10 @@ import aiormq.exceptions
 import pytest
 from pamqp import commands
 
-from tests.server.conftest import Listen, Listening
+from tests.server.conftest import Listen
 from tests.server.peer import HEADER, Peer
 from tests.support.eventually import eventually
+from tests.support.listening import Listening
 
 
 async def refused(listening: Listening) -> commands.Connection.Close:
