@@ -125,6 +125,7 @@ def _command(part: Part) -> tuple[list[str], dict[str, str]]:
 
 def _run(part: Part) -> Outcome:
     words, environment = _command(part)
+    _say(f"{part.name}: running")
     started = time.monotonic()
     done = subprocess.run(
         words,
