@@ -70,6 +70,9 @@ class RabbitMQ:
             answer. RabbitMQ's own default is 5.
         settings: further lines of rabbitmq.conf.
         plugins: to be enabled besides management.
+        cookie: what the nodes of a cluster share; one is made for a node alone.
+        epmd_port: of the name server of another node, which must run; this node starts its own
+            where it is left out.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class RabbitMQ:
         stats_interval: float = 0.25,
         settings: Sequence[str] = (),
         plugins: Sequence[str] = (),
+        cookie: str | None = None,
+        epmd_port: int | None = None,
     ) -> None:
         program = program or chosen()
         if program is None:
@@ -86,8 +91,10 @@ class RabbitMQ:
         self._program = program
         # A server in a root of its own shares /tmp with us, and no other folder.
         self._folder = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir="/tmp"))
-        self._node = f"test-{uuid4().hex[:12]}@localhost"
-        self._epmd_port, self._dist_port = free_port(), free_port()
+        self.node_name = f"test-{uuid4().hex[:12]}@localhost"
+        self._cookie = cookie or uuid4().hex
+        self._starts_epmd = epmd_port is None
+        self.epmd_port, self._dist_port = epmd_port or free_port(), free_port()
         self.port, self.management_port = free_port(), free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
@@ -139,9 +146,9 @@ class RabbitMQ:
         """
         if self.is_running:
             return
-        if self._epmd is None or self._epmd.poll() is not None:
-            self._epmd = self._spawn(self._program.name_server(self._epmd_port), "epmd.log")
-            self._wait_for("the name server", self._epmd, lambda: _listens(self._epmd_port), 10.0)
+        if self._starts_epmd and (self._epmd is None or self._epmd.poll() is not None):
+            self._epmd = self._spawn(self._program.name_server(self.epmd_port), "epmd.log")
+            self._wait_for("the name server", self._epmd, lambda: _listens(self.epmd_port), 10.0)
         self._server = self._spawn(self._program.command("rabbitmq-server"), "console.log")
         try:
             self._wait_for("AMQP", self._server, lambda: _speaks_amqp(self.port), timeout)
@@ -162,6 +169,13 @@ class RabbitMQ:
     def kill(self) -> None:
         """End it at once (SIGKILL), as a power cut would."""
         self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Let it stand still (SIGSTOP) until `resume`: its connections stay and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
         """End everything that was started and remove the data. May be called more than once."""
@@ -304,7 +318,7 @@ class RabbitMQ:
         for name in ("home", "data", "log"):
             (self._folder / name).mkdir()
         cookie = self._folder / "home" / ".erlang.cookie"
-        cookie.write_text(uuid4().hex)
+        cookie.write_text(self._cookie)
         cookie.chmod(0o400)
         (self._folder / "enabled_plugins").write_text(
             f"[{', '.join(['rabbitmq_management', *plugins])}].\n"
@@ -327,9 +341,9 @@ class RabbitMQ:
             "PATH": os.environ.get("PATH", os.defpath),
             "LANG": "C.UTF-8",
             "HOME": str(folder / "home"),
-            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_PORT": str(self.epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": self._node,
+            "RABBITMQ_NODENAME": self.node_name,
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_DIST_PORT": str(self._dist_port),

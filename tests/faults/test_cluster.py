@@ -1,0 +1,40 @@
+"""A cluster of three, whose nodes go and come back one after the other under load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.cluster import run
+from tests.support.rabbitmq_cluster import Cluster
+from tests.support.rabbitmq_installed import installed
+
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.own_versions, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    fours = [each for each in installed() if each.version >= (4, 0)]
+    if not fours:
+        missing = "this machine has no RabbitMQ 4: scripts/install-servers"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    with Cluster(fours[-1]) as cluster:
+        yield cluster
+
+
+async def test_rolling_restart_under_load_loses_nothing(cluster: Cluster) -> None:
+    faults = [("restart", node) for node in cluster.nodes]
+    report = await run(cluster, cluster.make_vhost(), faults)
+    print(report)  # noqa: T201 - shown with a failure
+    assert report.connects >= 2
+    assert (report.lost, report.unhandled) == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["kill", "pause"])
+async def test_node_in_use_that_goes_under_load_loses_nothing(cluster: Cluster, kind: str) -> None:
+    report = await run(cluster, cluster.make_vhost(), [(kind, None)])
+    print(report)  # noqa: T201 - shown with a failure
+    assert report.connects >= 2
+    assert (report.lost, report.unhandled) == ([], [])

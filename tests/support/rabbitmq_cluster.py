@@ -1,0 +1,79 @@
+"""A private cluster of RabbitMQ nodes that share a cookie and a name server of their own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from tests.support.rabbitmq import RabbitMQ, RabbitMQError
+from tests.support.rabbitmq_installed import Installed
+
+_START_TIMEOUT = 180.0
+
+
+class Cluster:
+    """So many nodes of one version, each on ports of its own.
+
+    Args:
+        program: which RabbitMQ; 4.0 or newer.
+        size: how many nodes.
+    """
+
+    def __init__(self, program: Installed, size: int = 3) -> None:
+        cookie = uuid4().hex
+        # The first starts the name server, and is closed last.
+        first = RabbitMQ(program, cookie=cookie)
+        self.nodes = [first]
+        for _ in range(size - 1):
+            self.nodes.append(RabbitMQ(program, cookie=cookie, epmd_port=first.epmd_port))
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start every node, and let the others join the first."""
+        self.nodes[0].start(timeout=_START_TIMEOUT)  # its name server serves them all
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(lambda node: node.start(timeout=_START_TIMEOUT), self.nodes[1:]))
+        for node in self.nodes[1:]:
+            node.ctl("stop_app")
+            node.ctl("join_cluster", self.nodes[0].node_name)
+            node.ctl("start_app")
+
+    def close(self) -> None:
+        """End every node and remove its data."""
+        for node in reversed(self.nodes):
+            node.close()
+
+    def make_vhost(self) -> str:
+        return self.nodes[0].make_vhost()
+
+    def urls(self) -> list[str]:
+        """The addresses of all nodes."""
+        return [f"amqp://guest:guest@127.0.0.1:{node.port}" for node in self.nodes]
+
+    def members_online(self, vhost: str, queue: str) -> int:
+        """How many members of a quorum queue take part, as a node that answers tells."""
+        for node in self.nodes:
+            try:
+                found = node.queue(vhost, queue)
+            except (OSError, RabbitMQError):
+                continue  # this one is down
+            if found is not None:
+                return len(found.get("online", ()))
+        return 0
