@@ -612,12 +612,12 @@ class Broker(Emitter):
         Raises:
             TransportError: a broker did not answer; the other vhosts are deleted nevertheless.
         """
+        self._check_loop()
         if not self._half_made:
             self._check_usable()
             await self.unsubscribe_all()
         self._closed = True
         await self._close_publishers()
-        self._check_loop()
         failures: list[BrokerClientError] = []
         for vhost in self._vhosts.values():
             if self._half_made and vhost.is_embedded:
