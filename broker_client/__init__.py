@@ -25,6 +25,7 @@ from broker_client.errors import (
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
 from broker_client.publishing.publish_call import PublishCall, PublishNext
+from broker_client.router import Router
 from broker_client.subscription import Subscription
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "PublishNackedError",
     "PublishNext",
     "Republish",
+    "Router",
     "Subscription",
     "load_config",
 ]

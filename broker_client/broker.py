@@ -51,6 +51,7 @@ from broker_client.publishing.publisher import Publisher, PublishReport
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import ForwardOverrides, PublishOverrides
 from broker_client.publishing.vhost_publisher import VhostPublisher
+from broker_client.router import Router
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.middleware import check_middleware
 from broker_client.runtime.tasks import TaskGroup, see_through, wait_in_thread
@@ -530,6 +531,20 @@ class Broker(Emitter):
             return self._subscribe(config).handle(handler)
 
         return decorate
+
+    def include(self, router: Router) -> None:
+        """Add what `router` has collected: its middleware, then its handlers, in their order.
+
+        Raises:
+            UnknownNameError: it names a publication or subscription that is not declared.
+            InvalidMiddlewareError, InvalidHandlerError: see `middleware` and `handle`.
+            BrokerClosedError: the broker was shut down.
+        """
+        surround: Any = self.middleware  # any of its overloads
+        for around, names, middleware in router.collected_middleware:
+            surround(around, *names)(middleware)
+        for name, handler in router.collected_handlers:
+            self.handle(name)(handler)
 
     def _subscription_config(self, name: str) -> SubscriptionConfig:
         self._check_usable()

@@ -16,6 +16,7 @@ from rich.console import Console
 from broker_client.cli.definitions import definitions_app
 from broker_client.cli.import_rascal import import_rascal
 from broker_client.cli.paths import file_path
+from broker_client.cli.run import run
 from broker_client.cli.serve import serve
 from broker_client.cli.stats import stats
 from broker_client.cli.store import store_app
@@ -50,6 +51,7 @@ def _print_version(wanted: bool) -> None:
 
 
 app.command("import-rascal")(import_rascal)
+app.command("run")(run)
 app.command("serve")(serve)
 app.command("stats")(stats)
 app.add_typer(store_app, name="store")

@@ -26,6 +26,7 @@ ROOMS = {
     "publication": "publishing",
     "subscription": "consuming",
     "ackornack": "consuming",
+    "router": "routing",
     "log_context": "telemetry",
     "tracing": "telemetry",
 }
@@ -52,6 +53,7 @@ ARROWS = {
         "config",
         "ground",
     ),
+    "routing": ("consuming", "publishing", "config", "ground"),
     "telemetry": ("consuming", "publishing", "config", "ground"),
     "broker": (
         "server",
@@ -63,6 +65,7 @@ ARROWS = {
         "config",
         "ground",
     ),
+    "asgi": ("broker", "routing", "config"),
     "metrics": ("broker", "consuming", "publishing", "ground"),
     "testing": (
         "broker",
@@ -74,8 +77,8 @@ ARROWS = {
         "ground",
     ),
     "spark": ("broker", "publishing", "connection", "transport", "codec", "config", "ground"),
-    "cli": ("server", "node", "store", "config", "ground"),
-    "__init__": ("broker", "consuming", "publishing", "config", "ground"),
+    "cli": ("broker", "routing", "server", "node", "store", "config", "ground"),
+    "__init__": ("broker", "routing", "consuming", "publishing", "config", "ground"),
     "__main__": ("cli",),
 }
 """Room: the rooms it may import from. Within a room imports are free, without cycles."""

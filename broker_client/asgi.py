@@ -1,0 +1,102 @@
+"""A Broker in a program for ASGI servers: Starlette, FastAPI, or none of them.
+
+::
+
+    app = FastAPI(lifespan=lifespan("app.yaml", router))
+    app.mount("/health", health)
+
+    @app.post("/orders")
+    async def order(request: Request) -> None:
+        await (await request.state.broker.publish("orders", await request.json()))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from broker_client.broker import Broker
+from broker_client.config.loader import Source
+from broker_client.router import Router
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
+
+
+def lifespan(source: Source | Router, *routers: Router) -> Lifespan:
+    """The `lifespan` of a Starlette or FastAPI application: a Broker as long as it runs.
+
+    Requests find it as ``request.state.broker``. If it cannot be created, the application says
+    ``lifespan.startup.failed``, and its server ends.
+
+    Args:
+        source: a configuration, or a `Router` that has one.
+        routers: included in the Broker.
+    """
+    if isinstance(source, Router):
+        routers = (source, *routers)
+        source = configuration_of(source)
+    config = source
+
+    @asynccontextmanager
+    async def run(app: Any) -> AsyncIterator[Mapping[str, Any]]:
+        async with Broker.create(config) as broker:
+            for router in routers:
+                broker.include(router)
+            yield {"broker": broker}
+
+    return run
+
+
+def configuration_of(router: Router) -> Source:
+    """The configuration of a router that is a program.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if router.config is None:
+        raise ValueError("this Router has no configuration: write Router('app.yaml')")
+    return router.config
+
+
+async def health(scope: Scope, receive: Receive, send: Send) -> None:
+    """An ASGI application for probes, to be mounted: ``/live`` and ``/ready``.
+
+    It answers 200 or 503 with the state of each connection as JSON, never with a password. It
+    looks at the Broker of `lifespan`; without one it answers 503.
+    """
+    if scope["type"] != "http":
+        return
+    path = scope["path"].rpartition("/")[2]
+    if path not in ("live", "ready") or scope["method"] not in ("GET", "HEAD"):
+        await _answer(send, 404, {"error": "GET /live or /ready"})
+        return
+    broker = scope.get("state", {}).get("broker")
+    if broker is None:
+        await _answer(send, 503, {path: False, "error": "no Broker: use its lifespan"})
+        return
+    state = broker.health()
+    is_well = state.live if path == "live" else state.ready
+    connections = [
+        {"vhost": name, "role": each.role, "url": each.url, "state": each.state}
+        | ({"last_error": each.last_error} if each.last_error else {})
+        | ({"blocked": each.blocked} if each.blocked else {})
+        for name, vhost in state.vhosts.items()
+        for each in vhost.connections
+    ]
+    await _answer(send, 200 if is_well else 503, {path: is_well, "connections": connections})
+
+
+async def _answer(send: Send, status: int, content: dict[str, Any]) -> None:
+    body = json.dumps(content).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

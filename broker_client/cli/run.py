@@ -1,0 +1,110 @@
+"""``broker-client run``: a program made of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_client.broker import Broker
+from broker_client.cli.supervisor import SUPERVISOR_FD, Supervisor
+from broker_client.errors import BrokerClientError
+from broker_client.router import Router
+
+log = logging.getLogger("broker_client.run")
+
+
+def run(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME",
+            help="A Router with a configuration, such as app:router.",
+            show_default=False,
+        ),
+    ],
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", min=1, help="Processes to run.")
+    ] = 1,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again whenever a file in this folder changes.")
+    ] = False,
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+    ] = "info",
+) -> None:
+    """Run the handlers of a Router until SIGTERM or SIGINT, and end in order."""
+    if log_level.lower() not in ("debug", "info", "warning", "error"):
+        raise typer.BadParameter("debug, info, warning or error", param_hint="--log-level")
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper()
+    )
+    if workers > 1 or reload:
+        command = ["-m", "broker_client", "run", target, "--log-level", log_level]
+        folder = Path.cwd() if reload else None
+        raise typer.Exit(asyncio.run(_supervise(command, workers, folder)))
+    try:
+        router = _find(target)
+        asyncio.run(_run(router))
+    except (BrokerClientError, _NoProgramError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+
+
+async def _supervise(command: list[str], workers: int, folder: Path | None) -> int:
+    return await Supervisor(command, workers, folder).run()
+
+
+class _NoProgramError(Exception):
+    """What was named cannot be run."""
+
+
+def _find(target: str) -> Router:
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise _NoProgramError(f"{target!r} names no program: write MODULE:NAME, such as app:router")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # an import of the program's own
+        raise _NoProgramError(f"there is no module {module_name!r} in {Path.cwd()}") from None
+    found = module
+    for part in name.split("."):
+        found = getattr(found, part, None)  # type: ignore[assignment]
+    if not isinstance(found, Router) or found.config is None:
+        raise _NoProgramError(
+            f"{target} is {type(found).__name__}; needed is a Router with a configuration: "
+            "Router('app.yaml')"
+        )
+    return found
+
+
+async def _run(router: Router) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    supervisor = os.environ.pop(SUPERVISOR_FD, None)
+    if supervisor is not None:
+
+        def supervisor_gone() -> None:  # only then is its pipe readable
+            loop.remove_reader(int(supervisor))
+            stop.set()
+
+        loop.add_reader(int(supervisor), supervisor_gone)
+    assert router.config is not None
+    async with Broker.create(router.config) as broker:
+        broker.on("error", lambda error, vhost: log.error("vhost %s: %s", vhost, error))
+        broker.include(router)
+        log.info("running %d subscriptions", len(broker.subscriptions))
+        await stop.wait()
+        log.info("ending")

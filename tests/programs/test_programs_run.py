@@ -1,0 +1,316 @@
+"""The programs of docs/programs.md: `broker-client run`, and an ASGI application under uvicorn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from broker_client import Broker, Router
+from broker_client.asgi import health, lifespan
+from broker_client.errors import InvalidHandlerError, UnknownNameError
+from tests.docs.documents import ROOT, blocks
+from tests.support.rabbitmq import RabbitMQ
+
+pytestmark = pytest.mark.timeout(180)
+
+DOCUMENT = "docs/programs.md"
+PATIENCE = 60.0  # seconds; a process of Python starts slowly on a busy machine
+APP = """
+vhosts:
+  /:
+    connection: "${BROKER_URL}"
+    queues: [orders]
+    publications:
+      orders: {queue: orders}
+    subscriptions:
+      fulfil: {queue: orders}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files that the document shows, and their configuration."""
+    (tmp_path / "app.yaml").write_text(APP)
+    for block in blocks(DOCUMENT):
+        if block.language == "py":
+            (tmp_path / block.text.split("\n")[0].removeprefix("# ")).write_text(block.text)
+    return tmp_path
+
+
+class Program:
+    """A process, and what it says."""
+
+    def __init__(self, folder: Path, url: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "BROKER_URL": url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self.said: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip())
+
+    def wait_for(self, pattern: str, count: int = 1) -> list[str]:
+        """The next `count` lines that match."""
+        found: list[str] = []
+        deadline = time.monotonic() + PATIENCE
+        while len(found) < count:
+            try:
+                line = self._lines.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no {pattern!r} in:\n" + "\n".join(self.said)) from None
+            self.said.append(line)
+            if re.search(pattern, line):
+                found.append(line)
+        return found
+
+    def end(self) -> int:
+        """Its status, after SIGTERM."""
+        self.process.terminate()
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Any]:
+    programs: list[Program] = []
+
+    def start(url: str, *arguments: str) -> Program:
+        programs.append(Program(folder, url, *arguments))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.close()
+
+
+def run(target: str = "app:router", *options: str) -> tuple[str, ...]:
+    return ("-m", "broker_client", "run", target, *options)
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq: RabbitMQ) -> Iterator[str]:
+    vhost = rabbitmq.make_vhost()
+    yield rabbitmq.url(vhost)
+    rabbitmq.delete_vhost(vhost)
+
+
+async def publish(url: str, folder: Path, *ids: int) -> None:
+    config = {"vhosts": {"/": {"connection": url, "queues": ["orders"]}}}
+    async with Broker.create(config) as broker:
+        await broker.publish_many("/orders", [{"id": number} for number in ids])
+
+
+# --------------------------------------------------------------------------- broker-client run
+
+
+async def test_program_handles_messages_and_ends_in_order_at_sigterm(
+    start: Any, folder: Path, rabbitmq_url: str
+) -> None:
+    program = start(rabbitmq_url, *run())
+    program.wait_for("running 1 subscriptions")
+    await publish(rabbitmq_url, folder, 7)
+    program.wait_for("^order 7$")
+    assert program.end() == 0
+    program.wait_for("ending")
+
+
+async def test_workers_share_the_work_and_one_that_is_killed_is_replaced(
+    start: Any, folder: Path, rabbitmq_url: str
+) -> None:
+    program = start(rabbitmq_url, *run("app:router", "--workers", "2"))
+    first = program.wait_for(r"worker \d is process (\d+)", 2)
+    program.wait_for("running 1 subscriptions", 2)
+    killed = int(first[0].split()[-1])
+    os.kill(killed, signal.SIGKILL)
+    program.wait_for(r"worker \d ended with status -9")
+    [again] = program.wait_for(r"worker \d is process")
+    program.wait_for("running 1 subscriptions")
+    await publish(rabbitmq_url, folder, 1, 2)
+    program.wait_for("^order", 2)
+    assert program.end() == 0
+    pids = [int(first[1].split()[-1]), int(again.split()[-1])]
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+
+
+async def test_workers_end_when_their_supervisor_is_killed(start: Any, rabbitmq_url: str) -> None:
+    program = start(rabbitmq_url, *run("app:router", "--workers", "2"))
+    program.wait_for("running 1 subscriptions", 2)
+    program.process.kill()
+    program.wait_for("ending", 2)
+
+
+def test_workers_that_cannot_start_end_the_program(start: Any) -> None:
+    program = start("amqp://127.0.0.1:1/", *run("app:router", "--workers", "2"))
+    assert program.process.wait(PATIENCE) == 1
+    program.wait_for("failed 3 times to start; ending")
+
+
+def test_changed_file_starts_the_program_again(start: Any, folder: Path) -> None:
+    program = start(f"embedded://{folder}/broker.db", *run("app:router", "--reload"))
+    program.wait_for("running 1 subscriptions")
+    module = folder / "orders.py"
+    good = module.read_text()
+    module.write_text("this is no Python\n")
+    program.wait_for("orders.py changed: starting again")
+    program.wait_for("SyntaxError")
+    program.wait_for("ended with status 1")
+    module.write_text(good.replace('"fulfil"', '"/orders"'))
+    program.wait_for("running 1 subscriptions")
+    assert program.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("app", "write MODULE:NAME"),
+        ("nothing:router", "there is no module 'nothing'"),
+        ("orders:router", "a Router with a configuration"),
+        ("app:orders", "app:orders is module"),
+    ],
+)
+def test_target_that_is_no_program_is_explained(start: Any, target: str, said: str) -> None:
+    program = start("embedded://", *run(target))
+    assert program.process.wait(PATIENCE) == 1
+    [line] = program.wait_for(re.escape(said))
+    assert "Traceback" not in "".join([*program.said, line])
+
+
+# --------------------------------------------------------------------------- ASGI
+
+
+def ask(port: int, path: str, body: object = None) -> tuple[int, bytes]:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with contextlib.closing(
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=PATIENCE)
+        ) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with contextlib.closing(error):
+            return error.code, error.read()
+
+
+def test_application_under_uvicorn_publishes_handles_answers_probes_and_ends(
+    start: Any, folder: Path
+) -> None:
+    url = f"embedded://{folder}/broker.db"
+    server = start(url, "-m", "uvicorn", "web:app", "--port", "0")
+    [line] = server.wait_for("Uvicorn running on")
+    port = int(re.search(r":(\d+) ", line)[1])  # type: ignore[index]
+    assert ask(port, "/orders", {"id": 7}) == (202, b"")
+    server.wait_for("^order 7$")
+    status, body = ask(port, "/health/ready")
+    assert (status, json.loads(body)["ready"]) == (200, True)
+    assert ask(port, "/health/live")[0] == 200
+    assert ask(port, "/health/other")[0] == 404
+    assert server.end() in (0, -signal.SIGTERM)  # uvicorn raises the signal again at its end
+    server.wait_for("Application shutdown complete")
+
+
+def test_application_whose_broker_does_not_answer_does_not_start_under_uvicorn(start: Any) -> None:
+    server = start("amqp://127.0.0.1:1/", "-m", "uvicorn", "web:app", "--port", "0")
+    assert server.process.wait(PATIENCE) == 3
+    server.wait_for("nobody listens there")
+    server.wait_for("Application startup failed")
+
+
+async def test_failed_start_says_so_in_the_protocol() -> None:
+    from starlette.applications import Starlette
+
+    app = Starlette(lifespan=lifespan({"vhosts": {"/": {"connection": "amqp://127.0.0.1:1/"}}}))
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with pytest.raises(ConnectionError):
+        await app({"type": "lifespan", "state": {}}, receive, send)
+    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
+
+
+async def test_health_without_a_broker_is_no_health() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {}
+
+    await health({"type": "http", "method": "GET", "path": "/ready"}, receive, send)
+    assert sent[0]["status"] == 503
+
+
+# --------------------------------------------------------------------------- routers
+
+
+async def test_router_adds_its_middleware_before_its_handlers() -> None:
+    router, more = Router(), Router()
+    steps: list[str] = []
+
+    @router.handle("/orders")
+    async def orders(content: Any) -> str:
+        steps.append("handler")
+        return "done"
+
+    @more.middleware("handle")
+    async def around(call: Any, call_next: Any) -> Any:
+        steps.append("middleware")
+        return await call_next(call)
+
+    router.include(more)
+    assert await orders(1) == "done"  # as it was
+    steps.clear()
+    async with Broker.create({"vhosts": {"/": {"queues": ["orders"]}}}) as broker:
+        broker.include(router)
+        assert (await broker.request("/orders", 1)).content == "done"
+    assert steps == ["middleware", "handler"]
+
+
+async def test_router_with_an_unknown_name_is_refused_as_it_is_included() -> None:
+    router = Router()
+
+    @router.handle("ordres")
+    async def orders(content: Any) -> None: ...
+
+    with pytest.raises(InvalidHandlerError, match="name the subscription"):
+        router.handle(orders)  # type: ignore[arg-type]
+    async with Broker.create({"vhosts": {"/": {"queues": ["orders"]}}}) as broker:
+        with pytest.raises(UnknownNameError, match="ordres"):
+            broker.include(router)
