@@ -56,6 +56,7 @@ ARROWS = {
     "routing": ("consuming", "publishing", "config", "ground"),
     "telemetry": ("consuming", "publishing", "config", "ground"),
     "broker": (
+        "routing",
         "server",
         "telemetry",
         "consuming",

@@ -66,6 +66,7 @@ class Program:
             text=True,
         )
         self._lines: queue.Queue[str] = queue.Queue()
+        self._unseen: list[str] = []
         self.said: list[str] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -76,18 +77,18 @@ class Program:
             self._lines.put(line.rstrip())
 
     def wait_for(self, pattern: str, count: int = 1) -> list[str]:
-        """The next `count` lines that match."""
-        found: list[str] = []
+        """`count` lines that match and were not waited for before, in any order with others."""
         deadline = time.monotonic() + PATIENCE
-        while len(found) < count:
+        while len(found := [line for line in self._unseen if re.search(pattern, line)]) < count:
             try:
                 line = self._lines.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
                 raise AssertionError(f"no {pattern!r} in:\n" + "\n".join(self.said)) from None
             self.said.append(line)
-            if re.search(pattern, line):
-                found.append(line)
-        return found
+            self._unseen.append(line)
+        for line in found[:count]:
+            self._unseen.remove(line)
+        return found[:count]
 
     def end(self) -> int:
         """Its status, after SIGTERM."""
