@@ -219,7 +219,7 @@ class InvalidPolicyError(UsageError, ValueError):
         self.name, self.vhost, self.problems = name, vhost, tuple(problems)
 
     def __str__(self) -> str:
-        return f"policy {self.name!r} in vhost {self.vhost!r}: {'; '.join(self.problems)}"
+        return f"policy {self.name!r} in vhost {self.vhost!r}: {'; '.join(map(str, self.problems))}"
 
 
 class InvalidDefinitionsError(UsageError, ValueError):
@@ -230,7 +230,7 @@ class InvalidDefinitionsError(UsageError, ValueError):
         self.problems = tuple(problems)
 
     def __str__(self) -> str:
-        return "\n".join(self.problems)
+        return "\n".join(map(str, self.problems))
 
 
 class InvalidHandlerError(UsageError, TypeError):

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from broker_client.cli.definitions import definitions_app
 from broker_client.cli.import_rascal import import_rascal
+from broker_client.cli.messages import get, move_messages, peek, publish, purge, replay
 from broker_client.cli.paths import file_path
 from broker_client.cli.run import run
 from broker_client.cli.serve import serve
@@ -53,6 +54,12 @@ def _print_version(wanted: bool) -> None:
 app.command("import-rascal")(import_rascal)
 app.command("run")(run)
 app.command("serve")(serve)
+app.command("publish")(publish)
+app.command("get")(get)
+app.command("peek")(peek)
+app.command("purge")(purge)
+app.command("move")(move_messages)
+app.command("replay")(replay)
 app.command("stats")(stats)
 app.add_typer(store_app, name="store")
 app.add_typer(user_app, name="user")

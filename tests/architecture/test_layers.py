@@ -78,7 +78,17 @@ ARROWS = {
         "ground",
     ),
     "spark": ("broker", "publishing", "connection", "transport", "codec", "config", "ground"),
-    "cli": ("broker", "routing", "server", "node", "store", "config", "ground"),
+    "cli": (
+        "broker",
+        "routing",
+        "server",
+        "node",
+        "transport",
+        "store",
+        "amqp",
+        "config",
+        "ground",
+    ),
     "__init__": ("broker", "routing", "consuming", "publishing", "config", "ground"),
     "__main__": ("cli",),
 }

@@ -1,0 +1,112 @@
+"""A broker behind a URL, for one command: ours on a port, or a RabbitMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Annotated, TypeVar
+
+import typer
+
+from broker_client.cli.node_file import failed
+from broker_client.config.url import parse_url
+from broker_client.errors import BrokerClientError, described
+from broker_client.transport.base import Link
+from broker_client.transport.rabbitmq.connector import NetworkConnector
+
+URL_VARIABLE = "BROKER_CLIENT_URL"
+_CONNECT_TIMEOUT = 10.0
+_INTERRUPTED = 130  # as shells count SIGINT
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        envvar=URL_VARIABLE,
+        help="Of the broker: amqp://user:password@host:port/vhost.",
+        show_envvar=True,
+        show_default=False,
+    ),
+]
+Result = TypeVar("Result")
+_READ_AHEAD = 10_000
+
+
+def run_on_broker(url: str, command: Callable[[Link], Awaitable[Result]]) -> Result:
+    """What `command` returns for a link to the broker at `url`.
+
+    The link is closed in order, also when the user interrupts the command: what it has
+    acknowledged stays so, and what it holds goes back to its queue.
+
+    Raises:
+        typer.Exit: with status 1, once it was said what is wrong; 130 after an interrupt.
+    """
+    try:
+        parts = parse_url(url)
+    except ValueError as error:
+        raise failed(f"--url: {error}") from None
+    if parts.query:
+        raise failed("--url: takes no query")
+    if parts.scheme == "embedded":
+        raise failed("--url: takes amqp:// or amqps://; serve a file with broker-client serve")
+    try:
+        return asyncio.run(_run(url, parts.vhost or "/", command))
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    except BrokerClientError as error:
+        raise failed(described(error)) from None
+
+
+async def _run(url: str, vhost: str, command: Callable[[Link], Awaitable[Result]]) -> Result:
+    connector = NetworkConnector(url, vhost=vhost, name="broker-client")
+    link = await connector.connect(timeout=_CONNECT_TIMEOUT)
+    try:
+        return await command(link)
+    finally:
+        await link.close()
+
+
+async def read_ahead(source: Iterator[Result], most: int) -> AsyncIterator[list[Result]]:
+    """What `source` yields, in lists of what is there, so many at most.
+
+    It is read in a thread, which may wait for a terminal or a pipe while the link stays alive.
+    """
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Queue[Result | BaseException | None] = asyncio.Queue()
+    room = threading.Semaphore(_READ_AHEAD)
+
+    def put(item: Result | BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the command was interrupted: nobody listens
+            loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+    def read() -> None:
+        try:
+            for item in source:
+                room.acquire()
+                put(item)
+        except BaseException as error:  # noqa: BLE001 - raised again where it is read
+            put(error)
+        else:
+            put(None)
+
+    # A daemon: an interrupt must not wait for the next line.
+    threading.Thread(target=read, name="read ahead", daemon=True).start()
+    is_open = True
+    while is_open:
+        items: list[Result] = []
+        failure: BaseException | None = None
+        while not items or (len(items) < most and not arrived.empty()):
+            item = await arrived.get()
+            if item is None or isinstance(item, BaseException):
+                is_open, failure = False, item
+                break
+            room.release()
+            items.append(item)
+        if items:
+            yield items
+        if failure is not None:
+            raise failure
