@@ -19,11 +19,17 @@ ERRORS: list[type[BrokerClientError]] = [
 ]
 
 BY_NAME: dict[str, Any] = {
-    "problems": (Problem("vhosts./.queues.q", "unknown key", "app.yaml", 3),),
     "known": ("orders", "invoices"),
     "scope": "channel",
 }
-BY_TYPE: dict[str, Any] = {"str": "text", "str | None": "text", "int": 312, "float": 1.5}
+BY_TYPE: dict[str, Any] = {
+    "str": "text",
+    "str | None": "text",
+    "int": 312,
+    "float": 1.5,
+    "Sequence[str]": ("one", "two"),
+    "Sequence[Problem]": (Problem("vhosts./.queues.q", "unknown key", "app.yaml", 3),),
+}
 
 
 def an_error(kind: type[BrokerClientError]) -> BrokerClientError:
