@@ -229,12 +229,23 @@ async def _management(
 async def _until_stopped(
     node: Node, server: Server, stop_asked: asyncio.Queue[str], reload_asked: asyncio.Event
 ) -> None:
-    """Serve until a signal, then stop in order; at once at the second signal."""
+    """Serve until a signal, then stop in order; at once at the second signal.
+
+    Raises:
+        StoreError: the node has failed: nobody is served any more.
+    """
     reloading = asyncio.create_task(_reload(server, reload_asked), name="serve: reload")
+    failed = asyncio.create_task(server.wait_failed(), name="serve: failure")
+    asked = asyncio.create_task(stop_asked.get(), name="serve: signal")
     try:
-        name = await stop_asked.get()
+        await asyncio.wait([failed, asked], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        reloading.cancel()
+        for task in (reloading, failed, asked):
+            task.cancel()
+    if node.failure is not None:
+        server.abort()
+        raise node.failure
+    name = asked.result()
     notify("STOPPING=1", f"STATUS=Stopping after {name}")
     stopping = asyncio.create_task(_stop(node, server), name="serve: stop")
     again = asyncio.create_task(stop_asked.get(), name="serve: second signal")

@@ -54,6 +54,7 @@ class Server:
         self._tls_files: tuple[object, ...] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._disk_is_short = False
+        self._node_failed = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -168,7 +169,13 @@ class Server:
 
     # ---------------------------------------------------------------- what is looked after
 
+    async def wait_failed(self) -> None:
+        """Return when the node has failed: it serves nobody any more."""
+        await self._node_failed.wait()
+
     def _look_around(self) -> None:
+        if self._node.failure is not None:
+            self._node_failed.set()
         self._look_at_disk()
         tls = self._config.tls
         if self._tls is not None and tls is not None and file_versions(tls) != self._tls_files:

@@ -20,6 +20,7 @@ from broker_client import Broker, load_config
 from tests.docs.documents import ROOT
 from tests.docs.processes import run_python
 from tests.support.rabbitmq import RabbitMQ
+from tests.support.served import Served
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -86,6 +87,19 @@ def test_example_prints_what_is_expected(name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == OUTPUTS[name]
     assert re.sub(r"message \w{32} ", "message ID ", done.stderr) == STDERR.get(name, "")
+
+
+@pytest.fixture(scope="module")
+def served_url() -> Iterator[str]:
+    with Served() as server:
+        yield server.url()
+
+
+@pytest.mark.parametrize("name", ["retry", "returns"])
+def test_example_prints_the_same_on_the_server(name: str, served_url: str) -> None:
+    done = run_python(f"examples/{name}.py", served_url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == OUTPUTS[name]
 
 
 @pytest.mark.parametrize("name", ["retry", "returns"])
@@ -233,6 +247,10 @@ async def leave_three_flights_behind(url: str) -> None:
 
 def test_flights_add_up_on_the_built_in_broker() -> None:
     assert summary(fly(2000)) == FIRST_2000
+
+
+def test_flights_add_up_on_the_server(served_url: str) -> None:
+    assert summary(fly(2000, served_url)) == FIRST_2000
 
 
 def test_flights_add_up_on_rabbitmq(rabbitmq_url: str) -> None:

@@ -164,6 +164,39 @@ def test_the_log_has_one_line_an_event_and_no_secret() -> None:
     assert not any(word in line for line in lines for word in ("s3cret", "body of a message"))
 
 
+async def test_publishers_are_blocked_while_the_disk_is_short(tmp_path: Path) -> None:
+    config = tmp_path / "serve.yaml"
+    limit = "server: {disk_free_limit: 1000000GiB}\n"
+    await asyncio.to_thread(config.write_text, limit, "utf-8")
+    server = Served("--config", str(config), data=tmp_path / "broker.db")
+    await asyncio.to_thread(server.start)
+    try:
+        peer = await Peer.open(server.port, connection__blocked=True)
+        await peer.channel()
+        peer.send(1, commands.Basic.Publish(exchange="", routing_key="q"))
+        peer.write(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c" + bytes(12) + b"\xce")
+        assert (await peer.expect(commands.Connection.Blocked)).reason == "low on disk"
+        await peer.close()
+        assert "disk alarm " in await asyncio.to_thread(server.log)
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+async def test_a_server_whose_file_is_gone_ends_with_one_line(tmp_path: Path) -> None:
+    server = Served("--log-level", "error", data=tmp_path / "broker.db")
+    await asyncio.to_thread(server.start)
+    try:
+        await asyncio.to_thread((tmp_path / "broker.db").unlink)
+        async with await aio_pika.connect(server.url()) as connection:
+            channel = await connection.channel()
+            with pytest.raises(aio_pika.exceptions.AMQPError):
+                await channel.declare_queue("q", durable=True)
+        assert await asyncio.to_thread(server.wait) == 1
+        assert (await asyncio.to_thread(server.log)).splitlines()[-1].startswith("store ")
+    finally:
+        await asyncio.to_thread(server.close)
+
+
 def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "broker_client", "serve", *arguments],

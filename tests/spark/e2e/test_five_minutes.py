@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.queues import Queues, numbered, sorted_ids
+from tests.support.served import Served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,3 +38,17 @@ def test_orders_come_out_of_the_queue_that_the_example_makes(
     assert sorted_ids(rows) == sorted(numbered(1000, "order-"))
     assert all(row["message_id"] == f"order-{row['text']}" for row in rows)
     assert queues.depth("orders") == 0
+
+
+def test_the_same_program_runs_against_the_built_in_broker_on_a_port(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Served(data=tmp_path / "broker.db") as served:
+        monkeypatch.setattr(sys, "argv", [str(PROGRAM), served.url(), str(tmp_path)])
+        runpy.run_path(str(PROGRAM), run_name="__main__")
+        assert "1000 orders in the table" in capsys.readouterr().out
+    rows = spark.read.parquet(str(tmp_path / "table")).collect()
+    assert sorted_ids(rows) == sorted(numbered(1000, "order-"))
