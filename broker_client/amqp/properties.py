@@ -77,6 +77,15 @@ class ReceivedProperties(Properties):
     """Property flags and values; empty once a value was replaced."""
 
 
+def plain_properties(properties: Properties) -> Properties:
+    """`properties` with plain headers, as an application in this process is to see them."""
+    if type(properties) is not ReceivedProperties:
+        return properties
+    headers = properties.headers
+    plain = Properties(*properties)
+    return plain if headers is None else plain._replace(headers=dict(headers))
+
+
 def property_list(properties: Properties) -> tuple[int, bytes]:
     """(flags, values) of a content header.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -93,6 +93,10 @@ class FrozenTable(Mapping[str, Any]):
         """
         return table if isinstance(table, FrozenTable) else cls(encode_table(table, name))
 
+    def lacks(self, keys: Iterable[str]) -> bool:
+        """True if it surely has none of `keys`: their bytes are not in it. It is not decoded."""
+        return not any(bytes((len(key),)) + key.encode() in self.encoded for key in keys)
+
     def _read(self) -> dict[str, Any]:
         if self._values is None:
             self._values = decode_arguments(self.encoded)
@@ -112,6 +116,13 @@ class FrozenTable(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FrozenTable, (self.encoded,)
+
+
+def has_none_of(table: Mapping[str, Any], keys: frozenset[str]) -> bool:
+    """True if `table` has none of `keys`; an encoded one is decoded only if it may have one."""
+    if type(table) is FrozenTable and table.lacks(keys):
+        return True
+    return keys.isdisjoint(table)
 
 
 # --------------------------------------------------------------------------- encoding

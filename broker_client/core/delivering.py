@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from broker_client.amqp.properties import ReceivedProperties
+from broker_client.amqp.tables import FrozenTable
 from broker_client.core.dead_lettering import OUR_DEATHS
 from broker_client.core.effects import CloseChannel
 from broker_client.core.queue import ChannelState, Entry, Queue
@@ -16,6 +18,14 @@ def shown_properties(entry: Entry, properties: Properties) -> Properties:
     """The properties as a consumer sees them: without BCC, and with the count of returns where
     the queue counts them (absent at the first delivery)."""
     counts = entry.queue.settings.counts_deliveries
+    headers = properties.headers
+    if (
+        type(properties) is ReceivedProperties  # its bytes go out as they came
+        and type(headers) is FrozenTable
+        and headers.lacks(_HIDDEN_AND_COUNTED)
+        and not (counts and entry.attempts > 1)
+    ):
+        return properties
     shown = without(properties.headers, _HIDDEN_AND_COUNTED if counts else HIDDEN)
     if counts and entry.attempts > 1:
         shown = {**(shown or {}), "x-delivery-count": entry.attempts - 1}

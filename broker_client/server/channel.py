@@ -10,6 +10,7 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from broker_client.amqp.events import Settled
+from broker_client.amqp.tables import has_none_of
 from broker_client.config.server import ServerConfig
 from broker_client.core.exchange import Destination
 from broker_client.core.replies import not_allowed, not_implemented, precondition_failed
@@ -19,6 +20,8 @@ from broker_client.node.node import Node
 from broker_client.server.permissions import SessionPermissions
 from broker_client.server.writer import Writer
 
+_SENDER_SELECTED = frozenset(("CC", "BCC"))
+"""Headers with more routing keys."""
 Ids = tuple[int, int]
 """Class and method id of a method."""
 NO_METHOD: Ids = (0, 0)
@@ -435,8 +438,10 @@ def routing_keys(message: Outgoing) -> list[str]:
     """The routing key of a message, and those of its headers CC and BCC."""
     keys = [message.routing_key]
     headers = message.properties.headers
-    for name in ("CC", "BCC") if headers else ():
-        more = (headers or {}).get(name)
+    if headers is None or has_none_of(headers, _SENDER_SELECTED):
+        return keys
+    for name in ("CC", "BCC"):
+        more = headers.get(name)
         if isinstance(more, list):
             keys.extend(key for key in more if isinstance(key, str))
     return keys

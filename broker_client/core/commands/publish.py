@@ -6,6 +6,8 @@ import re
 import sys
 from typing import Any
 
+from broker_client.amqp.properties import ReceivedProperties
+from broker_client.amqp.tables import has_none_of
 from broker_client.core.arguments import LONGEST_EXPIRATION, wire_type
 from broker_client.core.commands.consume import ConsumeCommands
 from broker_client.core.commands.topology import NOTHING
@@ -75,7 +77,7 @@ class PublishCommands:
         headers = properties.headers
         delay = 0.0
         queues: tuple[Queue, ...] | None
-        if headers and not _OURS.isdisjoint(headers):
+        if headers is not None and not has_none_of(headers, _OURS):
             vhost.check_publish(message.exchange)
             message, keys, delay = self._prepare(message)
             queues = vhost.route(message.exchange, keys, headers)
@@ -161,7 +163,11 @@ class PublishCommands:
             self._observer.unroutable(state, message, now)
         if message.mandatory:
             exchange, routing_key, body, properties = message[:4]
-            properties = properties._replace(headers=without(properties.headers, HIDDEN))
+            headers = properties.headers
+            if headers is not None and not (
+                type(properties) is ReceivedProperties and has_none_of(headers, HIDDEN)
+            ):
+                properties = properties._replace(headers=without(headers, HIDDEN))
             returned = Returned(312, "NO_ROUTE", exchange, routing_key, body, properties)
             self._state.effects.append(Return(state.id, returned))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from broker_client.amqp.encode import as_received
+from broker_client.amqp.properties import plain_properties
 from broker_client.amqp.tables import decode_arguments
 from broker_client.core.commands.consume import BasicConsumeArguments
 from broker_client.core.commands.topology import ExchangeDeclareArguments, QueueDeclareArguments
@@ -209,7 +210,7 @@ class EmbeddedChannel:
         check_names(queue=queue)
         got = self._do(self._node.get, queue, no_ack=no_ack)
         self._check_store()
-        return None if got is None else got[0]
+        return None if got is None else _plain(got[0])
 
     def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
         if not self.is_usable:
@@ -302,7 +303,7 @@ class EmbeddedChannel:
         """A delivery for one of the channel's consumers."""
         callbacks = self._consumers.get(delivery.consumer_tag)
         if callbacks is not None and self.is_usable:
-            callbacks.on_delivery(delivery)
+            callbacks.on_delivery(_plain(delivery))
 
     def confirm(self, first: int, last: int, acked: bool) -> None:
         """Publishes `first`..`last` are confirmed, or refused."""
@@ -338,3 +339,11 @@ class EmbeddedChannel:
 
 def _as_received(arguments: Arguments | None) -> Arguments:
     return decode_arguments(encoded_arguments(arguments, _FRAME_MAX)) if arguments else {}
+
+
+def _plain(delivery: Delivery) -> Delivery:
+    """A delivery of what a client on a port has published, as an application here sees it."""
+    properties = plain_properties(delivery.properties)
+    return (
+        delivery if properties is delivery.properties else delivery._replace(properties=properties)
+    )

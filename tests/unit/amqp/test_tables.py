@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_client.amqp.properties import decode_properties, encode_properties
-from broker_client.amqp.tables import decode_arguments, encode_arguments
+from broker_client.amqp.tables import (
+    FrozenTable,
+    decode_arguments,
+    encode_arguments,
+    has_none_of,
+)
 from broker_client.errors import InvalidMessageError, MalformedFrameError
 from broker_client.message import Properties
 
@@ -122,3 +127,14 @@ def test_properties_alike_but_for_what_varies_are_told_apart() -> None:
     ]
     for properties in varied * 2:  # the second time from what is remembered
         assert decode_properties(encode_properties(properties)) == properties
+
+
+def test_encoded_table_when_asked_for_keys_then_not_decoded_unless_it_may_have_one() -> None:
+    unreadable = FrozenTable(b"\x00\x00\x00\x05\x03abcZ")
+    assert has_none_of(unreadable, frozenset(("CC", "BCC")))
+    table = FrozenTable.of({"BCC": ["a"], "other": 1})
+    assert not has_none_of(table, frozenset(("BCC",)))
+    nested = FrozenTable.of({"other": {"BCC": 1}})
+    assert has_none_of(nested, frozenset(("BCC",)))
+    assert has_none_of({"a": 1}, frozenset(("BCC",)))
+    assert not has_none_of({"BCC": 1}, frozenset(("BCC",)))

@@ -1,0 +1,70 @@
+"""What one client publishes another receives to the byte, whatever its types are."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from pamqp import commands
+
+from tests.server.conftest import Listen
+from tests.server.peer import Peer
+from tests.support.wire import content_header, frame, method
+
+_TABLE = b"\x01af\x3d\xcc\xcc\xcd\x01bs\x00\x07\x01cb\xff\x01dB\xfe\x01eV"
+"""Types that Python has no values of: a 32-bit float, numbers of 8 and 16 bits."""
+_FLAGS = 0x2000 | 0x1000 | 0x0080  # headers, delivery_mode, message_id
+_PROPERTIES = struct.pack(">I", len(_TABLE)) + _TABLE + b"\x02" + b"\x03\xff\xfeX"
+"""And a message id that is no UTF-8."""
+
+
+def _publish(routing_key: str, *, mandatory: bool = False) -> bytes:
+    values = commands.Basic.Publish(routing_key=routing_key, mandatory=mandatory)
+    return (
+        method(values, 1)
+        + content_header(4, flags=_FLAGS, values=_PROPERTIES)
+        + frame(3, 1, b"body")
+    )
+
+
+async def _header_after(peer: Peer, answer: type[object]) -> bytes:
+    """The payload of the content header behind the method `answer`, as it came."""
+    data = b""
+    while True:
+        at = 0
+        seen = False
+        while len(data) >= at + 8:
+            kind, _, size = struct.unpack_from(">BHI", data, at)
+            if len(data) < at + 8 + size:
+                break
+            payload = data[at + 7 : at + 7 + size]
+            if kind == 1:
+                seen = int.from_bytes(payload[:4], "big") == getattr(answer, "index", None)
+            if kind == 2 and seen:
+                return payload
+            at += 8 + size
+        data += await peer.reader.read(65_536)
+
+
+@pytest.mark.parametrize("how", ["consumed", "got", "returned"])
+async def test_properties_come_out_as_the_bytes_that_went_in(listen: Listen, how: str) -> None:
+    server = await listen()
+    peer = await Peer.open(server.port)
+    try:
+        await peer.channel()
+        peer.send(1, commands.Queue.Declare(queue="q"))
+        await peer.expect(commands.Queue.DeclareOk)
+        if how == "returned":
+            peer.write(_publish("nowhere", mandatory=True))
+            header = await _header_after(peer, commands.Basic.Return)
+        elif how == "got":
+            peer.write(_publish("q"))
+            peer.send(1, commands.Basic.Get(queue="q", no_ack=True))
+            header = await _header_after(peer, commands.Basic.GetOk)
+        else:
+            peer.write(_publish("q"))
+            peer.send(1, commands.Basic.Consume(queue="q", consumer_tag="c", no_ack=True))
+            header = await _header_after(peer, commands.Basic.Deliver)
+    finally:
+        await peer.close()
+    assert header == struct.pack(">HHQH", 60, 0, 4, _FLAGS) + _PROPERTIES
