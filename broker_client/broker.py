@@ -202,7 +202,8 @@ class Broker(Emitter):
                     await publisher.open_outbox(self._nodes.connector(outbox_url(outbox), "/"))
                 await publisher.vhost.open()
                 if any(
-                    each.vhost == publisher.vhost.name for each in self.config.publications.values()
+                    each.delay and each.vhost == publisher.vhost.name
+                    for each in self.config.publications.values()
                 ):
                     await publisher.open_relay()
                 self._check_subscriptions(publisher.vhost)

@@ -337,9 +337,13 @@ async def test_delayed_message_with_an_expiration_is_sent_on_by_a_later_process(
 ) -> None:
     vhost = rabbitmq.make_vhost()
     url = rabbitmq.url(vhost)
-    declared = {"connection": url, "queues": ["q"], "publications": {"q": {"queue": "q"}}}
+    declared = {
+        "connection": url,
+        "queues": ["q"],
+        "publications": {"q": {"queue": "q", "delay": "500ms"}},
+    }
     async with Broker.create({"vhosts": {vhost: declared}}) as broker:
-        await (await broker.publish("q", "x", delay=0.5, expiration=60.0))
+        await (await broker.publish("q", "x", expiration=60.0))
     async with Broker.create({"vhosts": {vhost: declared}}) as broker:
         link = await broker.connect(vhost)
         channel = await link.open_channel()
