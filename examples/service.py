@@ -10,89 +10,77 @@ order: what is being handled is finished, what waits stays in the file. See docs
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import os
 import signal
 import sys
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import uvicorn
 from prometheus_client import CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
 
-from broker_client import Broker, BrokerClientError, ConfigError
+from broker_client import Broker, BrokerClientError, ConfigError, Router
+from broker_client.asgi import health
 from broker_client.metrics import BrokerCollector
 
 CONFIG = Path(__file__).parents[1] / "config" / "service.yaml"
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"  # the journal knows the time
 
 log = logging.getLogger("service")
+router = Router(CONFIG)
 
 
-async def respond(
-    broker: Broker, metrics: CollectorRegistry, method: str, path: str, body: bytes
-) -> tuple[int, str]:
-    """Status and text of the answer to one request."""
-    match method, path:
-        case "GET", "/live":
-            return (200 if broker.health().live else 503), ""
-        case "GET", "/ready":
-            return (200 if broker.health().ready else 503), ""
-        case "GET", "/metrics":
-            return 200, generate_latest(metrics).decode()
-        case "POST", "/orders":
-            try:
-                await (await broker.publish("orders", json.loads(body)))
-            except ValueError:
-                return 400, "the body is no JSON\n"
-            except BrokerClientError as error:
-                log.warning("order not taken: %s", error)
-                return 503, f"{error}\n"
-            return 202, ""  # on the disk: it will be handled
-    return 404, ""
+@router.handle("fulfil")
+async def fulfil(order: dict[str, int]) -> None:
+    log.info("order %s is on its way", order["id"])
 
 
-async def serve(
-    broker: Broker,
-    metrics: CollectorRegistry,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-) -> None:
-    """Answer one request; a real service has a web framework for this."""
-    with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, OSError):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        method, path, *_ = head[0].split(" ")
-        status, text = await respond(broker, metrics, method, path, body)
-        writer.write(
-            f"HTTP/1.1 {status} \r\nContent-Length: {len(text.encode())}\r\n"
-            f"Connection: close\r\n\r\n{text}".encode()
-        )
-        await writer.drain()
+async def take_order(request: Request) -> Response:
+    try:
+        await (await request.state.broker.publish("orders", await request.json()))
+    except ValueError:
+        return PlainTextResponse("the body is no JSON\n", 400)
+    except BrokerClientError as error:
+        log.warning("order not taken: %s", error)
+        return PlainTextResponse(f"{error}\n", 503)
+    return Response(status_code=202)  # on the disk: it will be handled
+
+
+async def show_metrics(request: Request) -> Response:
+    return PlainTextResponse(generate_latest(request.state.metrics))
+
+
+ROUTES = [
+    Route("/orders", take_order, methods=["POST"]),
+    Route("/metrics", show_metrics),
+    Mount("/", health),  # /live and /ready
+]
 
 
 async def main() -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again at its end
+        asyncio.get_running_loop().add_signal_handler(number, log.info, "ending")
 
     async with Broker.create(CONFIG) as broker:
         metrics = CollectorRegistry()
         metrics.register(BrokerCollector(broker))
         broker.on("error", lambda error, vhost: log.error("vhost %s: %s", vhost, error))
+        broker.include(router)
 
-        @broker.handle("fulfil")
-        async def fulfil(order: dict[str, int]) -> None:
-            log.info("order %s is on its way", order["id"])
+        @asynccontextmanager
+        async def state(app: Starlette) -> AsyncIterator[dict[str, Any]]:
+            yield {"broker": broker, "metrics": metrics}
 
         port = int(os.environ.get("PORT", "8080"))
-        server = await asyncio.start_server(partial(serve, broker, metrics), "127.0.0.1", port)
-        async with server:
-            log.info("listening on port %d", server.sockets[0].getsockname()[1])
-            await stop.wait()
-        log.info("ending")
+        app = Starlette(routes=ROUTES, lifespan=state)
+        await uvicorn.Server(uvicorn.Config(app, port=port, log_config=None)).serve()
 
 
 if __name__ == "__main__":

@@ -129,7 +129,9 @@ class Service:
             text=True,
         )
         self._log = ""
-        self._port = int(self.heard("listening on port ").split()[-1])
+        address = re.search(r":(\d+) ", self.heard("Uvicorn running on "))
+        assert address is not None
+        self._port = int(address[1])
 
     def __enter__(self) -> Service:
         return self
