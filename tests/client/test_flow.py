@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from pydantic import BaseModel
 from broker_client import AckOrNack, Broker, ConfigError, HandleCall, HandleNext, Message
 from broker_client.errors import InvalidHandlerError
 from tests.client.conftest import StartBroker
+from tests.docs.documents import ROOT
 from tests.support.eventually import eventually
 
 
@@ -247,6 +251,32 @@ async def test_batch_of_a_lost_link_is_delivered_again_and_not_handled_before(
     await broker.bounce()
     await eventually(lambda: acked(broker) == 2)
     assert sorted(number for batch in batches for number in batch) == [1, 2]
+
+
+async def test_batch_of_a_process_that_is_killed_is_delivered_again(
+    url: str, tmp_path: Path
+) -> None:
+    if url == "embedded://":
+        url = f"embedded://{tmp_path}/broker.db"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "tests" / "client" / "collecting_program.py"),
+        url,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"collected\n"
+    process.kill()
+    await process.communicate()
+    handled: list[int] = []
+    async with Broker.create({"vhosts": {"/": {"connection": url, "queues": ["work"]}}}) as broker:
+
+        @broker.handle("/work")
+        async def work(number: int) -> None:
+            handled.append(number)
+
+        await eventually(lambda: sorted(handled) == [0, 1, 2])
 
 
 async def test_end_of_the_subscription_flushes_the_batch(start: StartBroker) -> None:
