@@ -185,7 +185,10 @@ class Server:
     def _look_at_disk(self) -> None:
         if self._data_folder is None or not self._config.disk_free_limit:
             return
-        found = os.statvfs(self._data_folder)
+        try:
+            found = os.statvfs(self._data_folder)
+        except OSError:
+            return  # the folder is gone; the store notices that itself
         free = found.f_bavail * found.f_frsize
         is_short = free < self._config.disk_free_limit
         if is_short != self._disk_is_short:
@@ -237,6 +240,8 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._reloading is not None:
+            self._reloading.cancel()
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
