@@ -16,7 +16,7 @@ from uuid import uuid4
 import typer
 
 from broker_client.amqp.x_death import deaths, without_deaths
-from broker_client.cli.moving import ConfirmedPublisher, Moved, move
+from broker_client.cli.moving import BATCH, ConfirmedPublisher, Moved, move
 from broker_client.cli.node_file import failed
 from broker_client.cli.remote import Url, read_ahead, run_on_broker
 from broker_client.message import (
@@ -30,7 +30,7 @@ from broker_client.message import (
 from broker_client.transport.base import Link
 
 _BATCH = 500
-_MANY = 10_000
+_MANY = 10_000  # messages between two lines of progress
 _JSON_KEYS = frozenset(("body", "headers", "routing_key", "properties", "body_base64"))
 _TEXT_PROPERTIES = (
     "content_type",
@@ -347,9 +347,7 @@ def replay(
         return _copy(delivery, death["queue"], without_deaths(headers)) if yes else None
 
     async def command(link: Link) -> Moved:
-        return await move(
-            link, queue, copy_of, most=limit, rate=rate, looks_through=True, progress=_progress
-        )
+        return await move(link, queue, copy_of, most=limit, rate=rate, progress=_progress)
 
     moved = run_on_broker(url, command)
     if yes:
@@ -382,10 +380,12 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _progress(moved: Moved) -> None:
-    if sys.stderr.isatty() or moved.moved >= _MANY:
-        end = "\r" if sys.stderr.isatty() else "\n"
-        sys.stderr.write(f"{moved.moved:,} moved{end}")
+    """On a terminal one line that is written over, else a line now and then."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{moved.moved:,} moved\r")
         sys.stderr.flush()
+    elif moved.moved and moved.moved // _MANY > (moved.moved - BATCH) // _MANY:
+        typer.echo(f"{moved.moved:,} moved", err=True)
 
 
 def _tell(moved: Moved, *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from broker_client.errors import OperationTimeoutError, TransportError
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.transport.base import Channel, ConsumerCallbacks, Link
 
-_BATCH = 200
+BATCH = 200
 _CONFIRM_TIMEOUT = 30.0
 _IDLE = 2.0
 """Seconds without a delivery after which nothing more is expected: others consume, too."""
@@ -110,10 +110,11 @@ async def move(
     *,
     most: int | None = None,
     rate: float | None = None,
-    looks_through: bool = False,
     progress: Callable[[Moved], None] = lambda moved: None,
 ) -> Moved:
     """Move the messages that are ready in `queue` now; what comes in meanwhile stays.
+
+    What `copy_of` leaves where it is is held until the end, and goes back to its place then.
 
     Args:
         link: to the broker.
@@ -121,8 +122,6 @@ async def move(
         copy_of: says what becomes of a delivery.
         most: messages to move at most.
         rate: messages a second at most.
-        looks_through: `copy_of` leaves some where they are. These are held until the end, and go
-            back to their places then.
         progress: is told after every batch.
 
     Raises:
@@ -140,11 +139,11 @@ async def move(
     )
     moved = Moved()
     kept: list[int] = []
-    await source.qos(0 if looks_through else 2 * _BATCH)
-    tag = await source.consume(queue, callbacks)
+    await source.qos(2 * BATCH)
+    tag, kept_before = await source.consume(queue, callbacks), 0
     try:
         while moved.seen < ready and (most is None or moved.moved < most):
-            wanted = min(_BATCH, ready - moved.seen)
+            wanted = min(BATCH, ready - moved.seen)
             batch = await _next_batch(deliveries, wanted)
             if not batch:
                 break
@@ -161,6 +160,10 @@ async def move(
             if copies:
                 await _to_its_end(_move_batch(source, publisher, copies, kept, moved))
             progress(moved)
+            if len(kept) - kept_before >= BATCH:
+                # What is kept fills the prefetch of its consumer, and not that of the next.
+                await source.cancel(tag)
+                tag, kept_before = await source.consume(queue, callbacks), len(kept)
             if rate is not None and copies:
                 await asyncio.sleep(max(0.0, len(copies) / rate - (time.monotonic() - began)))
         if source.is_usable:
@@ -171,8 +174,9 @@ async def move(
                 left = deliveries.get_nowait()
                 if isinstance(left, Delivery):
                     kept.append(left.delivery_tag)
-            for delivery_tag in kept:
-                source.release(delivery_tag)
+            if kept:
+                # All that is unsettled, at once: singly, RabbitMQ takes seconds for thousands.
+                source.nack(max(kept), requeue=True, multiple=True)
             await source.close()
     return moved
 

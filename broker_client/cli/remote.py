@@ -14,10 +14,10 @@ from broker_client.cli.node_file import failed
 from broker_client.config.url import parse_url
 from broker_client.errors import BrokerClientError, described
 from broker_client.transport.base import Link
-from broker_client.transport.rabbitmq.connector import NetworkConnector
 
 URL_VARIABLE = "BROKER_CLIENT_URL"
 _CONNECT_TIMEOUT = 10.0
+_OPERATION_TIMEOUT = 60.0  # RabbitMQ's queues can be busy for long with what is given back
 _INTERRUPTED = 130  # as shells count SIGINT
 
 Url = Annotated[
@@ -62,7 +62,12 @@ def run_on_broker(url: str, command: Callable[[Link], Awaitable[Result]]) -> Res
 
 
 async def _run(url: str, vhost: str, command: Callable[[Link], Awaitable[Result]]) -> Result:
-    connector = NetworkConnector(url, vhost=vhost, name="broker-client")
+    # Here, since the other commands need no AMQP client, which takes its time to load.
+    from broker_client.transport.rabbitmq.connector import NetworkConnector
+
+    connector = NetworkConnector(
+        url, vhost=vhost, name="broker-client", operation_timeout=_OPERATION_TIMEOUT
+    )
     link = await connector.connect(timeout=_CONNECT_TIMEOUT)
     try:
         return await command(link)
