@@ -32,7 +32,7 @@ class Violation(NamedTuple):
     ids: tuple[int, int] = (0, 0)
     """Class and method that the close names."""
     like_rabbitmq: bool = True
-    """False where RabbitMQ 3.10 ends the socket without a word, or waits for more."""
+    """False where a RabbitMQ ends the socket without a word, waits for more, or fails itself."""
 
 
 _PUBLISH = method(commands.Basic.Publish(exchange="", routing_key="nowhere"), 1)
@@ -250,6 +250,7 @@ VIOLATIONS = (
         503,
         "COMMAND_INVALID - unimplemented method",
         (60, 31),
+        like_rabbitmq=False,  # so does 3.10; 4.3 says 541
     ),
     Violation(
         "answer that only a server gives",
