@@ -1,13 +1,8 @@
 """Declarative asyncio AMQP client with a built-in broker.
 
-Bottom up, and a test holds that imports go down only:
-
-* ground: errors, clock, message, emitter, tasks, deadlines, stats
-* settings: config, rascal, retry
-* broker side: core and amqp (pure), store, node (core, store and clock, running)
-* client side: transport (network, embedded); connection, pool; publish_queue, publication,
-  topology, content, ackornack; subscription, vhost; broker
-* command: cli
+`Broker` is where to begin. Besides it, this module has what handlers and publishers use: messages,
+publications, subscriptions, recovery strategies, and the errors that are caught most; all errors
+are in `broker_client.errors`. ARCHITECTURE.md says what lives in which folder.
 """
 
 from broker_client.ackornack import AckOrNack
