@@ -1,4 +1,4 @@
-"""Deliveries about to time out: extended while their handlers run, otherwise warned about.
+"""Deliveries about to time out: extended while handlers or recovery run, otherwise warned about.
 
 A time-out that only the broker knows, such as RabbitMQ's own `consumer_timeout`, is not seen here.
 """
@@ -66,7 +66,7 @@ class AckDeadlines:
             self._timer = loop.call_at(max(ahead, now + self._limit * _STEP), self._look)
         for each in passed:
             left = max(each.ack_deadline + self._limit * (1 - SHARE) - now, 0.0)
-            if (each.handlers or each.is_waiting) and self._extend(each):
+            if each.is_in_work and self._extend(each):
                 continue
             each.ack_deadline = math.inf
             self._reports.warn(

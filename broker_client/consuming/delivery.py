@@ -75,3 +75,8 @@ class UnackedDelivery:
     def is_open(self) -> bool:
         """True while it is unsettled and can be settled."""
         return not self.is_begun and not self.is_lost
+
+    @property
+    def is_in_work(self) -> bool:
+        """True while its handlers or its recovery run, or it waits for its handlers."""
+        return self.handlers > 0 or self.is_waiting or self.is_begun

@@ -48,6 +48,30 @@ async def test_time_of_a_message_is_extended_while_its_handler_runs_or_it_waits_
         assert (handled, told) == ([0, 1], [])
 
 
+@pytest.mark.parametrize("strategy", ["republish", "forward"])
+async def test_time_of_a_message_is_extended_while_its_recovery_waits(strategy: str) -> None:
+    recovery = {"strategy": strategy, "defer": "2500ms", "attempts": 1}
+    if strategy == "forward":
+        recovery["publication"] = "work"
+    config = a_config(timeout="1s", most="60s", recovery=[recovery, {"strategy": "ack"}])
+    async with Broker.create(config) as broker:
+        subscription = await broker.subscribe("work")
+        told: list[str] = []
+        for event in ("ack_due", "message_timeout", "ack_lost"):
+            subscription.on(event, lambda *args, event=event: told.append(event))
+        tries = 0
+
+        @subscription.handle
+        async def handle(content: Any) -> None:
+            nonlocal tries
+            tries += 1
+            raise ValueError
+
+        await (await broker.publish("work", "x"))
+        await eventually(lambda: subscription.stats().acked == 1, timeout=15)
+        assert (tries, told) == (2, [])
+
+
 async def test_handler_beyond_the_longest_time_is_told_of_and_not_joined_by_another() -> None:
     config = a_config(timeout="500ms", most="1s", prefetch=1)
     async with Broker.create(config) as broker:
