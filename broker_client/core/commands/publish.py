@@ -21,7 +21,7 @@ from broker_client.core.state import State
 from broker_client.core.transaction import Transaction
 from broker_client.core.transitions import Transitions
 from broker_client.errors import ReplyError
-from broker_client.message import Outgoing, Returned
+from broker_client.message import Headers, Outgoing, Properties, Returned
 
 _OURS = frozenset(("CC", "BCC", "x-delay", OUR_DEATHS))
 """Headers that mean something to a publish."""
@@ -77,7 +77,7 @@ class PublishCommands:
         headers = properties.headers
         delay = 0.0
         queues: tuple[Queue, ...] | None
-        if headers is not None and not has_none_of(headers, _OURS):
+        if headers is not None and not _has_none(properties, headers, _OURS):
             vhost.check_publish(message.exchange)
             message, keys, delay = self._prepare(message)
             queues = vhost.route(message.exchange, keys, headers)
@@ -254,3 +254,14 @@ def _check_expiration(expiration: str) -> None:
     else:
         return
     raise precondition_failed(f"invalid expiration '{expiration}': {reason}")
+
+
+def _has_none(properties: Properties, headers: Headers, names: frozenset[str]) -> bool:
+    """True if `headers` has none of `names`.
+
+    Headers of an application in this process are decoded for it, so that those that cannot be are
+    refused here and not by their consumer; a server has checked those of its clients.
+    """
+    if type(properties) is ReceivedProperties:
+        return has_none_of(headers, names)
+    return names.isdisjoint(headers)
