@@ -10,6 +10,7 @@ import pytest
 
 from broker_client.errors import InvalidNameError, TransportError, UnsupportedError
 from broker_client.transport.base import Channel, Link, QueueState
+from tests.contract.conftest import Place
 from tests.contract.observers import Consumer, Watch, a_message, numbered, reply_code_of, until
 
 pytestmark = pytest.mark.usefixtures("queue")
@@ -154,8 +155,10 @@ async def test_prefetch_that_amqp_cannot_carry_is_refused(prefetch: int, channel
 
 
 async def test_refusal_whose_text_is_cut_within_a_character_costs_the_channel_only(
-    link: Link,
+    link: Link, place: Place
 ) -> None:
+    if place.transport == "rabbitmq" and place.version >= (4, 3):
+        pytest.skip("RabbitMQ 4.3 ends the connection itself, with 541 INTERNAL_ERROR")
     for name in ("ä" * 120, "n" + "ä" * 120):  # RabbitMQ: one of them is cut within an ä
         channel = await link.open_channel()
         assert await reply_code_of(channel.purge_queue(name)) == 404

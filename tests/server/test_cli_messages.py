@@ -279,7 +279,13 @@ def test_an_interrupt_leaves_each_message_in_one_place(url: str) -> None:
     command = [sys.executable, "-m", "broker_client", "move", "q", "other", "--rate", "400"]
     environment = {**os.environ, "BROKER_CLIENT_URL": url}
     process = subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A run in the background of a shell ignores SIGINT, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         deadline = time.monotonic() + 15
