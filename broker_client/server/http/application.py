@@ -18,6 +18,7 @@ from broker_client.errors import BrokerClientError
 from broker_client.server.http import (
     message_operations,
     overview_operations,
+    policy_operations,
     topology_operations,
     user_operations,
 )
@@ -41,6 +42,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *topology_operations.operations,
     *message_operations.operations,
     *user_operations.operations,
+    *policy_operations.operations,
 )
 """All operations with a login."""
 

@@ -2,6 +2,7 @@
 //
 //   {"do": "publish", "config": {...}, "publication": "p", "messages": [{"body": ..., "key": ...}]}
 //   {"do": "consume", "config": {...}, "subscription": "s", "count": 1, "fail": [strategy, ...]}
+//   {"do": "nuke", "config": {...}}
 //   {"do": "forward", "config": {...}, "subscription": "s", "publication": "p", "overrides": {...}}
 "use strict";
 
@@ -58,13 +59,18 @@ async function forward(broker, job) {
   });
 }
 
+async function nuke(broker) {
+  await broker.nuke();
+  return "nuked";
+}
+
 async function main() {
   let text = "";
   for await (const part of process.stdin) text += part;
   const job = JSON.parse(text);
   const broker = await BrokerAsPromised.create(withDefaultConfig(job.config));
   broker.on("error", () => {});
-  const result = await { publish, consume, forward }[job.do](broker, job);
+  const result = await { publish, consume, forward, nuke }[job.do](broker, job);
   await broker.shutdown();
   console.log(JSON.stringify(result));
 }

@@ -411,6 +411,54 @@ async def test_tag_management_sees_its_vhosts_and_administers_nothing(managed: M
         await managed.client.delete(path)
 
 
+# --------------------------------------------------------------------------- policies, limits
+
+
+@pytest.mark.parametrize("kind", ["policies", "operator-policies"])
+async def test_policy_is_set_shown_replaced_and_deleted(managed: Managed, kind: str) -> None:
+    path = managed.path(f"{kind}/{{v}}/short")
+    body = {"pattern": "^q", "definition": {"max-length": 5}, "apply-to": "queues", "priority": 2}
+    assert (await managed.client.put(path, json=body)).status_code == 201
+    assert (await managed.client.put(path, json=body)).status_code == 204
+    shown = (await managed.client.get(path)).json()
+    assert shown == {"vhost": managed.vhost, "name": "short", **body}
+    listed = (await managed.client.get(managed.path(f"{kind}/{{v}}"))).json()
+    assert [each["name"] for each in listed] == ["short"]
+    assert (await managed.client.delete(path)).status_code == 204
+    assert (await managed.client.get(path)).status_code == 404
+    assert (await managed.client.delete(path)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"pattern": "^q", "definition": {"max-length": -1}},
+        {"pattern": "^q", "definition": {"no-such-key": 1}},
+        {"pattern": "(", "definition": {"max-length": 1}},
+        {"pattern": "^q", "definition": {}},
+        {"pattern": "^q"},
+        {"definition": {"max-length": 1}},
+        {"pattern": "^q", "definition": {"max-length": 1}, "apply-to": "everything"},
+    ],
+)
+async def test_policy_that_cannot_be_is_400(managed: Managed, body: dict[str, Any]) -> None:
+    path = managed.path("policies/{v}/wrong")
+    assert (await managed.client.put(path, json=body)).status_code == 400
+    assert (await managed.client.get(path)).status_code == 404
+
+
+async def test_limits_of_a_vhost_are_set_shown_and_taken_away(managed: Managed) -> None:
+    path = managed.path("vhost-limits/{v}/max-queues")
+    assert (await managed.client.put(path, json={"value": 1})).status_code == 204
+    (shown,) = (await managed.client.get(managed.path("vhost-limits/{v}"))).json()
+    assert shown == {"vhost": managed.vhost, "value": {"max-queues": 1}}
+    await declare(managed)
+    refused = await managed.client.put(managed.path("queues/{v}/other"), json={})
+    assert refused.status_code == 400
+    assert (await managed.client.delete(path)).status_code == 204
+    await declare(managed, "other")
+
+
 # --------------------------------------------------------------------------- vhosts, lists
 
 

@@ -253,6 +253,32 @@ async def test_user_without_permissions_for_a_queue_may_not_use_it(
     assert (queue["messages_ready"], queue["state"]) == (1, "running")
 
 
+async def test_policy_counts_at_once_and_is_told(api: Api) -> None:
+    await declare(api)
+    for n in range(3):
+        await publish(api, payload=str(n))
+    body = {"pattern": "^q$", "definition": {"max-length": 1}, "apply-to": "queues"}
+    assert (await api.client.put("/api/policies/%2F/short", json=body)).status_code == 201
+    queue = await shown(api, "/api/queues/%2F/q")
+    assert (queue["policy"], queue["messages"]) == ("short", 1)
+    assert queue["effective_policy_definition"] == {"max-length": 1}
+
+
+async def test_tag_policymaker_sets_policies_in_its_vhosts_only(api: Api) -> None:
+    await api.client.put("/api/vhosts/shop")
+    ann = api.login("ann", "policymaker", vhost="shop")
+    bob = api.login("bob", "management", vhost="shop")
+    body = {"pattern": "^q$", "definition": {"max-length": 1}, "apply-to": "queues"}
+    for auth, path, status in (
+        (bob, "policies/shop/p", 401),
+        (ann, "policies/%2F/p", 401),
+        (ann, "operator-policies/shop/p", 401),
+        (ann, "policies/shop/p", 201),
+    ):
+        response = await api.client.put(f"/api/{path}", json=body, auth=auth)
+        assert response.status_code == status, path
+
+
 async def test_rates_follow_the_counters(api: Api) -> None:
     await declare(api)
     await api.management.rates.look()

@@ -99,6 +99,21 @@ async def test_vhosts_users_and_permissions(api: Api) -> None:
     assert [each["name"] for each in await listed(api, "users", "name")] == ["guest"]
 
 
+async def test_policies_and_limits(api: Api) -> None:
+    definition = 'definition={"max-length": 5}'
+    for kind in ("policy", "operator_policy"):
+        await admin(api, "declare", kind, "name=p", "pattern=^q", definition, "apply-to=queues")
+    for kind in ("policies", "operator_policies"):
+        (shown,) = await listed(api, kind)
+        assert (shown["name"], shown["definition"]) == ("p", {"max-length": 5})
+    for kind in ("policy", "operator_policy"):
+        await admin(api, "delete", kind, "name=p")
+    await admin(api, "declare", "vhost_limit", "vhost=/", "name=max-queues", "value=7")
+    assert await listed(api, "vhost_limits") == [{"vhost": "/", "value": {"max-queues": 7}}]
+    await admin(api, "delete", "vhost_limit", "vhost=/", "name=max-queues")
+    assert await listed(api, "vhost_limits") == await listed(api, "parameters") == []
+
+
 async def test_overview_and_empty_lists(api: Api) -> None:
     (overview,) = json.loads(await admin(api, "show", "overview"))
     assert overview["object_totals"]["exchanges"] == 6

@@ -1,0 +1,186 @@
+"""Policies, operator policies and limits of vhosts over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker_client.core.access import ADMINISTRATOR
+from broker_client.core.policies import Policy
+from broker_client.server.http.callers import POLICYMAKER
+from broker_client.server.http.calls import CREATED, NO_CONTENT, Call, Operations, text
+from broker_client.server.http.errors import bad_request, not_found
+from broker_client.server.http.listings import listed
+
+operations = Operations()
+
+_POLICY = ("pattern", "definition", "priority", "apply-to")
+
+
+def policy_object(policy: Policy) -> dict[str, Any]:
+    """One policy."""
+    return {
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": dict(policy.definition),
+        "priority": policy.priority,
+    }
+
+
+# --------------------------------------------------------------------------- policies
+
+
+@operations.get("/api/policies", "All policies")
+@operations.get("/api/policies/{vhost}", "All policies of a vhost")
+async def list_policies(call: Call) -> Any:
+    return listed(_policies(call, is_operator=False), call.query)
+
+
+@operations.get("/api/policies/{vhost}/{name}", "One policy")
+async def get_policy(call: Call) -> Any:
+    return _the_policy(call, is_operator=False)
+
+
+@operations.put(
+    "/api/policies/{vhost}/{name}", "Add or replace a policy", POLICYMAKER, body=_POLICY
+)
+async def put_policy(call: Call) -> int:
+    return await _put(call, is_operator=False)
+
+
+@operations.delete("/api/policies/{vhost}/{name}", "Delete a policy", POLICYMAKER)
+async def delete_policy(call: Call) -> int:
+    return await _delete(call, is_operator=False)
+
+
+@operations.get("/api/operator-policies", "All operator policies")
+@operations.get("/api/operator-policies/{vhost}", "All operator policies of a vhost")
+async def list_operator_policies(call: Call) -> Any:
+    return listed(_policies(call, is_operator=True), call.query)
+
+
+@operations.get("/api/operator-policies/{vhost}/{name}", "One operator policy")
+async def get_operator_policy(call: Call) -> Any:
+    return _the_policy(call, is_operator=True)
+
+
+@operations.put(
+    "/api/operator-policies/{vhost}/{name}",
+    "Add or replace an operator policy",
+    ADMINISTRATOR,
+    body=_POLICY,
+)
+async def put_operator_policy(call: Call) -> int:
+    return await _put(call, is_operator=True)
+
+
+@operations.delete(
+    "/api/operator-policies/{vhost}/{name}", "Delete an operator policy", ADMINISTRATOR
+)
+async def delete_operator_policy(call: Call) -> int:
+    return await _delete(call, is_operator=True)
+
+
+def _policies(call: Call, *, is_operator: bool) -> list[dict[str, Any]]:
+    return [
+        policy_object(policy)
+        for vhost in call.vhosts()
+        for policy in call.node.policies(vhost.name)
+        if policy.is_operator is is_operator
+    ]
+
+
+def _the_policy(call: Call, *, is_operator: bool) -> dict[str, Any]:
+    name = call.name("name")
+    for each in _policies(call, is_operator=is_operator):
+        if each["name"] == name:
+            return each
+    raise not_found()
+
+
+async def _put(call: Call, *, is_operator: bool) -> int:
+    vhost, name, data = call.vhost().name, call.name("name"), await call.json()
+    definition, priority = data.get("definition"), data.get("priority", 0)
+    if not isinstance(definition, dict):
+        raise bad_request("definition must be an object")
+    if isinstance(priority, str) and priority.isdecimal():  # as some tools send it
+        priority = int(priority)
+    known = {each["name"] for each in _policies(call, is_operator=is_operator)}
+    call.node.set_policy(
+        name,
+        text(data, "pattern"),
+        definition,
+        vhost=vhost,
+        priority=priority,
+        apply_to=text(data, "apply-to", "queues" if is_operator else "all"),
+        is_operator=is_operator,
+    )
+    await call.node.drain()
+    return NO_CONTENT if name in known else CREATED
+
+
+async def _delete(call: Call, *, is_operator: bool) -> int:
+    vhost, name = call.vhost().name, call.name("name")
+    if not call.node.delete_policy(name, vhost=vhost, is_operator=is_operator):
+        raise not_found()
+    await call.node.drain()
+    return NO_CONTENT
+
+
+# --------------------------------------------------------------------------- limits of vhosts
+
+
+@operations.get("/api/vhost-limits", "Limits of all vhosts that have some")
+@operations.get("/api/vhost-limits/{vhost}", "Limits of a vhost")
+async def list_limits(call: Call) -> Any:
+    found = [
+        {"vhost": vhost.name, "value": limits}
+        for vhost in call.vhosts()
+        if (limits := call.node.vhost_limits(vhost.name))
+    ]
+    return listed(found, call.query)
+
+
+@operations.put(
+    "/api/vhost-limits/{vhost}/{name}",
+    "Set max-connections or max-queues of a vhost",
+    ADMINISTRATOR,
+    body=("value",),
+)
+async def put_limit(call: Call) -> int:
+    vhost, data = call.vhost().name, await call.json()
+    limits = {**call.node.vhost_limits(vhost), call.name("name"): _limit(data)}
+    call.node.set_vhost_limits(vhost, limits)
+    await call.node.drain()
+    return NO_CONTENT
+
+
+@operations.delete("/api/vhost-limits/{vhost}/{name}", "Take a limit away", ADMINISTRATOR)
+async def delete_limit(call: Call) -> int:
+    vhost, name = call.vhost().name, call.name("name")
+    limits = dict(call.node.vhost_limits(vhost))
+    if limits.pop(name, None) is None:
+        raise not_found()
+    call.node.set_vhost_limits(vhost, limits)
+    await call.node.drain()
+    return NO_CONTENT
+
+
+def _limit(data: Mapping[str, Any]) -> int:
+    value = data.get("value")
+    if isinstance(value, str) and value.lstrip("-").isdecimal():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise bad_request("value must be a number")
+    return value
+
+
+# --------------------------------------------------------------------------- parameters
+
+
+@operations.get("/api/parameters", "Parameters: there are none", POLICYMAKER)
+@operations.get("/api/global-parameters", "Global parameters: there are none", ADMINISTRATOR)
+async def list_parameters(call: Call) -> Any:
+    return listed([], call.query)
