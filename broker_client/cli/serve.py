@@ -165,7 +165,7 @@ def _collect_less() -> None:
 
 
 async def _serve(wanted: _Wanted) -> None:
-    config, data, addresses, http, definitions = wanted
+    config, data, addresses, _, definitions = wanted
     _collect_less()
     stop_asked, reload_asked = _stop_signals(), _reload_signal()
     node = make_node(
@@ -188,7 +188,7 @@ async def _serve(wanted: _Wanted) -> None:
         server = Server(node, addresses, config.server, data=data)
         await server.start(inherited=True)
         kept = f"data: {data}" if data else "everything is in memory: nothing is kept"
-        async with _management(node, server, http, data) as http_urls:
+        async with _management(node, server, wanted) as http_urls:
             where = " ".join([*map(str, server.addresses), *http_urls])
             typer.echo(f"serving {where} ({kept})")
             notify("READY=1", f"STATUS=Serving {where}")
@@ -198,14 +198,12 @@ async def _serve(wanted: _Wanted) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _management(
-    node: Node, server: Server, address: tuple[str, int] | None, data: str | None
-) -> AsyncIterator[list[str]]:
+async def _management(node: Node, server: Server, wanted: _Wanted) -> AsyncIterator[list[str]]:
     """The management API, where it is wanted; gives its URL.
 
     It answers until the node is closed: a probe then sees that the node is not ready.
     """
-    if address is None:
+    if wanted.http is None:
         yield []
         return
     try:
@@ -214,7 +212,8 @@ async def _management(
     except ImportError as error:
         raise UnsupportedError("--http", install_extra("server")) from error
     listening = [(each.scheme, each.host, each.port) for each in server.addresses]
-    listener = HttpListener(Management(node, server, listening, data), *address)
+    management = Management(node, server, listening, wanted.data, wanted.config.server)
+    listener = HttpListener(management, *wanted.http)
     try:
         await listener.start()
     except ListenError:

@@ -22,7 +22,12 @@ from broker_client.server.http import (
     topology_operations,
     user_operations,
 )
-from broker_client.server.http.callers import MONITORING, authenticated
+from broker_client.server.http.callers import (
+    MONITORING,
+    Caller,
+    authenticated,
+    refuse_other_sites,
+)
 from broker_client.server.http.calls import Call, Operation
 from broker_client.server.http.errors import (
     Refusal,
@@ -34,6 +39,7 @@ from broker_client.server.http.errors import (
 from broker_client.server.http.exposition import CONTENT_TYPE, render_families
 from broker_client.server.http.management import Management
 from broker_client.server.http.openapi import openapi_document
+from broker_client.server.http.pace import as_json
 
 log = logging.getLogger("broker_client.server")
 
@@ -80,7 +86,9 @@ def _route(management: Management, path: str, methods: dict[str, Operation]) -> 
 
 async def _answer(management: Management, request: Request, operation: Operation) -> Response:
     try:
-        caller = authenticated(request, management.node.access)
+        if operation.method != "GET":
+            refuse_other_sites(request)
+        caller = _logged_in(management, request)
         if not caller.has(operation.tag):
             raise not_authorized(f"Not {operation.tag} user")
         result = await operation.handler(Call(management, caller, request))
@@ -96,7 +104,20 @@ async def _answer(management: Management, request: Request, operation: Operation
         return result
     if type(result) is int:
         return Response(status_code=result)
-    return JSONResponse(result)
+    return Response(await as_json(result), media_type="application/json")
+
+
+def _logged_in(management: Management, request: Request) -> Caller:
+    """The user who asks; an address that fails too often is not listened to for a while."""
+    address = "" if request.client is None else request.client.host
+    if management.admission.is_shut_out(address):
+        raise Refusal(429, "too_many_requests", "Too many failed logins: wait a second")
+    try:
+        return authenticated(request, management.node.access)
+    except Refusal:
+        if "authorization" in request.headers:
+            management.admission.login_failed(address)
+        raise
 
 
 async def _http_error(_request: Request, error: Exception) -> Response:
@@ -127,16 +148,16 @@ def _open_routes(management: Management) -> list[Route]:
         return PlainTextResponse("the node is closed or has failed\n", 503)
 
     async def metrics(_request: Request) -> Response:
-        return Response(render_families(management), media_type=CONTENT_TYPE)
+        return Response(await render_families(management), media_type=CONTENT_TYPE)
 
     async def metrics_by_queue(request: Request) -> Response:
         try:
-            if not authenticated(request, management.node.access).has(MONITORING):
+            if not _logged_in(management, request).has(MONITORING):
                 raise not_authorized("Not monitoring user")
         except Refusal as refusal:
             return response_of(refusal)
         families = request.query_params.getlist("family")
-        text = render_families(management, by_queue=True, only=families)
+        text = await render_families(management, by_queue=True, only=families)
         return Response(text, media_type=CONTENT_TYPE)
 
     async def openapi(_request: Request) -> Response:

@@ -6,12 +6,13 @@ import base64
 import binascii
 import ipaddress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from broker_client.core.access import ADMINISTRATOR, User
 from broker_client.node.access_control import AccessControl
-from broker_client.server.http.errors import not_authorized
+from broker_client.server.http.errors import Refusal, not_authorized
 
 MANAGEMENT, POLICYMAKER, MONITORING = "management", "policymaker", "monitoring"
 _IMPLIED = {
@@ -60,6 +61,24 @@ def authenticated(request: Request, access: AccessControl) -> Caller:
     if not caller.has(MANAGEMENT):
         raise not_authorized("Not management user")
     return caller
+
+
+def refuse_other_sites(request: Request) -> None:
+    """Refuse a change that the page of another site has a browser ask for.
+
+    A browser sends the login that it knows along, whoever asks for it; but it also says whose page
+    that is (https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site).
+
+    Raises:
+        Refusal: 403.
+    """
+    site = request.headers.get("sec-fetch-site", "none")
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "")
+    if site not in ("same-origin", "none") or (
+        origin is not None and urlsplit(origin).netloc != host
+    ):
+        raise Refusal(403, "forbidden", "A page of another site may change nothing here")
 
 
 def _credentials(header: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -18,6 +18,7 @@ from broker_client.core.exchange import Binding, Exchange
 from broker_client.core.queue import ChannelState, Queue, QueueConsumer
 from broker_client.core.virtual_host import VirtualHost
 from broker_client.message import Properties
+from broker_client.server.http.pace import paced
 from broker_client.server.http.rates import Counts, counts_of
 
 DEFAULT_EXCHANGE = "amq.default"
@@ -81,12 +82,12 @@ def exchange_object(vhost: str, exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def binding_objects(vhost: VirtualHost) -> Iterator[dict[str, Any]]:
+async def binding_objects(vhost: VirtualHost) -> AsyncIterator[dict[str, Any]]:
     """All bindings of a vhost; those of the default exchange to each queue come first."""
-    for name in sorted(vhost.queues):
+    async for name in paced(sorted(vhost.queues)):
         yield default_binding_object(vhost.name, name)
     for _, exchange in sorted(vhost.exchanges.items()):
-        for binding, arguments in exchange.bindings.items():
+        async for binding, arguments in paced(list(exchange.bindings.items())):
             yield binding_object(vhost.name, binding, arguments)
 
 

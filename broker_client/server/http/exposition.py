@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from broker_client.core.queue import Queue
 from broker_client.server.http.management import Management, open_files, resident_bytes
+from broker_client.server.http.pace import paced
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -119,7 +120,7 @@ _QUEUES = (
 )
 
 
-def render_families(
+async def render_families(
     management: Management, *, by_queue: bool = False, only: Sequence[str] = ()
 ) -> str:
     """The metrics as text.
@@ -130,14 +131,15 @@ def render_families(
         only: groups of families to show; all where it is empty.
     """
     lines: list[str] = []
+    queues = list(_all_queues(management))
     for family in _QUEUES:
         if only and family.group not in only:
             continue
         lines += _head(family.name, family.kind, family.help)
         if by_queue:
-            lines += _by_queue(management, family)
+            lines += [_of_queue(family, queue) async for queue in paced(queues)]
         else:
-            total = sum(family.of(queue) for queue in _all_queues(management))
+            total = sum([family.of(queue) async for queue in paced(queues)])
             lines.append(f"{family.name} {_number(total)}")
     if not only:
         for name, kind, text, value in _node(management):
@@ -151,10 +153,9 @@ def _all_queues(management: Management) -> Iterator[Queue]:
         yield from vhost.queues.values()
 
 
-def _by_queue(management: Management, family: _Family) -> Iterator[str]:
-    for queue in _all_queues(management):
-        labels = f'vhost="{_escaped(queue.vhost)}",queue="{_escaped(queue.name)}"'
-        yield f"{family.name}{{{labels}}} {_number(family.of(queue))}"
+def _of_queue(family: _Family, queue: Queue) -> str:
+    labels = f'vhost="{_escaped(queue.vhost)}",queue="{_escaped(queue.name)}"'
+    return f"{family.name}{{{labels}}} {_number(family.of(queue))}"
 
 
 def _node(management: Management) -> Iterator[tuple[str, str, str, float]]:

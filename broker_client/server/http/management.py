@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
+from broker_client.config.server import ServerConfig
 from broker_client.core.queue import ChannelState
 from broker_client.errors import DISTRIBUTION
 from broker_client.node.node import Node
+from broker_client.server.admission import Admission
 from broker_client.server.http.callers import MONITORING, Caller
 from broker_client.server.http.descriptions import (
     channel_details,
@@ -54,6 +56,7 @@ class Management:
         clients: ClientConnections | None = None,
         addresses: Sequence[tuple[str, str, int]] = (),
         data: str | None = None,
+        config: ServerConfig | None = None,
     ) -> None:
         """
         Args:
@@ -61,12 +64,14 @@ class Management:
             clients: the server's connections.
             addresses: protocol, host and port of what the server listens on.
             data: path of the node's file, if it has one.
+            config: how many logins may fail.
         """
         self.node = node
         self.name = f"broker_client@{socket.gethostname()}"
         """Of the node, as the API calls it."""
         self.rates = Rates(node)
         self.addresses = list(addresses)
+        self.admission = Admission(config or ServerConfig())
         self._clients = clients or NoConnections()
         self._data = data
         self._began = time.monotonic()
@@ -165,11 +170,16 @@ class Management:
             "client_properties": plain(info.client_properties),
         }
 
-    def details_of(self, channel: ChannelState) -> dict[str, Any]:
-        """What is told of a channel beside its consumers."""
-        return channel_details(
-            channel, self.connections_by_id().get(channel.connection, {}), self.name
-        )
+    def details_of(
+        self, channel: ChannelState, known: Mapping[int, Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """What is told of a channel beside its consumers.
+
+        Args:
+            channel: the channel.
+            known: from `connections_by_id`.
+        """
+        return channel_details(channel, known.get(channel.connection, {}), self.name)
 
     def close_connection(self, name: str, reason: str) -> bool:
         """Close the connection of that name (320)."""

@@ -17,6 +17,7 @@ from broker_client.server.http.descriptions import (
 )
 from broker_client.server.http.errors import failed, not_authorized, not_found
 from broker_client.server.http.listings import listed, shown
+from broker_client.server.http.pace import paced
 from broker_client.server.http.rates import Counts, counts_of
 from broker_client.server.http.topology_operations import the_channel
 
@@ -125,7 +126,7 @@ async def delete_connection(call: Call) -> int:
 @operations.get("/api/connections/{name}/channels", "Channels of a connection")
 async def connection_channels(call: Call) -> Any:
     name = _the_connection(call)["name"]
-    found = [each for each in _channels(call) if each["connection_details"]["name"] == name]
+    found = [each for each in await _channels(call) if each["connection_details"]["name"] == name]
     return listed(found, call.query)
 
 
@@ -142,19 +143,19 @@ def _the_connection(call: Call) -> dict[str, Any]:
 
 @operations.get("/api/channels", "Open channels; without the tag monitoring, one's own")
 async def list_channels(call: Call) -> Any:
-    return listed(_channels(call), call.query)
+    return listed(await _channels(call), call.query)
 
 
 @operations.get("/api/vhosts/{vhost}/channels", "Open channels of a vhost")
 async def list_vhost_channels(call: Call) -> Any:
     vhost = call.vhost().name
-    return listed([each for each in _channels(call) if each["vhost"] == vhost], call.query)
+    return listed([each for each in await _channels(call) if each["vhost"] == vhost], call.query)
 
 
 @operations.get("/api/channels/{name}", "One channel, with its consumers")
 async def get_channel(call: Call) -> Any:
     name = call.name("name")
-    for each in _channels(call):
+    for each in await _channels(call):
         if each["name"] == name:
             return shown(each, call.query)
     raise not_found()
@@ -163,27 +164,32 @@ async def get_channel(call: Call) -> Any:
 @operations.get("/api/consumers", "All consumers")
 @operations.get("/api/consumers/{vhost}", "All consumers of a vhost")
 async def list_consumers(call: Call) -> Any:
-    found = [
-        consumer_object(consumer, call.management.details_of(consumer.channel))
+    consumers = [
+        consumer
         for vhost in call.vhosts()
         for _, queue in sorted(vhost.queues.items())
         for consumer in queue.consumers
     ]
+    known = call.management.connections_by_id()
+    found = [
+        consumer_object(each, call.management.details_of(each.channel, known))
+        async for each in paced(consumers)
+    ]
     return listed(found, call.query)
 
 
-def _channels(call: Call) -> list[dict[str, Any]]:
+async def _channels(call: Call) -> list[dict[str, Any]]:
     management = call.management
     known = management.connections_by_id()
     own_only = not call.caller.has(MONITORING)
     found = []
-    for channel in call.node.engine.state.channels.values():
+    async for channel in paced(list(call.node.engine.state.channels.values())):
         connection = known.get(channel.connection, {})
         if own_only and connection.get("user") != call.caller.name:
             continue
         described = channel_object(channel, connection, management.name)
         described["consumer_details"] = [
-            consumer_object(each, management.details_of(channel))
+            consumer_object(each, management.details_of(channel, known))
             for each in channel.consumers.values()
         ]
         found.append(described)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 from urllib.parse import quote
 
@@ -35,6 +34,7 @@ from broker_client.server.http.descriptions import (
 )
 from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
 from broker_client.server.http.listings import listed, shown
+from broker_client.server.http.pace import paced
 
 operations = Operations()
 
@@ -127,7 +127,7 @@ async def delete_exchange(call: Call) -> int:
 @operations.get("/api/exchanges/{vhost}/{name}/bindings/source", "Bindings from an exchange")
 async def bindings_from(call: Call) -> Any:
     name = the_exchange(call)
-    found = [each for each in _bindings(call, name) if each["source"] == name]
+    found = [each for each in await _bindings(call, name) if each["source"] == name]
     return listed(found, call.query)
 
 
@@ -136,17 +136,17 @@ async def bindings_to_exchange(call: Call) -> Any:
     name = the_exchange(call)
     found = [
         each
-        for each in _bindings(call, name)
+        for each in await _bindings(call, name)
         if (each["destination_type"], each["destination"]) == ("exchange", name)
     ]
     return listed(found, call.query)
 
 
-def _bindings(call: Call, exchange: str) -> list[dict[str, Any]]:
+async def _bindings(call: Call, exchange: str) -> list[dict[str, Any]]:
     vhost = call.vhost()
     if exchange not in vhost.exchanges:
         raise not_found()
-    return list(binding_objects(vhost))
+    return [each async for each in binding_objects(vhost)]
 
 
 # --------------------------------------------------------------------------- queues
@@ -155,30 +155,23 @@ def _bindings(call: Call, exchange: str) -> list[dict[str, Any]]:
 @operations.get("/api/queues", "All queues")
 @operations.get("/api/queues/{vhost}", "All queues of a vhost")
 async def list_queues(call: Call) -> Any:
-    node, rates = call.node, call.management.rates
-    now, name = node.now(), call.management.name
-    found: list[dict[str, Any]] = []
-    looked_at = 0
-    began = time.monotonic()
-    for vhost in call.vhosts():
-        for _, queue in sorted(vhost.queues.items()):
-            found.append(queue_object(queue, rates.of(queue), name, now))
-            looked_at += 1
-            if looked_at % 50 == 0 and time.monotonic() - began > _HOLD:
-                await call.management.let_others_run()
-                began = time.monotonic()
+    now, management = call.node.now(), call.management
+    queues = [queue for vhost in call.vhosts() for _, queue in sorted(vhost.queues.items())]
+    found = [
+        queue_object(queue, management.rates.of(queue), management.name, now)
+        async for queue in paced(queues)
+    ]
     return listed(found, call.query)
-
-
-_HOLD = 0.005  # seconds for which a long list holds the event loop
 
 
 @operations.get("/api/queues/{vhost}/{name}", "One queue, with its consumers")
 async def get_queue(call: Call) -> Any:
     queue, management = the_queue(call), call.management
     described = queue_object(queue, management.rates.of(queue), management.name, call.node.now())
+    known = management.connections_by_id()
     described["consumer_details"] = [
-        consumer_object(each, management.details_of(each.channel)) for each in queue.consumers
+        consumer_object(each, management.details_of(each.channel, known))
+        for each in queue.consumers
     ]
     return shown(described, call.query)
 
@@ -238,7 +231,7 @@ async def bindings_to_queue(call: Call) -> Any:
     queue = the_queue(call)
     found = [
         each
-        for each in binding_objects(call.vhost())
+        async for each in binding_objects(call.vhost())
         if (each["destination_type"], each["destination"]) == ("queue", queue.name)
     ]
     return listed(found, call.query)
@@ -250,7 +243,8 @@ async def bindings_to_queue(call: Call) -> Any:
 @operations.get("/api/bindings", "All bindings")
 @operations.get("/api/bindings/{vhost}", "All bindings of a vhost")
 async def list_bindings(call: Call) -> Any:
-    return listed([each for vhost in call.vhosts() for each in binding_objects(vhost)], call.query)
+    found = [each for vhost in call.vhosts() async for each in binding_objects(vhost)]
+    return listed(found, call.query)
 
 
 @operations.get("/api/bindings/{vhost}/e/{source}/q/{target}", "Bindings of an exchange to a queue")

@@ -16,10 +16,14 @@ import httpx
 import pytest
 from starlette.requests import Request
 
+from broker_client.config.server import ServerConfig
 from broker_client.errors import StoreError
+from broker_client.runtime.clock import ManualClock
+from broker_client.server.admission import Admission
 from broker_client.server.http.application import OPERATIONS
 from broker_client.server.http.callers import authenticated
 from broker_client.server.http.calls import MAX_BODY_BYTES
+from broker_client.server.http.channels import RequestChannel
 from broker_client.server.http.errors import Refusal
 from tests.server.http.conftest import Api
 from tests.support.eventually import eventually
@@ -469,6 +473,72 @@ async def test_broken_login_is_401(api: Api, header: str) -> None:
     async with httpx.AsyncClient(base_url=api.url) as anybody:
         response = await anybody.get("/api/whoami", headers={"Authorization": header})
     assert response.status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+async def test_page_of_another_site_changes_nothing(api: Api, headers: dict[str, str]) -> None:
+    await declare(api)
+    await publish(api)
+    # As a form would send it, with the login that the browser knows.
+    headers = {**headers, "Content-Type": "text/plain"}
+    for method, path in (
+        ("POST", "/api/queues/%2F/q/purge"),
+        ("PUT", "/api/queues/%2F/other"),
+        ("DELETE", "/api/queues/%2F/q"),
+    ):
+        response = await api.client.request(method, path, headers=headers, content=b"{}")
+        assert response.status_code == 403
+    listed = await shown(api, "/api/queues", columns="name,messages")
+    assert listed == [{"name": "q", "messages": 1}]
+
+
+async def test_page_of_our_own_may_change_something(api: Api) -> None:
+    headers = {"Origin": api.url, "Sec-Fetch-Site": "same-origin"}
+    response = await api.client.put("/api/queues/%2F/q", json={}, headers=headers)
+    assert response.status_code == 201
+
+
+async def test_long_list_leaves_turns_to_others(api: Api) -> None:
+    with RequestChannel(api.node, "guest", "/") as channel:
+        for n in range(1_000):
+            api.node.declare_queue(channel.id, f"queue-{n}", durable=True)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    await shown(api, "/api/whoami")
+    counting = asyncio.create_task(count())
+    await shown(api, "/api/whoami")
+    short, turns = turns, 0
+    listed = await shown(api, "/api/queues")
+    counting.cancel()
+    assert [each["name"] for each in listed] == sorted(f"queue-{n}" for n in range(1_000))
+    assert turns > short
+
+
+async def test_address_that_guesses_passwords_is_not_listened_to_for_a_while(api: Api) -> None:
+    config, clock = ServerConfig(), ManualClock(0.0)
+    api.management.admission = Admission(config, clock.now)
+    wrong = httpx.BasicAuth("guest", "wrong")
+    for _ in range(config.max_login_failures):
+        assert (await api.client.get("/api/whoami", auth=wrong)).status_code == 401
+    assert (await api.client.get("/api/whoami")).status_code == 429
+    assert (await api.client.get("/metrics/per-object")).status_code == 429
+    assert (await api.client.get("/health/live")).status_code == 200
+    clock.advance(1.5)
+    assert (await api.client.get("/api/whoami")).status_code == 200
 
 
 async def test_pattern_of_exponential_time_does_not_hold_the_node(api: Api) -> None:

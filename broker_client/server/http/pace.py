@@ -1,0 +1,45 @@
+"""Long answers in short steps: the node shares its event loop with the management API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_STEP = 0.003  # seconds for which one step may hold the event loop
+_ITEMS = 50  # of a list encoded in one step
+
+
+async def paced(items: Iterable[T]) -> AsyncIterator[T]:
+    """`items`, between which others get the event loop now and then.
+
+    What they are made of may change meanwhile, so `items` must not be a view of it.
+    """
+    began = time.monotonic()
+    for item in items:
+        yield item
+        if time.monotonic() - began > _STEP:
+            await asyncio.sleep(0)
+            began = time.monotonic()
+
+
+async def as_json(value: Any) -> bytes:
+    """`value` as JSON; a long list, or one in an object, is encoded in steps."""
+    if isinstance(value, dict) and isinstance(value.get("items"), list):
+        rest = json.dumps({k: v for k, v in value.items() if k != "items"}, ensure_ascii=False)
+        items = await as_json(value["items"])
+        return b'{"items":' + items + b"," + rest[1:].encode()
+    if not isinstance(value, list) or len(value) <= _ITEMS:
+        return _encoded(value)
+    steps = [value[at : at + _ITEMS] for at in range(0, len(value), _ITEMS)]
+    pieces = [_encoded(step)[1:-1] async for step in paced(steps)]
+    return b"[" + b",".join(pieces) + b"]"
+
+
+def _encoded(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
