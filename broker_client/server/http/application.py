@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker_client.errors import BrokerClientError
 from broker_client.server.http import (
+    definition_operations,
     message_operations,
     overview_operations,
     policy_operations,
@@ -49,6 +50,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *message_operations.operations,
     *user_operations.operations,
     *policy_operations.operations,
+    *definition_operations.operations,
 )
 """All operations with a login."""
 

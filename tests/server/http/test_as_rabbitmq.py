@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import quote
 
@@ -383,6 +384,8 @@ MANAGEMENT_ONLY = [
     ("PUT", "permissions/{v}/guest", 401),
     ("GET", "queues/%2F", 401),
     ("PUT", "queues/%2F/q", 401),
+    ("GET", "definitions", 401),
+    ("POST", "definitions", 401),
 ]
 
 
@@ -457,6 +460,55 @@ async def test_limits_of_a_vhost_are_set_shown_and_taken_away(managed: Managed) 
     assert refused.status_code == 400
     assert (await managed.client.delete(path)).status_code == 204
     await declare(managed, "other")
+
+
+# --------------------------------------------------------------------------- definitions
+
+
+async def exported(managed: Managed) -> dict[str, Any]:
+    response = await managed.client.get(managed.path("definitions/{v}"))
+    assert response.status_code == 200
+    document: dict[str, Any] = response.json()
+    return document
+
+
+async def test_definitions_of_a_vhost_come_back_after_it_was_deleted(managed: Managed) -> None:
+    await declare(managed, arguments={"x-max-length": 7})
+    await managed.client.put(managed.path("exchanges/{v}/x"), json={"type": "topic"})
+    binding = {"routing_key": "a.#", "arguments": {}}
+    await managed.client.post(managed.path("bindings/{v}/e/x/q/q"), json=binding)
+    policy = {"pattern": "^q", "definition": {"max-length": 5}, "apply-to": "queues"}
+    await managed.client.put(managed.path("policies/{v}/p"), json=policy)
+    before = await exported(managed)
+    assert [each["name"] for each in before["queues"]] == ["q"]
+    await managed.client.delete(managed.path("vhosts/{v}"))
+    await managed.client.put(managed.path("vhosts/{v}"))
+    assert (await exported(managed))["queues"] == []
+    response = await managed.client.post(managed.path("definitions/{v}"), json=before)
+    assert response.status_code == 204, response.text
+    after = await exported(managed)
+    for section in ("queues", "exchanges", "bindings", "policies"):
+        assert after[section] == before[section]
+    shown = (await managed.client.get(managed.path("queues/{v}/q"))).json()
+    assert shown["arguments"] == {"x-max-length": 7}
+
+
+async def test_definitions_are_taken_as_the_file_of_a_form(managed: Managed) -> None:
+    document = {"queues": [{"name": "q", "durable": True, "auto_delete": False, "arguments": {}}]}
+    response = await managed.client.post(
+        managed.path("definitions/{v}"), files={"file": ("definitions.json", json.dumps(document))}
+    )
+    assert response.status_code in (204, 303)  # RabbitMQ: leads the browser on
+    assert (await managed.client.get(managed.path("queues/{v}/q"))).status_code == 200
+
+
+async def test_definitions_that_are_no_json_are_400(managed: Managed) -> None:
+    response = await managed.client.post(
+        managed.path("definitions/{v}"),
+        content=b"{",
+        headers={"Content-Type": "application/json"},
+    )
+    assert response.status_code == 400
 
 
 # --------------------------------------------------------------------------- vhosts, lists

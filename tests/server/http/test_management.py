@@ -283,6 +283,17 @@ async def test_tag_policymaker_sets_policies_in_its_vhosts_only(api: Api) -> Non
         assert response.status_code == status, path
 
 
+async def test_wrong_definitions_are_told_one_by_one_and_nothing_is_imported(api: Api) -> None:
+    document = {
+        "vhosts": [{"name": "made"}],
+        "queues": [{"name": "q", "vhost": "nowhere"}, {"vhost": "/"}],
+    }
+    response = await api.client.post("/api/definitions", json=document)
+    assert response.status_code == 400
+    assert "queues" in response.json()["reason"]
+    assert [each["name"] for each in await shown(api, "/api/vhosts")] == ["/"]
+
+
 async def test_rates_follow_the_counters(api: Api) -> None:
     await declare(api)
     await api.management.rates.look()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +18,14 @@ ADMIN = shutil.which("rabbitmqadmin")
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.skipif(ADMIN is None, reason="no rabbitmqadmin")]
 
 
-async def admin(api: Api, *arguments: str, vhost: str = "/", status: int = 0) -> str:
+async def admin(api: Api, *arguments: str, vhost: str | None = "/", status: int = 0) -> str:
+    of_vhost = () if vhost is None else ("-V", vhost)
     port = api.url.rpartition(":")[2]
     assert ADMIN is not None
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         ADMIN,
-        *("-H", "127.0.0.1", "-P", port, "-V", vhost, "-f", "raw_json"),
+        *("-H", "127.0.0.1", "-P", port, *of_vhost, "-f", "raw_json"),
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -112,6 +114,18 @@ async def test_policies_and_limits(api: Api) -> None:
     assert await listed(api, "vhost_limits") == [{"vhost": "/", "value": {"max-queues": 7}}]
     await admin(api, "delete", "vhost_limit", "vhost=/", "name=max-queues")
     assert await listed(api, "vhost_limits") == await listed(api, "parameters") == []
+
+
+async def test_export_and_import(api: Api, tmp_path: Path) -> None:
+    await admin(api, "declare", "queue", "name=q")
+    await admin(api, "declare", "user", "name=ann", "password=secret", "tags=monitoring")
+    file = str(tmp_path / "definitions.json")
+    await admin(api, "export", file, vhost=None)
+    await admin(api, "delete", "queue", "name=q")
+    await admin(api, "delete", "user", "name=ann")
+    await admin(api, "import", file, vhost=None)
+    assert [each["name"] for each in await listed(api, "queues", "name")] == ["q"]
+    assert api.node.access.authenticate("ann", "secret") is not None
 
 
 async def test_overview_and_empty_lists(api: Api) -> None:
