@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    with Served(None, "--http", "127.0.0.1:0") as server:
+    with Served("--http", "127.0.0.1:0") as server:
         yield server
 
 
