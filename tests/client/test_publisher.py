@@ -321,7 +321,7 @@ async def test_expiration_of_a_delayed_message_counts_from_its_arrival(
     await (await broker.publish("q", "x", delay=delay, expiration=expiration, headers={"a": 1}))
     arrived = await seen_in("q") - began
     expired = await seen_in("cemetery") - began
-    assert delay <= arrived < delay + 0.25
+    assert delay <= arrived < delay + 2.0
     assert delay + expiration - 0.05 <= expired < delay + expiration + 0.5
     delivery = await channel.get("cemetery", no_ack=True)
     assert delivery is not None
