@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from broker_client.core.access_pattern import AccessPattern
+from broker_client.core.names import MAX_NAME_BYTES, name_problem
 from broker_client.core.records import (
     AccessRecord,
     PermissionsRemoved,
@@ -38,7 +39,6 @@ TAGS = (ADMINISTRATOR, "monitoring", "policymaker", "management", IMPERSONATOR)
 SHA256 = "rabbit_password_hashing_sha256"
 _ALGORITHMS: Mapping[str, str] = {SHA256: "sha256", "rabbit_password_hashing_sha512": "sha512"}
 SALT_BYTES = 4
-_MAX_NAME_BYTES = 255
 
 
 class Permission(Enum):
@@ -281,8 +281,10 @@ class Users:
     @staticmethod
     def check_user(name: str, password_hash: str, hashing_algorithm: str) -> None:
         """Raise what `add_user` would."""
-        if not name or len(name.encode("utf-8", "replace")) > _MAX_NAME_BYTES:
-            raise AccessControlError("the name of a user", f"has 1 to {_MAX_NAME_BYTES} bytes")
+        if not name or name_problem(name):
+            raise AccessControlError(
+                "the name of a user", f"is a text of 1 to {MAX_NAME_BYTES} bytes"
+            )
         if hashing_algorithm not in _ALGORITHMS:
             allowed = ", ".join(_ALGORITHMS)
             raise AccessControlError(
@@ -382,6 +384,8 @@ class Users:
         for text in (write, read):
             AccessPattern(text).check()
         name = exchange or DEFAULT_EXCHANGE
+        if problem := name_problem(name):
+            raise AccessControlError("the name of an exchange", problem)
         self._change(TopicPermissionsSet(vhost, user, name, write, read))
 
     def clear_topic_permissions(self, user: str, vhost: str, exchange: str | None = None) -> bool:

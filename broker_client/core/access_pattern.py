@@ -55,6 +55,12 @@ class AccessPattern:
             AccessControlError: says what is wrong with it.
             UnsupportedError: the package `regex` is not installed.
         """
+        try:
+            self.text.encode()
+        except UnicodeEncodeError:
+            raise AccessControlError(
+                f"pattern {self.text!a}", "is invalid: it holds half of a surrogate pair"
+            ) from None
         if self._source not in _TRIVIAL:
             self._compile()
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from broker_client.amqp.tables import encode_arguments
 from broker_client.core.replies import not_implemented, precondition_failed
 from broker_client.core.settings import RabbitMQVersion
+from broker_client.errors import InvalidMessageError
 
 Arguments = Mapping[str, Any]
 
@@ -197,12 +198,15 @@ def queue_settings(
 
 
 def check_encodable(arguments: Arguments) -> None:
-    """Refuse what no client could have sent.
+    """Refuse what no client could have sent, and no file can keep.
 
     Raises:
-        InvalidMessageError: a value has no form in AMQP.
+        ReplyError: 406 for a value that has no form in AMQP.
     """
-    encode_arguments(arguments)
+    try:
+        encode_arguments(arguments)
+    except InvalidMessageError as error:
+        raise precondition_failed(f"{error.what} {error.reason}") from None
 
 
 def check_new_queue(arguments: Arguments, name: str, vhost: str, version: RabbitMQVersion) -> None:

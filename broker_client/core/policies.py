@@ -20,6 +20,7 @@ from broker_client.core.arguments import (
     REJECT_PUBLISH_DLX,
     Arguments,
 )
+from broker_client.core.names import MAX_NAME_BYTES, name_problem
 from broker_client.core.records import PolicyRemoved, PolicySet
 from broker_client.core.settings import RabbitMQVersion
 from broker_client.errors import InvalidPolicyError, UsageError
@@ -37,7 +38,6 @@ APPLY_TO = (ALL, EXCHANGES, *QUEUE_KINDS)
 ALTERNATE_EXCHANGE = "alternate-exchange"
 _DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 _DEAD_LETTER_ROUTING_KEY = "x-dead-letter-routing-key"
-_MAX_NAME_BYTES = 255
 
 
 def _is_number(least: int, most: int | None = None) -> Callable[[Any], bool]:
@@ -52,8 +52,11 @@ def _is_number(least: int, most: int | None = None) -> Callable[[Any], bool]:
     return is_right
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+_is_priority = _is_number(-(1 << 63), (1 << 63) - 1)  # that a file can keep
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and name_problem(value) is None
 
 
 def _is_overflow(value: Any) -> bool:
@@ -68,9 +71,9 @@ KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "delivery-limit": (_is_number(-1), "delivery limit"),
     "consumer-timeout": (_is_number(0), "consumer timeout"),
     "overflow": (_is_overflow, "overflow value"),
-    "dead-letter-exchange": (_is_text, "dead letter exchange name"),
-    "dead-letter-routing-key": (_is_text, "dead letter routing key"),
-    ALTERNATE_EXCHANGE: (_is_text, "alternate exchange name"),
+    "dead-letter-exchange": (_is_name, "dead letter exchange name"),
+    "dead-letter-routing-key": (_is_name, "dead letter routing key"),
+    ALTERNATE_EXCHANGE: (_is_name, "alternate exchange name"),
 }
 """The keys of a definition that have an effect, what their values must be, and RabbitMQ's word."""
 OPERATOR_KEYS = frozenset(
@@ -137,9 +140,10 @@ class Policy:
     def problems(self) -> list[str]:
         """What is wrong with it, in RabbitMQ's words where there are some."""
         found = []
-        size = len(self.name.encode("utf-8", "replace"))
-        if not 0 < size <= _MAX_NAME_BYTES:
-            found.append(f"the name has {size} bytes; 1 to {_MAX_NAME_BYTES} are allowed")
+        if not self.name:
+            found.append(f"the name has 0 bytes; 1 to {MAX_NAME_BYTES} are allowed")
+        if problem := name_problem(self.name):
+            found.append(f"the name {problem}")
         try:
             _compiled(self.pattern).check()
         except UsageError as error:
@@ -147,7 +151,7 @@ class Policy:
         if self.apply_to not in APPLY_TO:
             choice = ", ".join(map(repr, APPLY_TO))
             found.append(f"apply-to {self.apply_to!r} unrecognised; should be one of {choice}")
-        if not isinstance(self.priority, int) or isinstance(self.priority, bool):
+        if not _is_priority(self.priority):
             found.append(f"priority should be a number, actually was {self.priority!r}")
         if not self.definition:
             found.append("no policy provided: the definition is empty")

@@ -16,6 +16,7 @@ from broker_client.core.arguments import (
     queue_settings,
 )
 from broker_client.core.exchange import TYPES, Binding, Destination, Exchange, freeze
+from broker_client.core.names import name_problem
 from broker_client.core.policies import ALTERNATE_EXCHANGE, Policies, with_policy
 from broker_client.core.queue import Queue
 from broker_client.core.records import (
@@ -52,7 +53,6 @@ MAX_CONNECTIONS = "max-connections"
 MAX_QUEUES = "max-queues"
 _RESERVED = "amq."
 _CACHED_ROUTES = 10_000  # routing keys are often unique (ids in them): the cache is bounded
-_NAME_BYTES = 255  # AMQP 0-9-1 §4.2.5.3: names are short strings
 
 
 Note = Callable[[TopologyRecord], None]
@@ -425,9 +425,5 @@ def _check_name(kind: str, name: str) -> None:
 
 def check_short(what: str, text: str) -> None:
     """Refuse what cannot travel: no client could name it again, and no file keep it."""
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise precondition_failed(f"{what} {text!a} holds half of a surrogate pair") from None
-    if size > _NAME_BYTES:
-        raise precondition_failed(f"{what} is longer than {_NAME_BYTES} bytes")
+    if problem := name_problem(text):
+        raise precondition_failed(f"{what} {problem}")

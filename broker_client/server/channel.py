@@ -10,18 +10,15 @@ from pamqp import commands
 from pamqp.base import Frame
 
 from broker_client.amqp.events import Settled
-from broker_client.amqp.tables import has_none_of
 from broker_client.config.server import ServerConfig
 from broker_client.core.exchange import Destination
 from broker_client.core.replies import not_allowed, not_implemented, precondition_failed
 from broker_client.errors import ReplyError
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.node.node import Node
-from broker_client.server.permissions import SessionPermissions
+from broker_client.server.permissions import SessionPermissions, routing_keys
 from broker_client.server.writer import Writer
 
-_SENDER_SELECTED = frozenset(("CC", "BCC"))
-"""Headers with more routing keys."""
 Ids = tuple[int, int]
 """Class and method id of a method."""
 NO_METHOD: Ids = (0, 0)
@@ -95,7 +92,7 @@ class SessionChannel:
     def _permitted(self, messages: Sequence[Outgoing]) -> tuple[int, ReplyError | None]:
         """How many of `messages` the user may publish, and why not the next."""
         permissions = self._permissions
-        checked, user = None, permissions.user
+        checked = None
         for index, message in enumerate(messages):
             if message.exchange != checked:
                 checked = None
@@ -104,10 +101,8 @@ class SessionChannel:
                 if not permissions.limits_topics(message.exchange):
                     checked = message.exchange  # that the next go there too is no news
             user_id = message.properties.user_id
-            if user_id is not None and user_id != user and not permissions.may_impersonate():
-                return index, precondition_failed(
-                    f"user_id property set to '{user_id}' but authenticated user was '{user}'"
-                )
+            if user_id is not None and (refusal := permissions.check_user_id(user_id)):
+                return index, refusal
         return len(messages), None
 
     def ack_each(self, delivery_tags: Sequence[int]) -> None:
@@ -432,19 +427,6 @@ class SessionChannel:
         commands.Tx.Commit: _tx_commit,
         commands.Tx.Rollback: _tx_rollback,
     }
-
-
-def routing_keys(message: Outgoing) -> list[str]:
-    """The routing key of a message, and those of its headers CC and BCC."""
-    keys = [message.routing_key]
-    headers = message.properties.headers
-    if headers is None or has_none_of(headers, _SENDER_SELECTED):
-        return keys
-    for name in ("CC", "BCC"):
-        more = headers.get(name)
-        if isinstance(more, list):
-            keys.extend(key for key in more if isinstance(key, str))
-    return keys
 
 
 def ids_of(method: Frame) -> Ids:

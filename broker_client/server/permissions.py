@@ -24,11 +24,13 @@ from typing import Any, NamedTuple
 from pamqp import commands
 from pamqp.base import Frame
 
+from broker_client.amqp.tables import has_none_of
 from broker_client.core.access import DEFAULT_EXCHANGE, IMPERSONATOR, Permission
 from broker_client.core.commands.topology import SERVER_NAMED
 from broker_client.core.direct_reply import REPLY_TO
-from broker_client.core.replies import access_refused
+from broker_client.core.replies import access_refused, precondition_failed
 from broker_client.errors import ReplyError
+from broker_client.message import Outgoing
 from broker_client.node.node import Node
 
 CONFIGURE, WRITE, READ = Permission.CONFIGURE, Permission.WRITE, Permission.READ
@@ -134,8 +136,23 @@ class SessionPermissions:
         """True where routing keys of `exchange` are limited, so that each is to be checked."""
         return self._node.access.limits_topics(self.user, self.vhost, exchange)
 
-    def may_impersonate(self) -> bool:
-        """True where the user may publish with any `user_id`: it has the tag `impersonator`."""
+    def check_message(self, message: Outgoing) -> ReplyError | None:
+        """Why the publish of `message` is refused, or None."""
+        refusal = self.check_publish(message.exchange, routing_keys(message))
+        return refusal or self.check_user_id(message.properties.user_id)
+
+    def check_user_id(self, user_id: str | None) -> ReplyError | None:
+        """Why a message with this `user_id` is refused, or None.
+
+        Only a user with the tag `impersonator` may name another one.
+        """
+        if user_id is None or user_id == self.user or self._may_impersonate():
+            return None
+        return precondition_failed(
+            f"user_id property set to '{user_id}' but authenticated user was '{self.user}'"
+        )
+
+    def _may_impersonate(self) -> bool:
         users = self._node.access.users
         return self.user in users and IMPERSONATOR in users.user(self.user).tags
 
@@ -189,3 +206,18 @@ class SessionPermissions:
 
 
 _MAX_WRITABLE = 1_000
+_SENDER_SELECTED = frozenset(("CC", "BCC"))
+"""Headers with more routing keys."""
+
+
+def routing_keys(message: Outgoing) -> list[str]:
+    """The routing key of a message, and those of its headers CC and BCC."""
+    keys = [message.routing_key]
+    headers = message.properties.headers
+    if headers is None or has_none_of(headers, _SENDER_SELECTED):
+        return keys
+    for name in ("CC", "BCC"):
+        more = headers.get(name)
+        if isinstance(more, list):
+            keys.extend(key for key in more if isinstance(key, str))
+    return keys

@@ -17,12 +17,12 @@ from broker_client.core.arguments import (
 )
 from broker_client.core.commands.policies import limit_problems
 from broker_client.core.exchange import DELAYED, TYPES, Destination, Exchange
+from broker_client.core.names import name_problem
 from broker_client.core.policies import ALL, Policy
 from broker_client.core.queue import Queue
 from broker_client.core.virtual_host import VirtualHost, check_short
 from broker_client.errors import (
     InvalidDefinitionsError,
-    InvalidMessageError,
     ReplyError,
     UsageError,
 )
@@ -329,6 +329,8 @@ class _Plan:
             return False
         vhost, user = self._vhost_of(item), self._user_of(item)
         exchange = item.get("exchange", str)
+        if problem := name_problem(exchange):
+            item.problem("exchange", problem)
         patterns = self._patterns(item, "write", "read")
         access = self._node.access
         if vhost is not None:
@@ -393,8 +395,8 @@ class _Plan:
         arguments: dict[str, Any] = item.get("arguments", dict, {})
         try:
             check_encodable(arguments)
-        except InvalidMessageError as error:
-            item.problem("", f"{error.what} {error.reason}")
+        except ReplyError as error:
+            item.problem("", _reason(error))
         return arguments
 
     def _read_exchange(self, item: _Item) -> bool:

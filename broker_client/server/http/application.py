@@ -94,6 +94,11 @@ async def _answer(management: Management, request: Request, operation: Operation
         if not caller.has(operation.tag):
             raise not_authorized(f"Not {operation.tag} user")
         result = await operation.handler(Call(management, caller, request))
+        if isinstance(result, Response):
+            return result
+        if type(result) is int:
+            return Response(status_code=result)
+        return Response(await as_json(result), media_type="application/json")
     except Refusal as refusal:
         return response_of(refusal)
     except BrokerClientError as error:
@@ -102,11 +107,6 @@ async def _answer(management: Management, request: Request, operation: Operation
         # What fails for one request must not fail for others, nor in silence.
         log.exception("%s %s: failed", operation.method, operation.path)
         return response_of(Refusal(500, "internal_error", "see the log of the server"))
-    if isinstance(result, Response):
-        return result
-    if type(result) is int:
-        return Response(status_code=result)
-    return Response(await as_json(result), media_type="application/json")
 
 
 def _logged_in(management: Management, request: Request) -> Caller:

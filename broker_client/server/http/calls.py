@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from starlette.requests import Request
-from starlette.responses import Response
 
+from broker_client.core.arguments import check_encodable
 from broker_client.core.virtual_host import VirtualHost
 from broker_client.server.http.callers import MANAGEMENT, Caller
 from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
@@ -77,10 +78,7 @@ class Call:
         body = await self.body()
         if not body.strip():
             return {}
-        try:
-            decoded = json.loads(body)
-        except (ValueError, RecursionError):
-            raise bad_request("the body is not valid JSON") from None
+        decoded = decoded_json(body)
         if not isinstance(decoded, dict):
             raise bad_request("the body must be a JSON object")
         return decoded
@@ -109,6 +107,25 @@ async def read_body(request: Request) -> bytes:
     if size > MAX_BODY_BYTES:
         raise Refusal(413, "too_large", f"a body may have {MAX_BODY_BYTES:,} bytes")
     return b"".join(pieces)
+
+
+def decoded_json(body: bytes) -> Any:
+    """What `body` is the JSON of.
+
+    Raises:
+        Refusal: 400 where it is no JSON, or holds what no text or number of JSON may be.
+    """
+    try:
+        decoded = json.loads(body.decode(), parse_constant=_refuse_constant)
+        if rb"\u" in body:
+            json.dumps(decoded, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError):
+        raise bad_request("the body is not valid JSON") from None
+    return decoded
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(word)  # NaN and Infinity are Python's, not JSON's
 
 
 Handler = Callable[[Call], Awaitable[Any]]
@@ -197,6 +214,23 @@ def flag(data: Mapping[str, Any], key: str, default: bool) -> bool:
     return value
 
 
+def number(data: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A whole number of a body or query; some tools send it as text.
+
+    Raises:
+        Refusal: 400 where it is missing, or no number.
+    """
+    value = data.get(key, default)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise bad_request(f"{key} must be a number" if key in data else f"key_missing: {key}")
+    return value
+
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
 def table(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     """An object of a body; an empty one where it is missing.
 
@@ -209,6 +243,13 @@ def table(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def empty(status: int) -> Response:
-    """A response without a body."""
-    return Response(status_code=status)
+def arguments_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a declaration or binding.
+
+    Raises:
+        Refusal: 400 where they are no object.
+        ReplyError: 406 for a value that AMQP cannot carry.
+    """
+    arguments = table(data, "arguments")
+    check_encodable(arguments)
+    return arguments

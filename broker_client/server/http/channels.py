@@ -60,7 +60,7 @@ class RequestChannel:
         Raises:
             ReplyError: it is refused; 403 where the caller may not publish there.
         """
-        if refusal := self.permissions.check_publish(message.exchange, [message.routing_key]):
+        if refusal := self.permissions.check_message(message):
             raise refusal
         self._node.publish(self.id, [message])
         # The outcome comes with the effects, in a later turn of the event loop.

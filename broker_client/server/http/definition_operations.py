@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from email import message_from_bytes
 from email.message import Message
-from typing import Any
 
 from starlette.responses import Response
 
 from broker_client.core.access import ADMINISTRATOR
 from broker_client.node.definitions.exporting import export_definitions
 from broker_client.node.definitions.importing import import_definitions
-from broker_client.server.http.calls import NO_CONTENT, Call, Operations
+from broker_client.server.http.calls import NO_CONTENT, Call, Operations, decoded_json
 from broker_client.server.http.errors import bad_request
 from broker_client.server.http.pace import as_json
+
+log = logging.getLogger("broker_client.server")
 
 operations = Operations()
 
@@ -76,11 +77,9 @@ async def _imported(call: Call, vhost: str | None) -> int:
     kind = call.request.headers.get("content-type", "")
     if kind.startswith("multipart/form-data"):
         body = _file_of_form(kind, body)
-    try:
-        document: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        raise bad_request("the body is not valid JSON") from None
-    import_definitions(call.node, document, vhost)
+    report = import_definitions(call.node, decoded_json(body), vhost)
+    for note in report.notes:  # RabbitMQ's answer has no place for them
+        log.warning("definitions imported by user %r: %s", call.caller.name, note)
     await call.node.drain()
     return NO_CONTENT
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from broker_client.core.access_pattern import AccessPattern
 from broker_client.errors import UsageError
+from broker_client.server.http.calls import number
 from broker_client.server.http.errors import bad_request
 
 _MAX_PAGE_SIZE = 500
@@ -32,7 +33,7 @@ def listed(items: Sequence[Item], query: Mapping[str, str]) -> Any:
     columns = _columns(query)
     if "page" not in query and "page_size" not in query:
         return [with_columns(item, columns) for item in found]
-    page, size = _number(query, "page", 1), _number(query, "page_size", 100)
+    page, size = number(query, "page", 1), number(query, "page_size", 100)
     if not 1 <= size <= _MAX_PAGE_SIZE:
         raise bad_request(f"page_size is 1 to {_MAX_PAGE_SIZE}")
     pages = max(1, -(-len(found) // size))
@@ -109,10 +110,3 @@ def _filtered(items: Sequence[Item], query: Mapping[str, str]) -> list[Item]:
     except UsageError as error:
         raise bad_request(str(error)) from None
     return [item for item in items if pattern.matches(str(item.get("name", "")))]
-
-
-def _number(query: Mapping[str, str], name: str, default: int) -> int:
-    value = query.get(name, str(default))
-    if not value.isdecimal() or len(value) > 9:
-        raise bad_request(f"{name} must be a number")
-    return int(value)

@@ -11,10 +11,11 @@ from typing import Any
 
 from pamqp import commands
 
-from broker_client.amqp.properties import encode_properties
-from broker_client.errors import InvalidMessageError
+from broker_client.amqp.encode import check_publish
+from broker_client.core.queue import Queue
+from broker_client.core.replies import resource_locked
 from broker_client.message import Delivery, Outgoing, Properties
-from broker_client.server.http.calls import NO_CONTENT, Call, Operations, flag, table, text
+from broker_client.server.http.calls import NO_CONTENT, Call, Operations, flag, number, table, text
 from broker_client.server.http.descriptions import properties_object
 from broker_client.server.http.errors import bad_request
 from broker_client.server.http.listings import listed
@@ -48,14 +49,10 @@ _NUMBERS = ("delivery_mode", "priority")
 async def publish(call: Call) -> Any:
     data = await call.json()
     properties = _properties(table(data, "properties"))
-    if properties.user_id not in (None, call.caller.name):
-        raise bad_request(
-            f"406 PRECONDITION_FAILED - user_id property set to '{properties.user_id}' but "
-            f"authenticated user was '{call.caller.name}'"
-        )
     body = _decoded(text(data, "payload"), text(data, "payload_encoding", "string"))
     key = text(data, "routing_key")
     message = Outgoing(the_exchange(call), key, body, properties, mandatory=True)
+    check_publish(message)
     with the_channel(call) as channel:
         routed = await channel.publish(message)
     return {"routed": routed}
@@ -83,12 +80,7 @@ def _properties(given: Mapping[str, Any]) -> Properties:
             fields[key] = str(value)
         else:
             raise bad_request(f"{key} must be a string")
-    properties = Properties(**fields)
-    try:
-        encode_properties(properties)
-    except InvalidMessageError as error:
-        raise bad_request(str(error)) from None
-    return properties
+    return Properties(**fields)
 
 
 def _moment(value: Any) -> datetime:
@@ -102,7 +94,7 @@ def _moment(value: Any) -> datetime:
 
 def _decoded(payload: str, encoding: str) -> bytes:
     if encoding == "string":
-        return payload.encode("utf-8", "surrogatepass")
+        return payload.encode()
     if encoding != "base64":
         raise bad_request("payload_encoding is string or base64")
     try:
@@ -158,12 +150,10 @@ async def get_messages(call: Call) -> Any:
 
 
 def _count(data: Mapping[str, Any], key: str) -> int:
-    value = data.get(key)
-    if isinstance(value, str) and value.isdecimal() and len(value) < 10:  # rabbitmqadmin
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise bad_request(f"{key} must be a number" if key in data else f"key_missing: {key}")
-    return value
+    count = number(data, key)
+    if count < 0:
+        raise bad_request(f"{key} must not be negative")
+    return count
 
 
 def _message(delivery: Delivery, left: int, encoding: str, truncate: int | None) -> dict[str, Any]:
@@ -192,7 +182,7 @@ def _message(delivery: Delivery, left: int, encoding: str, truncate: int | None)
 
 @operations.put("/api/queues/{vhost}/{name}/pause", "Deliver nothing from a queue")
 async def pause_queue(call: Call) -> int:
-    queue = _configurable(call)
+    queue = _changeable(call, commands.Queue.Delete())
     call.node.pause_queue(queue, vhost=call.vhost().name)
     await call.node.drain()
     return NO_CONTENT
@@ -200,7 +190,7 @@ async def pause_queue(call: Call) -> int:
 
 @operations.put("/api/queues/{vhost}/{name}/resume", "Deliver from a paused queue again")
 async def resume_queue(call: Call) -> int:
-    queue = _configurable(call)
+    queue = _changeable(call, commands.Queue.Delete())
     call.node.resume_queue(queue, vhost=call.vhost().name)
     await call.node.drain()
     return NO_CONTENT
@@ -226,7 +216,7 @@ async def deferred(call: Call) -> Any:
     body=("ids",),
 )
 async def run_deferred(call: Call) -> Any:
-    queue = _readable(call)
+    queue = _changeable(call, commands.Queue.Purge())
     ids = _ids(await call.json())
     count = call.node.run_deferred(queue, ids, vhost=call.vhost().name)
     await call.node.drain()
@@ -239,7 +229,7 @@ async def run_deferred(call: Call) -> Any:
     body=("ids",),
 )
 async def cancel_deferred(call: Call) -> Any:
-    queue = _readable(call)
+    queue = _changeable(call, commands.Queue.Purge())
     ids = _ids(await call.json())
     count = call.node.cancel_deferred(queue, ids, vhost=call.vhost().name)
     await call.node.drain()
@@ -252,7 +242,7 @@ async def cancel_deferred(call: Call) -> Any:
     body=("ready", "deferred", "in_flight"),
 )
 async def purge_by_state(call: Call) -> Any:
-    queue, data = _readable(call), await call.json()
+    queue, data = _changeable(call, commands.Queue.Purge()), await call.json()
     purged = call.node.purge(
         queue,
         vhost=call.vhost().name,
@@ -264,23 +254,31 @@ async def purge_by_state(call: Call) -> Any:
     return asdict(purged)
 
 
-def _configurable(call: Call) -> str:
-    """The queue of the path, if the caller may configure it."""
-    method = commands.Queue.Delete()
-    return _permitted(call, method)
+_OfQueue = commands.Queue.Delete | commands.Queue.Purge
 
 
 def _readable(call: Call) -> str:
     """The queue of the path, if the caller may take its messages."""
-    return _permitted(call, commands.Queue.Purge())
+    return _permitted(call, commands.Queue.Purge()).name
 
 
-def _permitted(call: Call, method: commands.Queue.Delete | commands.Queue.Purge) -> str:
-    name = the_queue(call).name
-    method.queue = name
-    with the_channel(call) as channel:
-        channel.check(method)
-    return name
+def _changeable(call: Call, method: _OfQueue) -> str:
+    """The queue of the path, if the caller may do what needs the permissions of `method`.
+
+    Raises:
+        ReplyError: 405 for an exclusive queue, which is another connection's.
+    """
+    queue = _permitted(call, method)
+    if queue.owner is not None:
+        raise resource_locked(queue.name, queue.vhost)
+    return queue.name
+
+
+def _permitted(call: Call, method: _OfQueue) -> Queue:
+    queue = the_queue(call)
+    method.queue = queue.name
+    the_channel(call).check(method)
+    return queue
 
 
 def _ids(data: Mapping[str, Any]) -> list[int] | None:
@@ -293,7 +291,7 @@ def _ids(data: Mapping[str, Any]) -> list[int] | None:
 
 
 def _most(call: Call) -> int:
-    most = call.query.get("most", "100")
-    if not most.isdecimal() or not 0 < int(most) <= _MAX_GET:
+    most = number(call.query, "most", 100)
+    if not 0 < most <= _MAX_GET:
         raise bad_request(f"most is 1 to {_MAX_GET}")
-    return int(most)
+    return most

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from broker_client.core.access import ADMINISTRATOR
 from broker_client.core.policies import Policy
 from broker_client.server.http.callers import POLICYMAKER
-from broker_client.server.http.calls import CREATED, NO_CONTENT, Call, Operations, text
+from broker_client.server.http.calls import CREATED, NO_CONTENT, Call, Operations, number, text
 from broker_client.server.http.errors import bad_request, not_found
 from broker_client.server.http.listings import listed
 
@@ -102,18 +101,16 @@ def _the_policy(call: Call, *, is_operator: bool) -> dict[str, Any]:
 
 async def _put(call: Call, *, is_operator: bool) -> int:
     vhost, name, data = call.vhost().name, call.name("name"), await call.json()
-    definition, priority = data.get("definition"), data.get("priority", 0)
+    definition = data.get("definition")
     if not isinstance(definition, dict):
         raise bad_request("definition must be an object")
-    if isinstance(priority, str) and priority.isdecimal():  # as some tools send it
-        priority = int(priority)
     known = {each["name"] for each in _policies(call, is_operator=is_operator)}
     call.node.set_policy(
         name,
         text(data, "pattern"),
         definition,
         vhost=vhost,
-        priority=priority,
+        priority=number(data, "priority", 0),
         apply_to=text(data, "apply-to", "queues" if is_operator else "all"),
         is_operator=is_operator,
     )
@@ -151,7 +148,7 @@ async def list_limits(call: Call) -> Any:
 )
 async def put_limit(call: Call) -> int:
     vhost, data = call.vhost().name, await call.json()
-    limits = {**call.node.vhost_limits(vhost), call.name("name"): _limit(data)}
+    limits = {**call.node.vhost_limits(vhost), call.name("name"): number(data, "value")}
     call.node.set_vhost_limits(vhost, limits)
     await call.node.drain()
     return NO_CONTENT
@@ -166,15 +163,6 @@ async def delete_limit(call: Call) -> int:
     call.node.set_vhost_limits(vhost, limits)
     await call.node.drain()
     return NO_CONTENT
-
-
-def _limit(data: Mapping[str, Any]) -> int:
-    value = data.get("value")
-    if isinstance(value, str) and value.lstrip("-").isdecimal():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise bad_request("value must be a number")
-    return value
 
 
 # --------------------------------------------------------------------------- parameters

@@ -17,8 +17,8 @@ from broker_client.server.http.calls import (
     NO_CONTENT,
     Call,
     Operations,
+    arguments_of,
     flag,
-    table,
     text,
 )
 from broker_client.server.http.channels import RequestChannel
@@ -90,7 +90,7 @@ async def get_exchange(call: Call) -> Any:
 @operations.put("/api/exchanges/{vhost}/{name}", "Declare an exchange", body=_EXCHANGE)
 async def put_exchange(call: Call) -> int:
     data, name = await call.json(), the_exchange(call)
-    arguments = table(data, "arguments")
+    arguments = arguments_of(data)
     is_new = name not in call.vhost().exchanges
     declare = commands.Exchange.Declare()
     declare.exchange, declare.arguments = name, arguments
@@ -179,7 +179,7 @@ async def get_queue(call: Call) -> Any:
 @operations.put("/api/queues/{vhost}/{name}", "Declare a queue", body=_QUEUE)
 async def put_queue(call: Call) -> int:
     data, name = await call.json(), call.name("name")
-    arguments = table(data, "arguments")
+    arguments = arguments_of(data)
     is_new = name not in call.vhost().queues
     declare = commands.Queue.Declare()
     declare.queue, declare.arguments = name, arguments
@@ -327,7 +327,7 @@ def _between(call: Call, kind: str) -> list[dict[str, Any]]:
 async def _bind(call: Call, kind: str) -> Response:
     vhost, source, destination = _ends(call, kind)
     data = await call.json()
-    key, arguments = text(data, "routing_key", ""), table(data, "arguments")
+    key, arguments = text(data, "routing_key", ""), arguments_of(data)
     with the_channel(call) as channel:
         channel.check(_bind_method(source, destination, key, unbind=False))
         call.node.bind(channel.id, destination, source, key, arguments)

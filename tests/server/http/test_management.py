@@ -215,6 +215,32 @@ async def test_ids_that_are_none_are_refused(api: Api, ids: object) -> None:
     assert len(await shown(api, "/api/queues/%2F/q/deferred")) == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "pause"),
+        ("PUT", "resume"),
+        ("POST", "purge"),
+        ("POST", "deferred/run"),
+        ("POST", "deferred/cancel"),
+    ],
+)
+async def test_exclusive_queue_of_a_connection_is_changed_by_nobody_else(
+    api: Api, method: str, path: str
+) -> None:
+    connection = await aio_pika.connect(api.amqp_url())
+    async with connection:
+        channel = await connection.channel()
+        await channel.declare_queue("q", exclusive=True)
+        await publish(api)
+        response = await api.client.request(method, f"/api/queues/%2F/q/{path}", json={})
+        assert response.status_code == 400
+        assert "RESOURCE_LOCKED" in response.json()["reason"]
+        queue = await shown(api, "/api/queues/%2F/q")
+        assert (queue["messages_ready"], queue["state"]) == (1, "running")
+        assert await shown(api, "/api/queues/%2F/q/in-flight") == []
+
+
 async def test_looking_at_messages_is_no_attempt(api: Api) -> None:
     await declare(api, arguments={"x-delivery-limit": 1})
     await publish(api)
@@ -257,6 +283,30 @@ async def test_user_without_permissions_for_a_queue_may_not_use_it(
     assert (queue["messages_ready"], queue["state"]) == (1, "running")
 
 
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+async def test_topic_permissions_hold_for_all_routing_keys_of_a_publish(
+    api: Api, header: str
+) -> None:
+    await declare(api)
+    await api.client.post("/api/bindings/%2F/e/amq.topic/q/q", json={"routing_key": "#"})
+    ann = api.login("ann", "management")
+    api.node.access.set_topic_permissions("ann", "/", "amq.topic", write="^own", read="")
+    body = {"routing_key": "own", "payload": "", "properties": {"headers": {header: ["other"]}}}
+    response = await api.client.post("/api/exchanges/%2F/amq.topic/publish", json=body, auth=ann)
+    assert response.status_code == 401
+    assert "access to topic 'other'" in response.json()["reason"]
+    assert (await shown(api, "/api/queues/%2F/q"))["messages"] == 0
+
+
+async def test_impersonator_publishes_with_the_name_of_another(api: Api) -> None:
+    await declare(api)
+    body = {"routing_key": "q", "payload": "", "properties": {"user_id": "guest"}}
+    for tags, status in ((["management"], 400), (["management", "impersonator"], 200)):
+        auth = api.login("ann", *tags)
+        path = "/api/exchanges/%2F/amq.default/publish"
+        assert (await api.client.post(path, json=body, auth=auth)).status_code == status
+
+
 async def test_policy_counts_at_once_and_is_told(api: Api) -> None:
     await declare(api)
     for n in range(3):
@@ -292,6 +342,17 @@ async def test_wrong_definitions_are_told_one_by_one_and_nothing_is_imported(api
     assert response.status_code == 400
     assert "queues" in response.json()["reason"]
     assert [each["name"] for each in await shown(api, "/api/vhosts")] == ["/"]
+
+
+async def test_what_an_import_leaves_out_is_in_the_log(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    arguments = {"x-queue-type": "stream"}
+    document = {"queues": [{"name": "s", "vhost": "/", "arguments": arguments}]}
+    with caplog.at_level(logging.WARNING, "broker_client.server"):
+        response = await api.client.post("/api/definitions", json=document)
+    assert response.status_code == 204
+    assert "queue 's' in vhost '/': type stream is not supported, left out" in caplog.text
 
 
 async def test_rates_follow_the_counters(api: Api) -> None:
@@ -467,6 +528,51 @@ async def test_endless_body_is_cut(api: Api) -> None:
     except httpx.WriteError:
         return  # the socket was closed while we still sent
     assert response.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "permissions/%2F/guest", r'{"configure": "\ud800", "write": "", "read": ""}'),
+        ("PUT", "policies/%2F/p", r'{"pattern": "\ud800", "definition": {"max-length": 1}}'),
+        (
+            "PUT",
+            "policies/%2F/p",
+            f'{{"pattern": "", "definition": {{"max-length": 1}}, "priority": {1 << 64}}}',
+        ),
+        ("PUT", "policies/%2F/p", '{"pattern": "", "definition": {"max-age": NaN}}'),
+        (
+            "PUT",
+            "policies/%2F/p",
+            f'{{"pattern": "", "definition": {{"max-length": 1}}, "priority": "{"9" * 5000}"}}',
+        ),
+        ("PUT", "vhost-limits/%2F/max-queues", '{"value": "--5"}'),
+        ("PUT", "queues/%2F/new", r'{"arguments": {"x-a": "\ud800"}}'),
+        ("PUT", "queues/%2F/new", f'{{"arguments": {{"x-a": {1 << 64}}}}}'),
+        ("PUT", "queues/%2F/new", '{"arguments": {"x-a": -Infinity}}'),
+        ("PUT", "queues/%2F/new", f'{{"arguments": {{"{"a" * 256}": 1}}}}'),
+        ("PUT", "exchanges/%2F/new", r'{"type": "\ud800"}'),
+        ("PUT", "exchanges/%2F/new", f'{{"arguments": {{"x-a": {1 << 64}}}}}'),
+        ("POST", "bindings/%2F/e/amq.topic/q/q", f'{{"arguments": {{"x-a": {1 << 64}}}}}'),
+        (
+            "POST",
+            "exchanges/%2F/amq.fanout/publish",
+            f'{{"routing_key": "{"k" * 256}", "payload": ""}}',
+        ),
+        ("POST", "definitions", r'{"vhosts": [{"name": "\ud800"}]}'),
+        ("GET", f"queues/%2F/q/deferred?most={'9' * 5000}", ""),
+        ("GET", f"queues?page={'9' * 5000}", ""),
+    ],
+)
+async def test_what_neither_amqp_nor_a_file_can_carry_is_400(
+    api: Api, method: str, path: str, body: str
+) -> None:
+    await declare(api)
+    before = await shown(api, "/api/definitions")
+    response = await api.client.request(method, f"/api/{path}", content=body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"] == "bad_request"
+    assert await shown(api, "/api/definitions") == before
 
 
 async def test_deeply_nested_body_is_refused(api: Api) -> None:

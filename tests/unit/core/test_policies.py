@@ -259,7 +259,14 @@ def test_the_default_exchange_has_no_alternate(harness: EngineHarness) -> None:
         ({"pattern": "("}, "pattern '(' is invalid"),
         ({"apply_to": "everything"}, "apply-to 'everything' unrecognised"),
         ({"priority": "high"}, "priority should be a number, actually was 'high'"),
+        ({"priority": 1 << 63}, "priority should be a number, actually was 9223372036854775808"),
         ({"name": ""}, "the name has 0 bytes"),
+        ({"name": "\ud800"}, "the name holds half of a surrogate pair"),
+        ({"pattern": "\ud800"}, "holds half of a surrogate pair"),
+        (
+            {"definition": {"dead-letter-exchange": "\ud800"}},
+            "not a valid dead letter exchange name",
+        ),
         (
             {"definition": {"dead-letter-exchange": "x"}, "is_operator": True},
             "'dead-letter-exchange' is not a recognised policy setting; there are delivery-limit,",

@@ -101,7 +101,7 @@ def test_hash_is_in_no_repr(users: Users, records: list[AccessRecord]) -> None:
     assert hashed not in repr(users.user("ann")) + repr(users) + repr(records)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256, "ä" * 128])
+@pytest.mark.parametrize("name", ["", "x" * 256, "ä" * 128, "\ud800"])
 def test_name_that_is_empty_or_too_long_is_refused(users: Users, name: str) -> None:
     with pytest.raises(AccessControlError, match="1 to 255 bytes"):
         users.add_user(name)
@@ -156,6 +156,20 @@ def test_invalid_pattern_is_refused_and_the_old_ones_stay(users: Users) -> None:
     with pytest.raises(AccessControlError, match=r"pattern '\(' is invalid"):
         users.set_permissions("ann", "/", configure="", write=".*", read="(")
     assert not users.may("ann", "/", WRITE, "b")
+
+
+def test_what_no_file_can_keep_is_refused_and_makes_no_record(
+    users: Users, records: list[AccessRecord]
+) -> None:
+    before = list(records)
+    with pytest.raises(AccessControlError, match="half of a surrogate pair"):
+        users.set_permissions("ann", "/", configure="\ud800", write="", read="")
+    with pytest.raises(AccessControlError, match="half of a surrogate pair"):
+        users.set_topic_permissions("ann", "/", "events", write="a\udc80", read="")
+    for exchange in ("\ud800", "x" * 256):
+        with pytest.raises(AccessControlError, match="name of an exchange"):
+            users.set_topic_permissions("ann", "/", exchange, write=".*", read=".*")
+    assert records == before
 
 
 def test_permissions_of_an_unknown_user_are_refused(users: Users) -> None:

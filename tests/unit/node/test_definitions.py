@@ -301,6 +301,34 @@ async def test_every_problem_is_told_with_its_place_and_nothing_is_imported(node
     assert export_definitions(node).document == before
 
 
+async def test_what_no_file_can_keep_is_told_with_its_place(node: Node) -> None:
+    rights = {"user": "ann", "vhost": "/", "write": "", "read": ""}
+    with pytest.raises(InvalidDefinitionsError) as refused:
+        import_definitions(
+            node,
+            a_document(
+                users=[{"name": "ann"}, {"name": "\ud800"}],
+                permissions=[{**rights, "configure": "\ud800"}],
+                topic_permissions=[{**rights, "exchange": "\ud800"}],
+                policies=[
+                    {
+                        "vhost": "/",
+                        "name": "p",
+                        "pattern": "",
+                        "priority": 1 << 70,
+                        "definition": {"max-length": 1},
+                    }
+                ],
+            ),
+        )
+    assert list(refused.value.problems) == [
+        "users[1]: the name of a user is a text of 1 to 255 bytes",
+        "permissions[0].configure: pattern '\\ud800' is invalid: it holds half of a surrogate pair",
+        "topic_permissions[0].exchange: holds half of a surrogate pair",
+        f"policies[0]: priority should be a number, actually was {1 << 70}",
+    ]
+
+
 @pytest.mark.parametrize("document", [None, [], "text", 1])
 async def test_what_is_no_object_is_refused(node: Node, document: Any) -> None:
     with pytest.raises(InvalidDefinitionsError, match="definitions are an object, not"):
