@@ -518,13 +518,18 @@ class ServerConnection:
     ) -> None:
         """Send connection.close; afterwards everything but its answer is dropped.
 
+        A peer that has not sent its protocol header yet could not read it: the socket just ends.
+
         Args:
             reply_code: why.
             reply_text: why, in words; cut to 255 bytes.
             class_id: class of the method that is at fault, 0 for none.
             method_id: that method.
         """
-        if self.state in _ENDING or self.state is ConnectionState.HEADER:
+        if self.state in _ENDING:
+            return
+        if self.state is ConnectionState.HEADER:
+            self._end()
             return
         self._put(0, Connection.Close(reply_code, _short(reply_text), class_id, method_id))
         self._channels.clear()

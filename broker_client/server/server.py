@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import ssl
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from broker_client.config.listen import UNIX, ListenAddress
 from broker_client.config.server import ServerConfig
@@ -21,6 +22,8 @@ from broker_client.server.sockets import ListeningSocket, inherited_sockets, ope
 from broker_client.server.tls import file_versions, server_context
 
 _LOOK_INTERVAL = 2.0  # seconds between two looks at the disk and at the certificates
+_KEEP_PATH: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+"""A listener that is closed for one with other certificates leaves the path of its socket."""
 _SHUTDOWN = "CONNECTION_FORCED - broker forced connection closure"
 
 
@@ -119,11 +122,13 @@ class Server:
     async def _listen(self) -> None:
         """Serve connections of our sockets, until the listeners are closed."""
         loop = asyncio.get_running_loop()
-        for listening, address in self._sockets:
+        for listening, address, _ in self._sockets:
             # A listener closes its socket, and the next one, with other certificates, needs it.
             own = listening.dup()
             if address.scheme == UNIX:
-                listener = await loop.create_unix_server(self._new_session, sock=own)
+                listener = await loop.create_unix_server(
+                    self._new_session, sock=own, start_serving=False, **_KEEP_PATH
+                )
             elif address.scheme == "amqps":
                 listener = await loop.create_server(
                     self._new_session,
@@ -131,10 +136,14 @@ class Server:
                     ssl=self._tls,
                     ssl_handshake_timeout=self._config.handshake_timeout,
                     ssl_shutdown_timeout=self._config.close_timeout,
+                    start_serving=False,
                 )
             else:
-                listener = await loop.create_server(self._new_session, sock=own)
-            self._listeners.append(listener)
+                listener = await loop.create_server(
+                    self._new_session, sock=own, start_serving=False
+                )
+            self._listeners.append(listener)  # first, so that a stop meanwhile closes it too
+            await listener.start_serving()
 
     def _new_session(self) -> Session:
         return Session(self._node, self._config, self._admission, self._sessions, self._properties)
@@ -154,9 +163,11 @@ class Server:
             log_event(logging.WARNING, "certificates not reloaded", reason=error)
             return
         listeners, self._listeners = self._listeners, []
-        await self._listen()
-        for listener in listeners:
-            listener.close()
+        try:
+            await self._listen()
+        finally:
+            for listener in listeners:
+                listener.close()
         log_event(logging.INFO, "certificates reloaded")
 
     def _load_certificates(self) -> None:
@@ -245,10 +256,8 @@ class Server:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
-        for listening, address in self._sockets:
-            listening.close()
-            if address.scheme == UNIX:
-                _unlink(address.path)
+        for each in self._sockets:
+            each.close()
         self._sockets.clear()
 
 
@@ -261,8 +270,3 @@ def _version() -> str:
         return version(DISTRIBUTION)
     except PackageNotFoundError:
         return "unknown"
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)

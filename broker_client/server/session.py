@@ -35,9 +35,8 @@ from broker_client.server.tls import common_name
 from broker_client.server.writer import Writer
 
 _CONNECTION_OPEN: Ids = (10, 40)
-_UNREAD_FACTOR = (
-    16  # times `write_buffer`: nothing is read from a client that leaves so much unread
-)
+_UNREAD_FACTOR = 16
+"""Times `write_buffer`: nothing is read from a client that leaves so much unread."""
 _CAPABILITIES = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -199,6 +198,7 @@ class Session(asyncio.Protocol):
             log.exception("%r: failed", self)
             self.closed(541, "INTERNAL_ERROR")
         self._writer.flush()
+        self._look_at_unread()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._sessions.discard(self)
@@ -448,7 +448,6 @@ class Session(asyncio.Protocol):
         self._is_congested = True
         for channel in self._channels.values():
             channel.set_flow(active=False)
-        self._look_at_unread()
 
     def resume_writing(self) -> None:
         """It has read."""

@@ -21,6 +21,15 @@ class ListeningSocket(NamedTuple):
 
     socket: socket.socket
     address: ListenAddress
+    is_inherited: bool = False
+    """Made by systemd, which goes on to listen on it when this process is gone."""
+
+    def close(self) -> None:
+        """Close it, and remove the path of a Unix socket that was made here."""
+        self.socket.close()
+        if self.address.scheme == UNIX and not self.is_inherited:
+            with contextlib.suppress(OSError):
+                os.unlink(self.address.path)
 
 
 def open_sockets(address: ListenAddress) -> list[ListeningSocket]:
@@ -40,7 +49,7 @@ def open_sockets(address: ListenAddress) -> list[ListeningSocket]:
                 opened.append(_tcp_socket(found, family, host))
     except OSError as error:
         for each in opened:
-            each.socket.close()
+            each.close()
         if isinstance(error, ListenError):
             raise
         raise ListenError(str(address), _reason(error)) from error
@@ -70,7 +79,7 @@ def inherited_sockets() -> list[ListeningSocket]:
         listening = socket.socket(fileno=_FIRST_FD + index)
         listening.setblocking(False)
         os.set_inheritable(listening.fileno(), False)
-        found.append(ListeningSocket(listening, _address_of(listening, name)))
+        found.append(ListeningSocket(listening, _address_of(listening, name), True))
     return found
 
 

@@ -18,6 +18,7 @@ from tests.support.builders import a_message
 from tests.support.eventually import eventually
 from tests.support.receivers import RecordingReceiver
 from tests.support.served import Served
+from tests.support.wire import publish
 
 _MIB = 1024 * 1024
 
@@ -125,6 +126,33 @@ async def test_a_client_that_asks_and_never_reads_is_no_longer_listened_to(liste
     for _ in range(100):
         await peer.expect(commands.Basic.GetOk)
     await peer.close()
+
+
+async def test_a_client_that_never_reads_its_returned_messages_cannot_grow_memory(
+    listen: Listen,
+) -> None:
+    listening = await listen(write_buffer=65536)
+    peer = await Peer.open(listening.port)
+    await peer.channel()
+    peer.reader._transport.pause_reading()  # type: ignore[attr-defined] # noqa: SLF001 - it never reads
+    unroutable = publish(bytes(100_000), routing_key="nowhere", mandatory=True)
+
+    async def publish_all() -> None:
+        for _ in range(400):
+            peer.write(unroutable)
+            await peer.writer.drain()
+
+    publishing = asyncio.create_task(publish_all())
+    try:
+        with pytest.raises(TimeoutError):  # 40 MB are more than sockets and buffers hold
+            await asyncio.wait_for(asyncio.shield(publishing), 2.0)
+        peer.reader._transport.resume_reading()  # type: ignore[attr-defined] # noqa: SLF001 - and now it does
+        for _ in range(400):
+            await peer.expect(commands.Basic.Return)
+        await publishing
+    finally:
+        publishing.cancel()
+        await peer.close()
 
 
 async def test_a_silent_client_is_cut_after_two_heartbeats_and_is_sent_ours(

@@ -56,6 +56,18 @@ async def test_the_socket_of_a_server_that_is_gone_is_replaced_and_one_in_use_is
         await listen(f"unix://{__file__}")
 
 
+async def test_stop_when_a_client_has_sent_nothing_yet_then_does_not_wait_for_it(
+    listen: Listen,
+) -> None:
+    listening = await listen(close_timeout=60.0, stop_timeout=60.0)
+    peer = await Peer.connect(listening.port)
+    await eventually(lambda: listening.server.socket_count == 1)
+    async with asyncio.timeout(5.0):
+        await listening.server.stop()
+    assert await peer.ended() == b""
+    await peer.close()
+
+
 async def test_guest_logs_in_with_amqplain_too(listen: Listen) -> None:
     listening = await listen()
     peer = await Peer.connect(listening.port)
@@ -148,6 +160,21 @@ async def test_certificates_that_cannot_be_used_leave_the_old_ones(
     assert "certificates not reloaded" in caplog.text
     context = ssl.create_default_context(cafile=str(authority.file))
     await (await Peer.connect(listening.port, ssl=context)).close()
+
+
+async def test_stop_while_certificates_are_reloaded_then_nothing_listens(
+    listen: Listen, authority: Authority
+) -> None:
+    listening = await listen("amqps://127.0.0.1:0", tls=tls_of(authority))
+    port = listening.port
+    reloading = asyncio.create_task(listening.server.reload())
+    await asyncio.sleep(0)  # it has begun
+    assert not reloading.done()
+    reloading.cancel()
+    await listening.server.stop()
+    await asyncio.wait([reloading])
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
 
 
 async def test_amqps_without_certificates_names_the_setting(authority: Authority) -> None:

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import aio_pika
@@ -125,26 +127,44 @@ def test_systemd_is_told_of_ready_and_stopping(
             assert systemd.recv(4096).startswith(b"STOPPING=1\n")
 
 
+@contextmanager
+def started_by_systemd(inherited: socket.socket) -> Iterator[str]:
+    """``broker-client serve`` with a socket that systemd passes on; gives the line it prints."""
+    program = (
+        "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = "
+        "str(os.getpid()); os.execv(sys.executable, [sys.executable, '-m', 'broker_client', "
+        "'serve'])"
+    )
+    environment = {**os.environ, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "amqp"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(inherited.fileno())],
+        env=environment,
+        pass_fds=[inherited.fileno(), 3] if inherited.fileno() != 3 else [3],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline()
+        process.terminate()
+
+
 def test_a_socket_of_systemd_is_served_without_an_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as inherited:
         port = inherited.getsockname()[1]
-        program = (
-            "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = "
-            "str(os.getpid()); os.execv(sys.executable, [sys.executable, '-m', 'broker_client', "
-            "'serve'])"
-        )
-        environment = {**os.environ, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "amqp"}
-        with subprocess.Popen(
-            [sys.executable, "-c", program, str(inherited.fileno())],
-            env=environment,
-            pass_fds=[inherited.fileno(), 3] if inherited.fileno() != 3 else [3],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            assert f"serving amqp://127.0.0.1:{port} " in process.stdout.readline()
-            process.terminate()
+        with started_by_systemd(inherited) as line:
+            assert f"serving amqp://127.0.0.1:{port} " in line
+
+
+def test_a_unix_socket_of_systemd_stays_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "broker.sock"
+    with socket.socket(socket.AF_UNIX) as inherited:
+        inherited.bind(str(path))
+        inherited.listen()
+        with started_by_systemd(inherited) as line:
+            assert f"serving unix://{path} " in line
+        with socket.socket(socket.AF_UNIX) as client:  # systemd still listens there
+            client.connect(str(path))
 
 
 def test_the_log_has_one_line_an_event_and_no_secret() -> None:
