@@ -220,7 +220,6 @@ class Engine:
             self._transitions.delete_queue(queue)
         self.users.forget_vhost(name)
         self.state.delete_vhost(name)
-        self.users.forget_vhost(name)
 
     def connections_to(self, vhost: str) -> tuple[int, ...]:
         """The open connections to `vhost`."""

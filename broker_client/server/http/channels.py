@@ -24,7 +24,7 @@ class RequestChannel:
             user: whose permissions hold.
             vhost: in which.
         """
-        self._node, self._vhost = node, vhost
+        self._node, self._user, self._vhost = node, user, vhost
         self.permissions = SessionPermissions(node, user, vhost)
         self._connection = 0
         self.id = 0
@@ -33,7 +33,9 @@ class RequestChannel:
         self._was_returned = False
 
     def __enter__(self) -> Self:
-        self._connection = self._node.open_connection(self._vhost, self, create=False)
+        self._connection = self._node.open_connection(
+            self._vhost, self, create=False, user=self._user
+        )
         self.id = self._node.open_channel(self._connection, self, confirm=True)
         return self
 

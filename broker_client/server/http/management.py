@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import socket
@@ -78,11 +77,6 @@ class Management:
 
     def __repr__(self) -> str:
         return f"<Management of {self.node!r}>"
-
-    @staticmethod
-    async def let_others_run() -> None:
-        """Give the event loop to others for a moment."""
-        await asyncio.sleep(0)
 
     # ---------------------------------------------------------------- the node
 

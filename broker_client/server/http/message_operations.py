@@ -15,10 +15,12 @@ from broker_client.amqp.encode import check_publish
 from broker_client.core.queue import Queue
 from broker_client.core.replies import resource_locked
 from broker_client.message import Delivery, Outgoing, Properties
+from broker_client.node.node import Node
 from broker_client.server.http.calls import NO_CONTENT, Call, Operations, flag, number, table, text
 from broker_client.server.http.descriptions import properties_object
 from broker_client.server.http.errors import bad_request
 from broker_client.server.http.listings import listed
+from broker_client.server.http.pace import paced
 from broker_client.server.http.topology_operations import (
     the_channel,
     the_exchange,
@@ -27,7 +29,6 @@ from broker_client.server.http.topology_operations import (
 
 operations = Operations()
 
-_AT_ONCE = 50  # messages taken before others get the event loop
 _MAX_GET = 10_000
 _ACK_MODES = (
     "ack_requeue_true",
@@ -127,26 +128,25 @@ async def get_messages(call: Call) -> Any:
     taken: list[tuple[Delivery, int]] = []
     with the_channel(call) as channel:
         channel.check(get)
-        while len(taken) < min(count, _MAX_GET):
+        async for _ in paced(range(min(count, _MAX_GET))):
             got = node.get(channel.id, name, no_ack=False)
             if got is None:
                 break
             taken.append(got)
-            if len(taken) % _AT_ONCE == 0:
-                await call.management.let_others_run()
-        if taken:
-            last = taken[-1][0].delivery_tag
-            if ackmode == "ack_requeue_true":
-                for delivery, _ in taken:  # looked at only: this is no attempt
-                    node.release(channel.id, delivery.delivery_tag)
-            elif ackmode == "ack_requeue_false":
-                node.ack(channel.id, last, multiple=True)
-            else:
-                requeue = ackmode == "reject_requeue_true"
-                node.nack(channel.id, last, requeue=requeue, multiple=True)
-        described = [_message(each, left, encoding, truncate) for each, left in taken]
+        async for delivery, _ in paced(taken):
+            _settle(node, channel.id, delivery.delivery_tag, ackmode)
         await node.drain()
-    return described
+    return [_message(each, left, encoding, truncate) async for each, left in paced(taken)]
+
+
+def _settle(node: Node, channel: int, tag: int, ackmode: str) -> None:
+    match ackmode:
+        case "ack_requeue_true":
+            node.release(channel, tag)  # looked at only: this is no attempt
+        case "ack_requeue_false":
+            node.ack(channel, tag)
+        case "reject_requeue_true" | "reject_requeue_false":
+            node.nack(channel, tag, requeue=ackmode == "reject_requeue_true")
 
 
 def _count(data: Mapping[str, Any], key: str) -> int:

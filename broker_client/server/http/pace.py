@@ -29,10 +29,9 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
 
 async def as_json(value: Any) -> bytes:
     """`value` as JSON; a long list, or one in an object, is encoded in steps."""
-    if isinstance(value, dict) and isinstance(value.get("items"), list):
-        rest = json.dumps({k: v for k, v in value.items() if k != "items"}, ensure_ascii=False)
-        items = await as_json(value["items"])
-        return b'{"items":' + items + b"," + rest[1:].encode()
+    if isinstance(value, dict):
+        members = [_encoded(key) + b":" + await as_json(item) for key, item in value.items()]
+        return b"{" + b",".join(members) + b"}"
     if not isinstance(value, list) or len(value) <= _ITEMS:
         return _encoded(value)
     steps = [value[at : at + _ITEMS] for at in range(0, len(value), _ITEMS)]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import NamedTuple
 
 from broker_client.core.queue import Queue
 from broker_client.node.node import Node
+from broker_client.server.http.pace import paced
 
 _INTERVAL = 5.0  # seconds, as RabbitMQ's collect_statistics_interval
-_HISTORY = 720  # an hour
-_AT_ONCE = 500  # queues looked at before others get the event loop
 
 
 class Counts(NamedTuple):
@@ -20,16 +18,6 @@ class Counts(NamedTuple):
     publish: float
     deliver_get: float
     ack: float
-
-
-class Sample(NamedTuple):
-    """All queues together at one moment."""
-
-    time: float
-    rates: Counts
-    ready: int
-    in_flight: int
-    deferred: int
 
 
 ZERO = Counts(0, 0, 0)
@@ -47,17 +35,10 @@ class Rates:
         self._last: dict[Queue, Counts] = {}
         self._rates: dict[Queue, Counts] = {}
         self._looked_at: float | None = None
-        self.history: deque[Sample] = deque(maxlen=_HISTORY)
-        """All queues together over the last hour, oldest first."""
 
     def of(self, queue: Queue) -> Counts:
         """What the counters of `queue` have grown by in a second, of late."""
         return self._rates.get(queue, ZERO)
-
-    @property
-    def total(self) -> Counts:
-        """The same of all queues together."""
-        return self.history[-1].rates if self.history else ZERO
 
     async def run(self) -> None:
         """Look at the counters until cancelled."""
@@ -76,21 +57,13 @@ class Rates:
         seconds = 0.0 if self._looked_at is None else now - self._looked_at
         counts: dict[Queue, Counts] = {}
         rates: dict[Queue, Counts] = {}
-        ready = in_flight = deferred = 0
-        for at in range(0, len(queues), _AT_ONCE):
-            for queue in queues[at : at + _AT_ONCE]:
-                ready += len(queue.ready)
-                in_flight += queue.in_flight
-                deferred += len(queue.deferred)
-                counts[queue] = new = counts_of(queue)
-                old = self._last.get(queue, ZERO)
-                if seconds > 0 and new != old:
-                    grown = (max(0.0, b - a) / seconds for a, b in zip(old, new, strict=True))
-                    rates[queue] = Counts(*grown)
-            await asyncio.sleep(0)
-        total = Counts(*(sum(column) for column in zip(*rates.values(), ZERO, strict=True)))
+        async for queue in paced(queues):
+            counts[queue] = new = counts_of(queue)
+            old = self._last.get(queue, ZERO)
+            if seconds > 0 and new != old:
+                grown = (max(0.0, b - a) / seconds for a, b in zip(old, new, strict=True))
+                rates[queue] = Counts(*grown)
         self._last, self._rates, self._looked_at = counts, rates, now
-        self.history.append(Sample(now, total, ready, in_flight, deferred))
 
 
 def counts_of(queue: Queue) -> Counts:
