@@ -176,7 +176,7 @@ class VirtualHost:
         Raises:
             ReplyError: 404 if it does not exist, 403 for the default exchange.
         """
-        self._check_not_default(name)
+        _check_not_default(name)
         self.exchange(name)
 
     def declare_exchange(self, wanted: Exchange) -> None:
@@ -186,7 +186,7 @@ class VirtualHost:
             ReplyError: 403 for a reserved name, 406 for an unknown type or a difference.
         """
         name = wanted.name
-        self._check_not_default(name)
+        _check_not_default(name)
         if wanted.kind not in TYPES:
             raise unknown_exchange_type(wanted.type, self._version)
         alternate_exchange(wanted.arguments, name, self.name)
@@ -220,7 +220,7 @@ class VirtualHost:
         Raises:
             ReplyError: 403 for a predeclared exchange, 406 when in use and `if_unused`.
         """
-        self._check_not_default(name)
+        _check_not_default(name)
         if name.startswith(_RESERVED):
             raise access_refused(
                 f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed"
@@ -356,11 +356,9 @@ class VirtualHost:
         Raises:
             ReplyError: 403 for the default exchange, 404 for a missing end, 406 for a bad x-match.
         """
-        self._check_not_default(source)
-        check_short("binding key", binding_key)
+        check_binding(source, destination, binding_key)
         exchange = self.exchange(source)
         if destination.kind == "exchange":
-            self._check_not_default(destination.name)
             self.exchange(destination.name)
         binding = Binding(source, destination, binding_key, freeze(arguments))
         if exchange.bind(binding, arguments, self._version):
@@ -377,7 +375,7 @@ class VirtualHost:
         Raises:
             ReplyError: 403 for the default exchange.
         """
-        self._check_not_default(source)
+        _check_not_default(source)
         binding = Binding(source, destination, binding_key, freeze(arguments))
         # Kept ones are told one by one here only: with an end of theirs, the store drops them.
         exchange = self.exchanges.get(source)
@@ -412,9 +410,22 @@ class VirtualHost:
         kept = self.queues[name].kept if kind == "queue" else self.exchanges[name].durable
         return kept and self.exchanges[binding.source].durable
 
-    def _check_not_default(self, exchange: str) -> None:
-        if not exchange:
-            raise access_refused("operation not permitted on the default exchange")
+
+def check_binding(source: str, destination: Destination, binding_key: str) -> None:
+    """Refuse a binding that no vhost may have.
+
+    Raises:
+        ReplyError: 403 for the default exchange, 406 for a key that cannot travel.
+    """
+    _check_not_default(source)
+    if destination.kind == "exchange":
+        _check_not_default(destination.name)
+    check_short("binding key", binding_key)
+
+
+def _check_not_default(exchange: str) -> None:
+    if not exchange:
+        raise access_refused("operation not permitted on the default exchange")
 
 
 def _check_name(kind: str, name: str) -> None:

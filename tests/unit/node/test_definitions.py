@@ -265,6 +265,12 @@ async def test_every_problem_is_told_with_its_place_and_nothing_is_imported(node
                         "arguments": {"x-match": "most"},
                     },
                     {"source": "x", "destination": "good"},
+                    {
+                        "source": "x",
+                        "vhost": "/",
+                        "destination": "",
+                        "destination_type": "exchange",
+                    },
                 ],
                 parameters={},
             ),
@@ -297,6 +303,7 @@ async def test_every_problem_is_told_with_its_place_and_nothing_is_imported(node
         'bindings[3]: Invalid x-match field value <<"most">>; expected all, any, all-with-x, or '
         "any-with-x",
         "bindings[4].vhost: is missing: say into which one it goes",
+        "bindings[5]: operation not permitted on the default exchange",
     ]
     assert export_definitions(node).document == before
 
