@@ -8,6 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from broker_client.core.access import TopicPermissions, User, VHostPermissions
 from broker_client.core.exchange import DELAYED
 from broker_client.core.policies import Policy
 from broker_client.core.virtual_host import VirtualHost
@@ -47,7 +48,12 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
         "product_name": "broker_client",
     }
     if vhost is None:
-        document |= _access(node)
+        users = node.access.users
+        document["users"] = [user_object(user) for user in users]
+        document["permissions"] = [permission_object(each) for each in users.permissions()]
+        document["topic_permissions"] = [
+            topic_permission_object(each) for each in users.topic_permissions()
+        ]
         document["vhosts"] = [
             {"name": name, "limits": node.vhost_limits(name), "metadata": {}} for name in names
         ]
@@ -56,7 +62,7 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
         document["rabbitmq_definition_format"] = "single_virtual_host"
         document["limits"] = node.vhost_limits(vhost)
     document["parameters"] = [
-        *({**_policy(p), "component": OPERATOR_POLICY} for p in policies if p.is_operator),
+        *({**policy_object(p), "component": OPERATOR_POLICY} for p in policies if p.is_operator),
         *(
             {"vhost": name, "component": VHOST_LIMITS, "name": "limits", "value": limits}
             for name in names
@@ -67,7 +73,7 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
         if parameter["component"] == OPERATOR_POLICY:
             about = ("pattern", "definition", "priority", "apply-to")
             parameter["value"] = {key: parameter.pop(key) for key in about}
-    document["policies"] = [_policy(policy) for policy in policies if not policy.is_operator]
+    document["policies"] = [policy_object(policy) for policy in policies if not policy.is_operator]
     for section in ("queues", "exchanges", "bindings"):
         document[section] = []
     for name in names:
@@ -85,43 +91,41 @@ def _version(node: Node) -> str:
     return ".".join(map(str, (*node.engine.state.settings.compatibility, 0)))
 
 
-def _access(node: Node) -> dict[str, Any]:
-    users = node.access.users
+def user_object(user: User) -> dict[str, Any]:
+    """One user, with the hash of its password, as RabbitMQ tells it to administrators."""
     return {
-        "users": [
-            {
-                "name": user.name,
-                "password_hash": user.password_hash,
-                "hashing_algorithm": user.hashing_algorithm,
-                "tags": list(user.tags),
-                "limits": {},
-            }
-            for user in users
-        ],
-        "permissions": [
-            {
-                "user": each.user,
-                "vhost": each.vhost,
-                "configure": each.configure,
-                "write": each.write,
-                "read": each.read,
-            }
-            for each in users.permissions()
-        ],
-        "topic_permissions": [
-            {
-                "user": each.user,
-                "vhost": each.vhost,
-                "exchange": each.exchange,
-                "write": each.write,
-                "read": each.read,
-            }
-            for each in users.topic_permissions()
-        ],
+        "name": user.name,
+        "password_hash": user.password_hash,
+        "hashing_algorithm": user.hashing_algorithm,
+        "tags": list(user.tags),
+        "limits": {},
     }
 
 
-def _policy(policy: Policy) -> dict[str, Any]:
+def permission_object(permissions: VHostPermissions) -> dict[str, Any]:
+    """The permissions of a user in a vhost."""
+    return {
+        "user": permissions.user,
+        "vhost": permissions.vhost,
+        "configure": permissions.configure,
+        "write": permissions.write,
+        "read": permissions.read,
+    }
+
+
+def topic_permission_object(permissions: TopicPermissions) -> dict[str, Any]:
+    """The topic permissions of a user for an exchange."""
+    return {
+        "user": permissions.user,
+        "vhost": permissions.vhost,
+        "exchange": permissions.exchange,
+        "write": permissions.write,
+        "read": permissions.read,
+    }
+
+
+def policy_object(policy: Policy) -> dict[str, Any]:
+    """One policy."""
     return {
         "vhost": policy.vhost,
         "name": policy.name,
@@ -153,7 +157,7 @@ def _topology(vhost: VirtualHost, notes: list[str]) -> dict[str, list[dict[str, 
                 "vhost": vhost.name,
                 "durable": queue.durable,
                 "auto_delete": queue.auto_delete,
-                "arguments": _as_json(queue.arguments),
+                "arguments": plain(queue.arguments),
             }
             for name, queue in queues.items()
         ],
@@ -165,7 +169,7 @@ def _topology(vhost: VirtualHost, notes: list[str]) -> dict[str, list[dict[str, 
                 "durable": exchange.durable,
                 "auto_delete": exchange.auto_delete,
                 "internal": exchange.internal,
-                "arguments": _as_json(exchange.arguments),
+                "arguments": plain(exchange.arguments),
             }
             for name, exchange in exchanges
             if name and not name.startswith(RESERVED)
@@ -177,7 +181,7 @@ def _topology(vhost: VirtualHost, notes: list[str]) -> dict[str, list[dict[str, 
                 "destination": binding.destination.name,
                 "destination_type": binding.destination.kind,
                 "routing_key": binding.binding_key,
-                "arguments": _as_json(arguments),
+                "arguments": plain(arguments),
             }
             for name, exchange in exchanges
             for binding, arguments in exchange.bindings.items()
@@ -186,17 +190,21 @@ def _topology(vhost: VirtualHost, notes: list[str]) -> dict[str, list[dict[str, 
     }
 
 
-def _as_json(value: Any) -> Any:
-    """Field table values as RabbitMQ writes them: times in seconds, bytes as text."""
+def plain(value: Any) -> Any:
+    """A value of AMQP as JSON can have it; as RabbitMQ: times in seconds, bytes as text."""
     match value:
-        case Mapping():
-            return {key: _as_json(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_as_json(item) for item in value]
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value == value and abs(value) != float("inf") else str(value)
+        case bytes() | bytearray():
+            return bytes(value).decode("utf-8", "replace")
         case datetime():
             return int(value.timestamp())
         case Decimal():
             return float(value)
-        case bytes():
-            return value.decode("utf-8", "replace")
-    return value
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+    return str(value)

@@ -94,6 +94,8 @@ async def _answer(management: Management, request: Request, operation: Operation
         if not caller.has(operation.tag):
             raise not_authorized(f"Not {operation.tag} user")
         result = await operation.handler(Call(management, caller, request))
+        if operation.method != "GET":
+            await management.node.drain()  # a change is answered when it is kept
         if isinstance(result, Response):
             return result
         if type(result) is int:

@@ -80,7 +80,6 @@ async def _imported(call: Call, vhost: str | None) -> int:
     report = import_definitions(call.node, decoded_json(body), vhost)
     for note in report.notes:  # RabbitMQ's answer has no place for them
         log.warning("definitions imported by user %r: %s", call.caller.name, note)
-    await call.node.drain()
     return NO_CONTENT
 
 

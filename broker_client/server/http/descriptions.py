@@ -1,4 +1,4 @@
-"""The JSON of RabbitMQ's management API for exchanges, queues, bindings, users and consumers.
+"""The JSON of RabbitMQ's management API for exchanges, queues, bindings and consumers.
 
 What this broker has besides stands under the key `broker_client`.
 """
@@ -8,41 +8,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
-from decimal import Decimal
 from typing import Any
 from urllib.parse import quote_plus
 
-from broker_client.core.access import TopicPermissions, User, VHostPermissions
+from broker_client.core.access import DEFAULT_EXCHANGE, TopicPermissions
 from broker_client.core.exchange import Binding, Exchange
 from broker_client.core.queue import ChannelState, Queue, QueueConsumer
 from broker_client.core.virtual_host import VirtualHost
 from broker_client.message import Properties
+from broker_client.node.definitions import exporting
+from broker_client.node.definitions.exporting import plain
 from broker_client.server.http.pace import paced
 from broker_client.server.http.rates import Counts, counts_of
-
-DEFAULT_EXCHANGE = "amq.default"
-"""How the API calls the default exchange in paths."""
-
-
-def plain(value: Any) -> Any:
-    """A value of AMQP as JSON can have it."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if value == value and abs(value) != float("inf") else str(value)
-        case bytes() | bytearray():
-            return bytes(value).decode("utf-8", "replace")
-        case datetime():
-            return int(value.timestamp())
-        case Decimal():
-            return float(value)
-        case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-    return str(value)
 
 
 def properties_object(properties: Properties) -> dict[str, Any]:
@@ -247,37 +224,12 @@ def channel_details(
     }
 
 
-# --------------------------------------------------------------------------- users
-
-
-def user_object(user: User) -> dict[str, Any]:
-    """One user, with the hash of its password, as RabbitMQ tells it to administrators."""
-    return {
-        "name": user.name,
-        "password_hash": user.password_hash,
-        "hashing_algorithm": user.hashing_algorithm,
-        "tags": list(user.tags),
-        "limits": {},
-    }
-
-
-def permission_object(permissions: VHostPermissions) -> dict[str, Any]:
-    """The permissions of a user in a vhost."""
-    return {
-        "user": permissions.user,
-        "vhost": permissions.vhost,
-        "configure": permissions.configure,
-        "write": permissions.write,
-        "read": permissions.read,
-    }
+# --------------------------------------------------------------------------- permissions
 
 
 def topic_permission_object(permissions: TopicPermissions) -> dict[str, Any]:
     """The topic permissions of a user for an exchange."""
-    return {
-        "user": permissions.user,
-        "vhost": permissions.vhost,
-        "exchange": "" if permissions.exchange == DEFAULT_EXCHANGE else permissions.exchange,
-        "write": permissions.write,
-        "read": permissions.read,
-    }
+    described = exporting.topic_permission_object(permissions)
+    if permissions.exchange == DEFAULT_EXCHANGE:
+        described["exchange"] = ""
+    return described

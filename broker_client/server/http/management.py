@@ -13,13 +13,12 @@ from typing import Any, Protocol
 from broker_client.config.server import ServerConfig
 from broker_client.core.queue import ChannelState
 from broker_client.errors import DISTRIBUTION
+from broker_client.node.definitions.exporting import permission_object, plain
 from broker_client.node.node import Node
 from broker_client.server.admission import Admission
 from broker_client.server.http.callers import MONITORING, Caller
 from broker_client.server.http.descriptions import (
     channel_details,
-    permission_object,
-    plain,
     topic_permission_object,
 )
 from broker_client.server.http.rates import Rates

@@ -135,7 +135,6 @@ async def get_messages(call: Call) -> Any:
             taken.append(got)
         async for delivery, _ in paced(taken):
             _settle(node, channel.id, delivery.delivery_tag, ackmode)
-        await node.drain()
     return [_message(each, left, encoding, truncate) async for each, left in paced(taken)]
 
 
@@ -184,7 +183,6 @@ def _message(delivery: Delivery, left: int, encoding: str, truncate: int | None)
 async def pause_queue(call: Call) -> int:
     queue = _changeable(call, commands.Queue.Delete())
     call.node.pause_queue(queue, vhost=call.vhost().name)
-    await call.node.drain()
     return NO_CONTENT
 
 
@@ -192,7 +190,6 @@ async def pause_queue(call: Call) -> int:
 async def resume_queue(call: Call) -> int:
     queue = _changeable(call, commands.Queue.Delete())
     call.node.resume_queue(queue, vhost=call.vhost().name)
-    await call.node.drain()
     return NO_CONTENT
 
 
@@ -218,9 +215,7 @@ async def deferred(call: Call) -> Any:
 async def run_deferred(call: Call) -> Any:
     queue = _changeable(call, commands.Queue.Purge())
     ids = _ids(await call.json())
-    count = call.node.run_deferred(queue, ids, vhost=call.vhost().name)
-    await call.node.drain()
-    return {"count": count}
+    return {"count": call.node.run_deferred(queue, ids, vhost=call.vhost().name)}
 
 
 @operations.post(
@@ -231,9 +226,7 @@ async def run_deferred(call: Call) -> Any:
 async def cancel_deferred(call: Call) -> Any:
     queue = _changeable(call, commands.Queue.Purge())
     ids = _ids(await call.json())
-    count = call.node.cancel_deferred(queue, ids, vhost=call.vhost().name)
-    await call.node.drain()
-    return {"count": count}
+    return {"count": call.node.cancel_deferred(queue, ids, vhost=call.vhost().name)}
 
 
 @operations.post(
@@ -250,7 +243,6 @@ async def purge_by_state(call: Call) -> Any:
         deferred=flag(data, "deferred", False),
         in_flight=flag(data, "in_flight", False),
     )
-    await call.node.drain()
     return asdict(purged)
 
 

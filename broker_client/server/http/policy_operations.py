@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_client.core.access import ADMINISTRATOR
-from broker_client.core.policies import Policy
+from broker_client.node.definitions.exporting import policy_object
 from broker_client.server.http.callers import POLICYMAKER
 from broker_client.server.http.calls import CREATED, NO_CONTENT, Call, Operations, number, text
 from broker_client.server.http.errors import bad_request, not_found
@@ -14,18 +14,6 @@ from broker_client.server.http.listings import listed
 operations = Operations()
 
 _POLICY = ("pattern", "definition", "priority", "apply-to")
-
-
-def policy_object(policy: Policy) -> dict[str, Any]:
-    """One policy."""
-    return {
-        "vhost": policy.vhost,
-        "name": policy.name,
-        "pattern": policy.pattern,
-        "apply-to": policy.apply_to,
-        "definition": dict(policy.definition),
-        "priority": policy.priority,
-    }
 
 
 # --------------------------------------------------------------------------- policies
@@ -114,7 +102,6 @@ async def _put(call: Call, *, is_operator: bool) -> int:
         apply_to=text(data, "apply-to", "queues" if is_operator else "all"),
         is_operator=is_operator,
     )
-    await call.node.drain()
     return NO_CONTENT if name in known else CREATED
 
 
@@ -122,7 +109,6 @@ async def _delete(call: Call, *, is_operator: bool) -> int:
     vhost, name = call.vhost().name, call.name("name")
     if not call.node.delete_policy(name, vhost=vhost, is_operator=is_operator):
         raise not_found()
-    await call.node.drain()
     return NO_CONTENT
 
 
@@ -150,7 +136,6 @@ async def put_limit(call: Call) -> int:
     vhost, data = call.vhost().name, await call.json()
     limits = {**call.node.vhost_limits(vhost), call.name("name"): number(data, "value")}
     call.node.set_vhost_limits(vhost, limits)
-    await call.node.drain()
     return NO_CONTENT
 
 
@@ -161,7 +146,6 @@ async def delete_limit(call: Call) -> int:
     if limits.pop(name, None) is None:
         raise not_found()
     call.node.set_vhost_limits(vhost, limits)
-    await call.node.drain()
     return NO_CONTENT
 
 

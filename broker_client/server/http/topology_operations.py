@@ -8,7 +8,7 @@ from urllib.parse import quote
 from pamqp import commands
 from starlette.responses import Response
 
-from broker_client.core.access import ADMINISTRATOR
+from broker_client.core.access import ADMINISTRATOR, DEFAULT_EXCHANGE
 from broker_client.core.exchange import Binding, Destination
 from broker_client.core.queue import Queue
 from broker_client.core.virtual_host import VirtualHost
@@ -23,7 +23,6 @@ from broker_client.server.http.calls import (
 )
 from broker_client.server.http.channels import RequestChannel
 from broker_client.server.http.descriptions import (
-    DEFAULT_EXCHANGE,
     binding_object,
     binding_objects,
     consumer_object,
@@ -105,7 +104,6 @@ async def put_exchange(call: Call) -> int:
             internal=flag(data, "internal", False),
             arguments=arguments,
         )
-        await call.node.drain()
     return CREATED if is_new else NO_CONTENT
 
 
@@ -120,7 +118,6 @@ async def delete_exchange(call: Call) -> int:
         channel.check(delete)
         if_unused = call.query.get("if-unused") == "true"
         call.node.delete_exchange(channel.id, name, if_unused=if_unused)
-        await call.node.drain()
     return NO_CONTENT
 
 
@@ -193,7 +190,6 @@ async def put_queue(call: Call) -> int:
             exclusive=False,
             arguments=arguments,
         )
-        await call.node.drain()
     return CREATED if is_new else NO_CONTENT
 
 
@@ -210,7 +206,6 @@ async def delete_queue(call: Call) -> int:
             if_unused=call.query.get("if-unused") == "true",
             if_empty=call.query.get("if-empty") == "true",
         )
-        await call.node.drain()
     return NO_CONTENT
 
 
@@ -222,7 +217,6 @@ async def purge_queue(call: Call) -> int:
     with the_channel(call) as channel:
         channel.check(purge)
         call.node.purge_queue(channel.id, name)
-        await call.node.drain()
     return NO_CONTENT
 
 
@@ -331,7 +325,6 @@ async def _bind(call: Call, kind: str) -> Response:
     with the_channel(call) as channel:
         channel.check(_bind_method(source, destination, key, unbind=False))
         call.node.bind(channel.id, destination, source, key, arguments)
-        await call.node.drain()
     made = next(
         binding
         for binding in reversed(vhost.exchanges[source].bindings)
@@ -349,7 +342,6 @@ async def _unbind(call: Call, kind: str) -> int:
     with the_channel(call) as channel:
         channel.check(_bind_method(binding.source, destination, binding.binding_key, unbind=True))
         call.node.unbind(channel.id, destination, binding.source, binding.binding_key, arguments)
-        await call.node.drain()
     return NO_CONTENT
 
 
@@ -422,7 +414,6 @@ async def put_vhost(call: Call) -> int:
         call.node.access.set_permissions(
             call.caller.name, name, configure=".*", write=".*", read=".*"
         )
-    await call.node.drain()
     return CREATED if is_new else NO_CONTENT
 
 
@@ -432,7 +423,6 @@ async def put_vhost(call: Call) -> int:
 async def delete_vhost(call: Call) -> int:
     if not call.node.delete_vhost(call.name("vhost")):
         raise not_found()
-    await call.node.drain()
     return NO_CONTENT
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker_client.core.access import ADMINISTRATOR, SHA256
+from broker_client.core.access import ADMINISTRATOR, DEFAULT_EXCHANGE, SHA256
+from broker_client.node.definitions.exporting import permission_object, user_object
 from broker_client.server.http.calls import (
     CREATED,
     NO_CONTENT,
@@ -13,12 +14,7 @@ from broker_client.server.http.calls import (
     Operations,
     text,
 )
-from broker_client.server.http.descriptions import (
-    DEFAULT_EXCHANGE,
-    permission_object,
-    topic_permission_object,
-    user_object,
-)
+from broker_client.server.http.descriptions import topic_permission_object
 from broker_client.server.http.errors import bad_request, not_found
 from broker_client.server.http.listings import listed
 
@@ -71,7 +67,6 @@ async def put_user(call: Call) -> int:
         access.add_user(name, None, tags=tags)  # RabbitMQ: a user who cannot log in
     else:
         access.set_tags(name, tags)
-    await call.node.drain()
     return CREATED if is_new else NO_CONTENT
 
 
@@ -80,7 +75,6 @@ async def delete_user(call: Call) -> int:
     name = _known_user(call)
     call.node.access.remove_user(name)
     call.management.close_connections_of(name, f"user '{name}' is deleted")
-    await call.node.drain()
     return NO_CONTENT
 
 
@@ -127,7 +121,6 @@ async def put_permissions(call: Call) -> int:
     is_new = not access.may_use_vhost(user, vhost)
     configure, write, read = (text(data, each) for each in _PATTERNS)
     access.set_permissions(user, vhost, configure=configure, write=write, read=read)
-    await call.node.drain()
     return CREATED if is_new else NO_CONTENT
 
 
@@ -138,7 +131,6 @@ async def delete_permissions(call: Call) -> int:
     vhost, user = call.vhost().name, _known_user(call)
     if not call.node.access.clear_permissions(user, vhost):
         raise not_found()
-    await call.node.drain()
     return NO_CONTENT
 
 
@@ -170,14 +162,12 @@ async def get_topic_permissions(call: Call) -> Any:
 )
 async def put_topic_permissions(call: Call) -> int:
     vhost, user, data = call.vhost().name, _known_user(call), await call.json()
-    exchange = text(data, "exchange")
-    exchange = "" if exchange == DEFAULT_EXCHANGE else exchange
+    exchange = text(data, "exchange") or DEFAULT_EXCHANGE
     access = call.node.access
     is_new = not access.limits_topics(user, vhost, exchange)
     access.set_topic_permissions(
         user, vhost, exchange, write=text(data, "write"), read=text(data, "read")
     )
-    await call.node.drain()
     return CREATED if is_new else NO_CONTENT
 
 
@@ -188,7 +178,6 @@ async def delete_topic_permissions(call: Call) -> int:
     vhost, user = call.vhost().name, _known_user(call)
     if not call.node.access.clear_topic_permissions(user, vhost):
         raise not_found()
-    await call.node.drain()
     return NO_CONTENT
 
 
