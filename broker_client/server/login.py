@@ -1,4 +1,4 @@
-"""Reads what a client offers in connection.start-ok: SASL's PLAIN, and RabbitMQ's AMQPLAIN."""
+"""Who a client is by what it offers in connection.start-ok: PLAIN, AMQPLAIN or EXTERNAL."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from broker_client.amqp.tables import decode_table, malformed
 from broker_client.errors import MalformedFrameError
+from broker_client.node.access_control import AccessControl
 
 PLAIN = "PLAIN"
 AMQPLAIN = "AMQPLAIN"
@@ -22,6 +23,44 @@ class Login(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Login(user={self.user!r}, password='***')"
+
+
+class LoginOutcome(NamedTuple):
+    """Who wants to log in, and whether that is granted."""
+
+    user: str
+    """Empty where none can be read."""
+    refusal: str
+    """Why it is refused, for the log; empty where it is granted."""
+
+
+def check_login(
+    access: AccessControl, mechanism: str, response: bytes, *, host: str, certificate_user: str
+) -> LoginOutcome:
+    """Whether a login is granted.
+
+    Args:
+        access: knows the users.
+        mechanism: that the client chose.
+        response: of connection.start-ok.
+        host: address of the client; "" for a Unix domain socket.
+        certificate_user: common name of the client's certificate; "" without one.
+    """
+    refusal = ""
+    if mechanism == EXTERNAL and certificate_user:
+        user = certificate_user
+        if user not in access.users:
+            refusal = "there is no such user"
+    else:
+        login = read_login(mechanism, response)
+        if login is None:
+            return LoginOutcome("", "malformed")
+        user = login.user
+        if access.authenticate(*login) is None:
+            refusal = "user or password is wrong"
+    if not refusal and access.is_loopback_only(user) and not is_loopback(host):
+        refusal = "the user may log in from this machine only"
+    return LoginOutcome(user, refusal)
 
 
 def read_login(mechanism: str, response: bytes) -> Login | None:
@@ -50,6 +89,9 @@ def is_loopback(host: str) -> bool:
     """True for a peer on this machine: a loopback address, or "" for a Unix domain socket."""
     if not host:
         return True
-    address = ipaddress.ip_address(host.partition("%")[0])
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback

@@ -29,7 +29,7 @@ from broker_client.server.channel import (
     ids_of,
 )
 from broker_client.server.event_lines import log, log_event
-from broker_client.server.login import AMQPLAIN, EXTERNAL, PLAIN, is_loopback, read_login
+from broker_client.server.login import AMQPLAIN, EXTERNAL, PLAIN, check_login
 from broker_client.server.permissions import SessionPermissions
 from broker_client.server.tls import common_name
 from broker_client.server.writer import Writer
@@ -227,8 +227,21 @@ class Session(asyncio.Protocol):
     def _login_offered(self, event: events.LoginOffered) -> None:
         properties = self._client_properties = event.client_properties
         self.name = str(properties.get("connection_name", ""))
-        user = self._authenticated(event.mechanism, event.response)
-        if user is None:
+        user, refusal = check_login(
+            self._node.access,
+            event.mechanism,
+            event.response,
+            host=self._host,
+            certificate_user=self._certificate_user,
+        )
+        if refusal:
+            self._log(
+                logging.WARNING,
+                "login refused",
+                user=user,
+                mechanism=event.mechanism,
+                reason=refusal,
+            )
             self._admission.login_failed(self._host)
             self._protocol.refuse_login(event.mechanism)
             self._await_close("login refused")
@@ -236,32 +249,6 @@ class Session(asyncio.Protocol):
             self.user = user
             self._writer.tells_cancel = self._has_capability("consumer_cancel_notify")
             self._protocol.tune()
-
-    def _authenticated(self, mechanism: str, response: bytes) -> str | None:
-        """The user whose login this is."""
-        if mechanism == EXTERNAL and self._certificate_user:
-            user, why = self._certificate_user, "there is no such user"
-            if user in self._node.access.users:
-                return user
-        else:
-            login = read_login(mechanism, response)
-            user = "" if login is None else login.user
-            why = "malformed" if login is None else "user or password is wrong"
-            if login is not None and self._node.access.authenticate(*login) is not None:
-                loopback_only = self._node.access.is_loopback_only(user)
-                if not loopback_only or is_loopback(self._host):
-                    return user
-                why = "the user may log in from this machine only"
-        log_event(
-            logging.WARNING,
-            "login refused",
-            peer=self.peer,
-            name=self.name,
-            user=user,
-            mechanism=mechanism,
-            reason=why,
-        )
-        return None
 
     def _secure_answered(self, _event: events.SecureAnswered) -> None:
         raise AssertionError("no mechanism of ours asks for more")

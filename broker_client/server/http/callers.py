@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ from starlette.requests import Request
 from broker_client.core.access import ADMINISTRATOR, User
 from broker_client.node.access_control import AccessControl
 from broker_client.server.http.errors import Refusal, not_authorized
+from broker_client.server.login import is_loopback
 
 MANAGEMENT, POLICYMAKER, MONITORING = "management", "policymaker", "monitoring"
 _IMPLIED = {
@@ -94,12 +94,4 @@ def _credentials(header: str) -> tuple[str, str]:
 
 
 def _is_local(request: Request) -> bool:
-    if request.client is None:  # a unix socket
-        return True
-    try:
-        address = ipaddress.ip_address(request.client.host)
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_loopback
+    return request.client is None or is_loopback(request.client.host)  # None: a Unix socket

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker_client.amqp.tables import encode_table
-from broker_client.server.login import Login, read_login
+from broker_client.node.node import Node
+from broker_client.server.login import Login, LoginOutcome, check_login, is_loopback, read_login
 
 
 def test_plain_is_an_identity_a_user_and_a_password() -> None:
@@ -37,3 +38,39 @@ def test_a_mechanism_without_password_is_no_login() -> None:
 
 def test_a_login_does_not_show_its_password() -> None:
     assert "secret" not in repr(Login("anna", "secret"))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response", "certificate_user"),
+    [("PLAIN", b"\0guest\0guest", ""), ("EXTERNAL", b"", "guest")],
+)
+async def test_guest_when_from_another_machine_then_is_refused_by_any_mechanism(
+    mechanism: str, response: bytes, certificate_user: str
+) -> None:
+    node = Node()
+    node.access.add_default_user()
+
+    def outcome(host: str) -> LoginOutcome:
+        return check_login(
+            node.access, mechanism, response, host=host, certificate_user=certificate_user
+        )
+
+    assert outcome("127.0.0.1") == LoginOutcome("guest", "")
+    assert outcome("192.0.2.1").refusal == "the user may log in from this machine only"
+    await node.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("", True),
+        ("127.0.0.2", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("192.0.2.1", False),
+        ("fe80::1%eth0", False),
+        ("a name", False),
+    ],
+)
+def test_loopback_address(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
