@@ -43,8 +43,8 @@ from tests.support.wire import (
     an_open_connection,
     content_header,
     frame,
-    frames_in,
     method,
+    names_in,
     open_vhost,
     publish,
     raw_method,
@@ -227,8 +227,8 @@ def test_stream_when_cut_anywhere_then_the_same_events(data: bytes, cuts: list[i
 def test_stream_then_whatever_is_sent_can_be_read_and_the_end_is_the_end(data: bytes) -> None:
     connection = a_connection()
     events, sent = outcome_of(connection, [data])
-    names = [value.name for _, value in frames_in(sent)]
-    assert names.count("Connection.Close") == any(isinstance(e, ConnectionFailed) for e in events)
+    closes = names_in(sent).count("Connection.Close")
+    assert closes == any(isinstance(e, ConnectionFailed) for e in events)
     ends = [index for index, event in enumerate(events) if isinstance(event, ConnectionClosed)]
     assert ends in ([], [len(events) - 1])
     for event in events:
@@ -366,9 +366,7 @@ def test_frames_in_any_order_then_as_the_model_says(steps: list[tuple[str, int, 
             if model.is_open and model.channels.get(number) == "asked":
                 del model.channels[number]
                 connection.send(number, commands.Channel.CloseOk())
-                assert [v.name for _, v in frames_in(connection.data_to_send())] == [
-                    "Channel.CloseOk"
-                ]
+                assert names_in(connection.data_to_send()) == ["Channel.CloseOk"]
             continue
         elif name == "refuses":
             stage = model.channels.get(number, "closed")
@@ -378,7 +376,7 @@ def test_frames_in_any_order_then_as_the_model_says(steps: list[tuple[str, int, 
             wanted = (
                 [] if stage in ("closed", "closing") or not model.is_open else ["Channel.Close"]
             )
-            assert [v.name for _, v in frames_in(connection.data_to_send())] == wanted
+            assert names_in(connection.data_to_send()) == wanted
             continue
         else:
             size = min(size, 4_000) if name == "body" else size

@@ -11,6 +11,7 @@ from broker_client.config.server import ServerConfig
 from broker_client.core.settings import EngineSettings
 from broker_client.node.node import Node
 from broker_client.server.server import Server
+from tests.support.own_server import url_of_guest
 
 
 class Listening:
@@ -59,4 +60,4 @@ class Listening:
     @property
     def url(self) -> str:
         """With the login of the default user."""
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+        return url_of_guest(self.port)

@@ -27,11 +27,11 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 from urllib.parse import quote
 from uuid import uuid4
 
+from tests.support.own_server import OwnServer, url_of_guest
 from tests.support.rabbitmq_installed import Installed, NoSuchRabbitMQError, chosen, installed
 
 START_TIMEOUT = 90.0
@@ -57,7 +57,7 @@ def free_port() -> int:
         return port
 
 
-class RabbitMQ:
+class RabbitMQ(OwnServer):
     """One RabbitMQ node, with the management plugin.
 
     `start`, `stop` and `kill` may follow each other any number of times: ports and data stay.
@@ -104,18 +104,6 @@ class RabbitMQ:
         state = f"pid {self.pid}" if self.is_running else "down"
         return f"<RabbitMQ {self._program} 127.0.0.1:{self.port} {state}>"
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     @property
     def version(self) -> tuple[int, ...]:
         """As (3, 10, 8)."""
@@ -134,7 +122,7 @@ class RabbitMQ:
 
     def url(self, vhost: str = "/") -> str:
         """The address of `vhost`, with the login of the default user."""
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
+        return url_of_guest(self.port, vhost)
 
     # ------------------------------------------------------------------ life
 

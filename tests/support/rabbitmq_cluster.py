@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Self
 from uuid import uuid4
 
+from tests.support.own_server import OwnServer
 from tests.support.rabbitmq import RabbitMQ, RabbitMQError
 from tests.support.rabbitmq_installed import Installed
 
 _START_TIMEOUT = 180.0
 
 
-class Cluster:
+class Cluster(OwnServer):
     """So many nodes of one version, each on ports of its own.
 
     Args:
@@ -28,22 +27,6 @@ class Cluster:
         self.nodes = [first]
         for _ in range(size - 1):
             self.nodes.append(RabbitMQ(program, cookie=cookie, epmd_port=first.epmd_port))
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def start(self) -> None:
         """Start every node, and let the others join the first."""

@@ -11,9 +11,8 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self
-from urllib.parse import quote
+
+from tests.support.own_server import OwnServer, url_of_guest
 
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 30.0
@@ -21,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 _ADDRESS = re.compile(r"\b((?:amqps?|unix|https?)://\S+)")
 
 
-class Served:
+class Served(OwnServer):
     """One server, on a free port of its own which it keeps over restarts.
 
     Args:
@@ -48,18 +47,6 @@ class Served:
     def __repr__(self) -> str:
         return f"<Served {' '.join(self.addresses)} {'up' if self.is_running else 'down'}>"
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -76,7 +63,7 @@ class Served:
 
     def url(self, vhost: str = "/") -> str:
         """The address of `vhost`, with the login of the default user."""
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
+        return url_of_guest(self.port, vhost)
 
     def start(self) -> None:
         """Start it, over the data of the last run, and wait until it serves."""

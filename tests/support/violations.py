@@ -6,6 +6,7 @@ import struct
 from typing import NamedTuple
 
 from pamqp import commands
+from pamqp.base import Frame
 
 from tests.support.wire import (
     BODY,
@@ -37,7 +38,6 @@ class Violation(NamedTuple):
 
 _PUBLISH = method(commands.Basic.Publish(exchange="", routing_key="nowhere"), 1)
 _PUBLISHING = (60, 40)
-_NOT_IN_RUNNING = "CHANNEL_ERROR - unexpected method in connection state running"
 _EXPECTED_METHOD = "UNEXPECTED_FRAME - expected method frame, got non method frame instead"
 _EXPECTED_HEADER = (
     "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead"
@@ -56,6 +56,44 @@ def _nested(depth: int) -> bytes:
     for _ in range(depth):
         table = b"\x01aF" + _table(table)
     return _table(table)
+
+
+def _unknown_method(name: str, channel: int, class_id: int, method_id: int) -> Violation:
+    return Violation(
+        name,
+        raw_method(channel, class_id, method_id),
+        540,
+        f"NOT_IMPLEMENTED - unknown method {method_id} of class {class_id}",
+        (class_id, method_id),
+        like_rabbitmq=False,
+    )
+
+
+def _of_servers(
+    name: str, value: Frame, ids: tuple[int, int], *, like_rabbitmq: bool = True
+) -> Violation:
+    """A method that a client may not send on a channel."""
+    text = "COMMAND_INVALID - unimplemented method"
+    return Violation(name, method(value, 1), 503, text, ids, like_rabbitmq)
+
+
+def _not_now(name: str, data: bytes, ids: tuple[int, int]) -> Violation:
+    """A method that may not be sent on channel 0 of an open connection."""
+    text = "CHANNEL_ERROR - unexpected method in connection state running"
+    return Violation(name, data, 504, text, ids)
+
+
+def _arguments(name: str, arguments: bytes, reason: str) -> Violation:
+    """A queue.declare with a table that cannot be read."""
+    data = raw_method(1, 50, 10, b"\0\0\x01q\0" + arguments)
+    return Violation(name, data, 502, f"SYNTAX_ERROR - {reason}", (50, 10), like_rabbitmq=False)
+
+
+def _properties(name: str, flags: int, values: bytes, reason: str) -> Violation:
+    """A publish whose properties cannot be read."""
+    data = _PUBLISH + content_header(0, flags=flags, values=values)
+    text = f"SYNTAX_ERROR - {reason}"
+    return Violation(name, data, 502, text, _PUBLISHING, like_rabbitmq=False)
 
 
 FRAMING = (
@@ -105,30 +143,9 @@ VIOLATIONS = (
         501,
         'FRAME_ERROR - type 1, all octets = <<"ab">>: unknown_frame',
     ),
-    Violation(
-        "unknown method",
-        raw_method(1, 60, 999),
-        540,
-        "NOT_IMPLEMENTED - unknown method 999 of class 60",
-        (60, 999),
-        like_rabbitmq=False,
-    ),
-    Violation(
-        "unknown class",
-        raw_method(1, 99, 10),
-        540,
-        "NOT_IMPLEMENTED - unknown method 10 of class 99",
-        (99, 10),
-        like_rabbitmq=False,
-    ),
-    Violation(
-        "unknown method on channel 0",
-        raw_method(0, 10, 999),
-        540,
-        "NOT_IMPLEMENTED - unknown method 999 of class 10",
-        (10, 999),
-        like_rabbitmq=False,
-    ),
+    _unknown_method("unknown method", 1, 60, 999),
+    _unknown_method("unknown class", 1, 99, 10),
+    _unknown_method("unknown method on channel 0", 0, 10, 999),
     Violation(
         "arguments too short",
         raw_method(1, 50, 10, b"\0\0"),
@@ -174,29 +191,20 @@ VIOLATIONS = (
         (50, 10),
         like_rabbitmq=False,
     ),
-    Violation(
+    _arguments(
         "table that runs past the frame",
-        raw_method(1, 50, 10, b"\0\0\x01q\0" + _table(b"\x01at\0", 2**32 - 1)),
-        502,
-        "SYNTAX_ERROR - a table runs past its frame",
-        (50, 10),
-        like_rabbitmq=False,
+        _table(b"\x01at\0", 2**32 - 1),
+        "a table runs past its frame",
     ),
-    Violation(
+    _arguments(
         "table with an unknown type",
-        raw_method(1, 50, 10, b"\0\0\x01q\0" + _table(b"\x01aZ\0")),
-        502,
-        "SYNTAX_ERROR - unknown field type 'Z'",
-        (50, 10),
-        like_rabbitmq=False,
+        _table(b"\x01aZ\0"),
+        "unknown field type 'Z'",
     ),
-    Violation(
+    _arguments(
         "tables nested too deep",
-        raw_method(1, 50, 10, b"\0\0\x01q\0" + _nested(10_000)),
-        502,
-        "SYNTAX_ERROR - tables are nested more than 64 levels deep",
-        (50, 10),
-        like_rabbitmq=False,
+        _nested(10_000),
+        "tables are nested more than 64 levels deep",
     ),
     Violation(
         "second channel.open",
@@ -230,81 +238,31 @@ VIOLATIONS = (
     Violation(
         "content on a channel that is not open", content_header(0, channel=7), 505, _EXPECTED_METHOD
     ),
-    Violation(
-        "channel.close-ok on an open channel",
-        method(commands.Channel.CloseOk(), 1),
-        503,
-        "COMMAND_INVALID - unimplemented method",
-        (20, 41),
-    ),
-    Violation(
-        "channel.flow-ok",
-        method(commands.Channel.FlowOk(True), 1),
-        503,
-        "COMMAND_INVALID - unimplemented method",
-        (20, 21),
-    ),
-    Violation(
+    _of_servers("channel.close-ok on an open channel", commands.Channel.CloseOk(), (20, 41)),
+    _of_servers("channel.flow-ok", commands.Channel.FlowOk(True), (20, 21)),
+    _of_servers(
         "basic.cancel-ok",
-        method(commands.Basic.CancelOk("t"), 1),
-        503,
-        "COMMAND_INVALID - unimplemented method",
+        commands.Basic.CancelOk("t"),
         (60, 31),
         like_rabbitmq=False,  # so does 3.10; 4.3 says 541
     ),
-    Violation(
-        "answer that only a server gives",
-        method(commands.Queue.DeclareOk("q", 1, 2), 1),
-        503,
-        "COMMAND_INVALID - unimplemented method",
-        (50, 11),
-    ),
-    Violation(
+    _of_servers("answer that only a server gives", commands.Queue.DeclareOk("q", 1, 2), (50, 11)),
+    _of_servers(
         "basic.deliver",
-        method(commands.Basic.Deliver("t", 1, False, "", ""), 1),
-        503,
-        "COMMAND_INVALID - unimplemented method",
+        commands.Basic.Deliver("t", 1, False, "", ""),
         (60, 60),
         like_rabbitmq=False,  # waits for its content
     ),
-    Violation(
-        "connection.close on a channel",
-        method(commands.Connection.Close(200, "x", 0, 0), 1),
-        503,
-        "COMMAND_INVALID - unimplemented method",
-        (10, 50),
+    _of_servers(
+        "connection.close on a channel", commands.Connection.Close(200, "x", 0, 0), (10, 50)
     ),
-    Violation(
-        "channel.open on channel 0",
-        method(commands.Channel.Open(), 0),
-        504,
-        _NOT_IN_RUNNING,
-        (20, 10),
-    ),
-    Violation(
-        "queue.declare on channel 0",
-        method(commands.Queue.Declare(queue="q"), 0),
-        504,
-        _NOT_IN_RUNNING,
-        (50, 10),
-    ),
-    Violation(
-        "basic.publish on channel 0",
-        method(commands.Basic.Publish(), 0),
-        504,
-        _NOT_IN_RUNNING,
-        (60, 40),
-    ),
-    Violation("start-ok again", start_ok(), 504, _NOT_IN_RUNNING, (10, 11)),
-    Violation("tune-ok again", tune_ok(), 504, _NOT_IN_RUNNING, (10, 31)),
-    Violation("connection.open again", open_vhost(), 504, _NOT_IN_RUNNING, (10, 40)),
-    Violation(
-        "connection.close-ok unasked",
-        method(commands.Connection.CloseOk()),
-        504,
-        _NOT_IN_RUNNING,
-        (10, 51),
-    ),
+    _not_now("channel.open on channel 0", method(commands.Channel.Open()), (20, 10)),
+    _not_now("queue.declare on channel 0", method(commands.Queue.Declare(queue="q")), (50, 10)),
+    _not_now("basic.publish on channel 0", method(commands.Basic.Publish()), (60, 40)),
+    _not_now("start-ok again", start_ok(), (10, 11)),
+    _not_now("tune-ok again", tune_ok(), (10, 31)),
+    _not_now("connection.open again", open_vhost(), (10, 40)),
+    _not_now("connection.close-ok unasked", method(commands.Connection.CloseOk()), (10, 51)),
     Violation("content header without a method", content_header(0), 505, _EXPECTED_METHOD),
     Violation("body without a method", frame(BODY, 1, b"abc"), 505, _EXPECTED_METHOD),
     Violation(
@@ -374,45 +332,35 @@ VIOLATIONS = (
         _PUBLISHING,
         like_rabbitmq=False,  # but for the ids
     ),
-    Violation(
+    _properties(
         "second word of property flags",
-        _PUBLISH + content_header(0, flags=1, values=b"\0\0"),
-        502,
-        "SYNTAX_ERROR - a content header needs one word of property flags",
-        _PUBLISHING,
-        like_rabbitmq=False,
+        1,
+        b"\0\0",
+        "a content header needs one word of property flags",
     ),
-    Violation(
+    _properties(
         "properties that end too early",
-        _PUBLISH + content_header(0, flags=0x8000, values=b"\x09text"),
-        502,
-        "SYNTAX_ERROR - a short string runs past its frame",
-        _PUBLISHING,
-        like_rabbitmq=False,
+        0x8000,
+        b"\x09text",
+        "a short string runs past its frame",
     ),
-    Violation(
+    _properties(
         "bytes behind the properties",
-        _PUBLISH + content_header(0, values=b"abc"),
-        502,
-        "SYNTAX_ERROR - the properties are longer or shorter than their frame",
-        _PUBLISHING,
-        like_rabbitmq=False,
+        0,
+        b"abc",
+        "the properties are longer or shorter than their frame",
     ),
-    Violation(
+    _properties(
         "headers with an unknown type",
-        _PUBLISH + content_header(0, flags=_TABLE, values=_table(b"\x01aZ\0")),
-        502,
-        "SYNTAX_ERROR - unknown field type 'Z'",
-        _PUBLISHING,
-        like_rabbitmq=False,
+        _TABLE,
+        _table(b"\x01aZ\0"),
+        "unknown field type 'Z'",
     ),
-    Violation(
+    _properties(
         "headers nested too deep",
-        _PUBLISH + content_header(0, flags=_TABLE, values=_nested(10_000)),
-        502,
-        "SYNTAX_ERROR - tables are nested more than 64 levels deep",
-        _PUBLISHING,
-        like_rabbitmq=False,
+        _TABLE,
+        _nested(10_000),
+        "tables are nested more than 64 levels deep",
     ),
     Violation(
         "immediate",
