@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from broker_client.amqp import violations
-from broker_client.amqp.decode import BODY, FRAME_END, HEADER, METHOD
+from broker_client.amqp.decode import BODY, FRAME_END, FRAME_HEADER_SIZE, HEADER, METHOD
 from broker_client.amqp.method_codec import strict_short, unreadable_arguments
 from broker_client.amqp.properties import ReceivedProperties
 from broker_client.amqp.received_properties import received_properties
@@ -22,8 +22,6 @@ _CONTENT = struct.Struct(">HHQ")  # class, weight, body size
 _METHOD_FRAME = struct.Struct(">BHII").unpack_from  # frame, then class and method
 _HEADER_FRAME = struct.Struct(">BHIHHQ").unpack_from  # frame, then class, weight, body size
 _BODY_FRAME = struct.Struct(">BHI").unpack_from
-_FRAME_HEADER = 7
-_FRAME_OVERHEAD = 8
 
 
 class _Target(NamedTuple):
@@ -169,14 +167,14 @@ def read_publishes(
             kind, channel, size, key = _METHOD_FRAME(buffer, at)
             if kind != METHOD or channel != number or key != PUBLISH:
                 return at
-            start = at + _FRAME_HEADER
+            start = at + FRAME_HEADER_SIZE
             stop = start + size
             if size > largest or buffer[stop] != FRAME_END:
                 return at
             target = _target(buffer[start:stop])
             start = stop + 1
             kind, channel, size, class_id, weight, body_size = _HEADER_FRAME(buffer, start)
-            stop = start + _FRAME_HEADER + size
+            stop = start + FRAME_HEADER_SIZE + size
             if (
                 kind != HEADER
                 or channel != number
@@ -192,7 +190,7 @@ def read_publishes(
             start = stop + 1
             if body_size:
                 kind, channel, size = _BODY_FRAME(buffer, start)
-                start += _FRAME_HEADER
+                start += FRAME_HEADER_SIZE
                 stop = start + size
                 if (
                     kind != BODY

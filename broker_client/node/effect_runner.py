@@ -119,7 +119,7 @@ class EffectRunner:
         self._held: list[Confirm | Callable[[], None]] = []
         self._commits = 0
         self._blocked: dict[ConnectionReceiver, None] = {}
-        self.alarms: set[str] = set()
+        self._alarms: set[str] = set()
         """Resources that are short, besides the memory that the engine watches."""
         self.is_scheduled = False
         """True while the effects are about to be carried out."""
@@ -186,7 +186,7 @@ class EffectRunner:
             raise
         self._release()
         self._log_events()
-        if self._blocked and not self.alarms and not engine.is_short_of_memory:
+        if self._blocked and not self.is_short:
             self._unblock()
         if len(backlog) < _BATCH and engine.is_unfinished:
             engine.proceed(self._clock.now())
@@ -267,20 +267,30 @@ class EffectRunner:
 
     # ---------------------------------------------------------------- blocking
 
+    @property
+    def is_short(self) -> bool:
+        """True while publishers are to be blocked."""
+        return self.engine.is_short_of_memory or bool(self._alarms)
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What is short, such as `memory` or `disk`."""
+        memory = {"memory"} if self.engine.is_short_of_memory else set()
+        return tuple(sorted(self._alarms | memory))
+
     def block_publisher(self, connection: int) -> None:
         """Tell the owner of `connection`, once, until no resource is short any more."""
         receiver = self.connections.get(connection)
         if receiver is not None and receiver not in self._blocked:
             self._blocked[receiver] = None
-            short = sorted(self.alarms | ({"memory"} if self.engine.is_short_of_memory else set()))
-            receiver.blocked(f"low on {' & '.join(short)}")
+            receiver.blocked(f"low on {' & '.join(self.alarms)}")
 
     def set_alarm(self, resource: str, active: bool) -> None:
         """Note that `resource` is short, or no longer."""
         if active:
-            self.alarms.add(resource)
+            self._alarms.add(resource)
         else:
-            self.alarms.discard(resource)
+            self._alarms.discard(resource)
             self.wake()
 
     def _unblock(self) -> None:

@@ -140,8 +140,7 @@ class Node:
     @property
     def alarms(self) -> tuple[str, ...]:
         """What is short at present, such as `memory` or `disk`; publishers are blocked."""
-        memory = {"memory"} if self.engine.is_short_of_memory else set()
-        return tuple(sorted(self._runner.alarms | memory))
+        return self._runner.alarms
 
     @property
     def failure(self) -> StoreError | None:
@@ -394,7 +393,7 @@ class Node:
             raise
         finally:
             self._runner.wake()
-            if self.engine.is_short_of_memory or self._runner.alarms:
+            if self._runner.is_short:
                 self._runner.block_publisher(state.connection)
 
     def ack(self, channel: int, delivery_tag: int, *, multiple: bool = False) -> None:
