@@ -38,6 +38,7 @@ from broker_client.server.http.errors import (
     response_of,
 )
 from broker_client.server.http.exposition import CONTENT_TYPE, render_families
+from broker_client.server.http.listings import listed, shown
 from broker_client.server.http.management import Management
 from broker_client.server.http.openapi import openapi_document
 from broker_client.server.http.pace import as_json
@@ -93,13 +94,18 @@ async def _answer(management: Management, request: Request, operation: Operation
         caller = _logged_in(management, request)
         if not caller.has(operation.tag):
             raise not_authorized(f"Not {operation.tag} user")
-        result = await operation.handler(Call(management, caller, request))
+        call = Call(management, caller, request)
+        result = await operation.handler(call)
         if operation.method != "GET":
             await management.node.drain()  # a change is answered when it is kept
         if isinstance(result, Response):
             return result
         if type(result) is int:
             return Response(status_code=result)
+        if operation.is_list:
+            result = listed(result, call.query)
+        elif operation.method == "GET":
+            result = shown(result, call.query)
         return Response(await as_json(result), media_type="application/json")
     except Refusal as refusal:
         return response_of(refusal)

@@ -145,14 +145,23 @@ class Operation:
     """When it went well."""
     body: tuple[str, ...] = ()
     """Keys of the object that is sent along."""
+    is_list: bool = False
+    """What the handler returns is filtered, sorted and cut into pages as the query asks for."""
 
 
 class Operations(list[Operation]):
     """A table of operations, filled by decorators."""
 
     def get(self, path: str, summary: str, tag: str = MANAGEMENT) -> Callable[[Handler], Handler]:
-        """The decorated handler answers GET with what it returns, as JSON."""
+        """The decorated handler answers GET with the object that it returns, as JSON."""
         return self._add("GET", path, summary, tag, 200, ())
+
+    def listing(
+        self, path: str, summary: str, tag: str = MANAGEMENT
+    ) -> Callable[[Handler], Handler]:
+        """The decorated handler answers GET with those that the query asks for of the objects
+        that it returns."""
+        return self._add("GET", path, summary, tag, 200, (), is_list=True)
 
     def put(
         self, path: str, summary: str, tag: str = MANAGEMENT, *, body: tuple[str, ...] = ()
@@ -179,10 +188,18 @@ class Operations(list[Operation]):
         return self._add("DELETE", path, summary, tag, NO_CONTENT, ())
 
     def _add(
-        self, method: str, path: str, summary: str, tag: str, status: int, body: tuple[str, ...]
+        self,
+        method: str,
+        path: str,
+        summary: str,
+        tag: str,
+        status: int,
+        body: tuple[str, ...],
+        *,
+        is_list: bool = False,
     ) -> Callable[[Handler], Handler]:
         def add(handler: Handler) -> Handler:
-            self.append(Operation(method, path, summary, tag, handler, status, body))
+            self.append(Operation(method, path, summary, tag, handler, status, body, is_list))
             return handler
 
         return add

@@ -13,6 +13,7 @@ from broker_client.node.definitions.exporting import export_definitions
 from broker_client.node.definitions.importing import import_definitions
 from broker_client.server.http.calls import NO_CONTENT, Call, Operations, decoded_json
 from broker_client.server.http.errors import bad_request
+from broker_client.server.http.listings import shown
 from broker_client.server.http.pace import as_json
 
 log = logging.getLogger("broker_client.server")
@@ -68,7 +69,7 @@ async def _exported(call: Call, vhost: str | None) -> Response:
     headers = {}
     if "download" in call.query:
         headers["Content-Disposition"] = 'attachment; filename="definitions.json"'
-    document = export_definitions(call.node, vhost).document
+    document = shown(export_definitions(call.node, vhost).document, call.query)
     return Response(await as_json(document), media_type="application/json", headers=headers)
 
 

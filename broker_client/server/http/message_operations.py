@@ -19,7 +19,6 @@ from broker_client.node.node import Node
 from broker_client.server.http.calls import NO_CONTENT, Call, Operations, flag, number, table, text
 from broker_client.server.http.descriptions import properties_object
 from broker_client.server.http.errors import bad_request
-from broker_client.server.http.listings import listed
 from broker_client.server.http.pace import paced
 from broker_client.server.http.topology_operations import (
     the_channel,
@@ -193,18 +192,18 @@ async def resume_queue(call: Call) -> int:
     return NO_CONTENT
 
 
-@operations.get("/api/queues/{vhost}/{name}/in-flight", "Messages in flight, longest first")
+@operations.listing("/api/queues/{vhost}/{name}/in-flight", "Messages in flight, longest first")
 async def in_flight(call: Call) -> Any:
     queue = _readable(call)
     found = call.node.in_flight(queue, vhost=call.vhost().name, most=_most(call))
-    return listed([asdict(each) for each in found], call.query)
+    return [asdict(each) for each in found]
 
 
-@operations.get("/api/queues/{vhost}/{name}/deferred", "Deferred messages, earliest first")
+@operations.listing("/api/queues/{vhost}/{name}/deferred", "Deferred messages, earliest first")
 async def deferred(call: Call) -> Any:
     queue = _readable(call)
     found = call.node.deferred(queue, vhost=call.vhost().name, most=_most(call))
-    return listed([asdict(each) for each in found], call.query)
+    return [asdict(each) for each in found]
 
 
 @operations.post(

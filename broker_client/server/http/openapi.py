@@ -57,6 +57,7 @@ def _described(operation: Operation) -> dict[str, Any]:
         parameters += [
             {"name": name, "in": "query", "schema": {"type": kind}, "description": text}
             for name, kind, text in _LISTING
+            if operation.is_list or name == "columns"
         ]
     statuses: dict[str, Any] = {str(operation.status): {"description": "Done"}}
     if operation.method == "PUT":

@@ -16,7 +16,6 @@ from broker_client.server.http.descriptions import (
     message_stats,
 )
 from broker_client.server.http.errors import failed, not_authorized, not_found
-from broker_client.server.http.listings import listed, shown
 from broker_client.server.http.pace import paced
 from broker_client.server.http.rates import Counts, counts_of
 from broker_client.server.http.topology_operations import the_channel
@@ -68,7 +67,7 @@ async def overview(call: Call) -> Any:
             "alarms": list(node.alarms),
         },
     }
-    return shown(described, call.query)
+    return described
 
 
 @operations.get("/api/cluster-name", "The name of the node")
@@ -76,41 +75,41 @@ async def cluster_name(call: Call) -> Any:
     return {"name": call.management.name}
 
 
-@operations.get("/api/extensions", "Plugins: none")
+@operations.listing("/api/extensions", "Plugins: none")
 async def extensions(call: Call) -> Any:
     return []
 
 
-@operations.get("/api/nodes", "The node", MONITORING)
+@operations.listing("/api/nodes", "The node", MONITORING)
 async def list_nodes(call: Call) -> Any:
-    return listed([call.management.node_object()], call.query)
+    return [call.management.node_object()]
 
 
 @operations.get("/api/nodes/{node}", "The node, by name", MONITORING)
 async def get_node(call: Call) -> Any:
     if call.name("node") != call.management.name:
         raise not_found()
-    return shown(call.management.node_object(), call.query)
+    return call.management.node_object()
 
 
 # --------------------------------------------------------------------------- connections
 
 
-@operations.get("/api/connections", "Open connections; without the tag monitoring, one's own")
+@operations.listing("/api/connections", "Open connections; without the tag monitoring, one's own")
 async def list_connections(call: Call) -> Any:
-    return listed(call.management.connections(call.caller), call.query)
+    return call.management.connections(call.caller)
 
 
-@operations.get("/api/vhosts/{vhost}/connections", "Open connections of a vhost")
+@operations.listing("/api/vhosts/{vhost}/connections", "Open connections of a vhost")
 async def list_vhost_connections(call: Call) -> Any:
     vhost = call.vhost().name
     found = call.management.connections(call.caller)
-    return listed([each for each in found if each["vhost"] == vhost], call.query)
+    return [each for each in found if each["vhost"] == vhost]
 
 
 @operations.get("/api/connections/{name}", "One connection")
 async def get_connection(call: Call) -> Any:
-    return shown(_the_connection(call), call.query)
+    return _the_connection(call)
 
 
 @operations.delete("/api/connections/{name}", "Close a connection; X-Reason is told to its client")
@@ -123,11 +122,10 @@ async def delete_connection(call: Call) -> int:
     return NO_CONTENT
 
 
-@operations.get("/api/connections/{name}/channels", "Channels of a connection")
+@operations.listing("/api/connections/{name}/channels", "Channels of a connection")
 async def connection_channels(call: Call) -> Any:
     name = _the_connection(call)["name"]
-    found = [each for each in await _channels(call) if each["connection_details"]["name"] == name]
-    return listed(found, call.query)
+    return [each for each in await _channels(call) if each["connection_details"]["name"] == name]
 
 
 def _the_connection(call: Call) -> dict[str, Any]:
@@ -141,15 +139,15 @@ def _the_connection(call: Call) -> dict[str, Any]:
 # --------------------------------------------------------------------------- channels, consumers
 
 
-@operations.get("/api/channels", "Open channels; without the tag monitoring, one's own")
+@operations.listing("/api/channels", "Open channels; without the tag monitoring, one's own")
 async def list_channels(call: Call) -> Any:
-    return listed(await _channels(call), call.query)
+    return await _channels(call)
 
 
-@operations.get("/api/vhosts/{vhost}/channels", "Open channels of a vhost")
+@operations.listing("/api/vhosts/{vhost}/channels", "Open channels of a vhost")
 async def list_vhost_channels(call: Call) -> Any:
     vhost = call.vhost().name
-    return listed([each for each in await _channels(call) if each["vhost"] == vhost], call.query)
+    return [each for each in await _channels(call) if each["vhost"] == vhost]
 
 
 @operations.get("/api/channels/{name}", "One channel, with its consumers")
@@ -157,12 +155,12 @@ async def get_channel(call: Call) -> Any:
     name = call.name("name")
     for each in await _channels(call):
         if each["name"] == name:
-            return shown(each, call.query)
+            return each
     raise not_found()
 
 
-@operations.get("/api/consumers", "All consumers")
-@operations.get("/api/consumers/{vhost}", "All consumers of a vhost")
+@operations.listing("/api/consumers", "All consumers")
+@operations.listing("/api/consumers/{vhost}", "All consumers of a vhost")
 async def list_consumers(call: Call) -> Any:
     consumers = [
         consumer
@@ -171,11 +169,10 @@ async def list_consumers(call: Call) -> Any:
         for consumer in queue.consumers
     ]
     known = call.management.connections_by_id()
-    found = [
+    return [
         consumer_object(each, call.management.details_of(each.channel, known))
         async for each in paced(consumers)
     ]
-    return listed(found, call.query)
 
 
 async def _channels(call: Call) -> list[dict[str, Any]]:

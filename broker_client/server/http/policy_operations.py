@@ -9,7 +9,6 @@ from broker_client.node.definitions.exporting import policy_object
 from broker_client.server.http.callers import POLICYMAKER
 from broker_client.server.http.calls import CREATED, NO_CONTENT, Call, Operations, number, text
 from broker_client.server.http.errors import bad_request, not_found
-from broker_client.server.http.listings import listed
 
 operations = Operations()
 
@@ -19,10 +18,10 @@ _POLICY = ("pattern", "definition", "priority", "apply-to")
 # --------------------------------------------------------------------------- policies
 
 
-@operations.get("/api/policies", "All policies")
-@operations.get("/api/policies/{vhost}", "All policies of a vhost")
+@operations.listing("/api/policies", "All policies")
+@operations.listing("/api/policies/{vhost}", "All policies of a vhost")
 async def list_policies(call: Call) -> Any:
-    return listed(_policies(call, is_operator=False), call.query)
+    return _policies(call, is_operator=False)
 
 
 @operations.get("/api/policies/{vhost}/{name}", "One policy")
@@ -42,10 +41,10 @@ async def delete_policy(call: Call) -> int:
     return await _delete(call, is_operator=False)
 
 
-@operations.get("/api/operator-policies", "All operator policies")
-@operations.get("/api/operator-policies/{vhost}", "All operator policies of a vhost")
+@operations.listing("/api/operator-policies", "All operator policies")
+@operations.listing("/api/operator-policies/{vhost}", "All operator policies of a vhost")
 async def list_operator_policies(call: Call) -> Any:
-    return listed(_policies(call, is_operator=True), call.query)
+    return _policies(call, is_operator=True)
 
 
 @operations.get("/api/operator-policies/{vhost}/{name}", "One operator policy")
@@ -115,15 +114,14 @@ async def _delete(call: Call, *, is_operator: bool) -> int:
 # --------------------------------------------------------------------------- limits of vhosts
 
 
-@operations.get("/api/vhost-limits", "Limits of all vhosts that have some")
-@operations.get("/api/vhost-limits/{vhost}", "Limits of a vhost")
+@operations.listing("/api/vhost-limits", "Limits of all vhosts that have some")
+@operations.listing("/api/vhost-limits/{vhost}", "Limits of a vhost")
 async def list_limits(call: Call) -> Any:
-    found = [
+    return [
         {"vhost": vhost.name, "value": limits}
         for vhost in call.vhosts()
         if (limits := call.node.vhost_limits(vhost.name))
     ]
-    return listed(found, call.query)
 
 
 @operations.put(
@@ -152,7 +150,7 @@ async def delete_limit(call: Call) -> int:
 # --------------------------------------------------------------------------- parameters
 
 
-@operations.get("/api/parameters", "Parameters: there are none", POLICYMAKER)
-@operations.get("/api/global-parameters", "Global parameters: there are none", ADMINISTRATOR)
+@operations.listing("/api/parameters", "Parameters: there are none", POLICYMAKER)
+@operations.listing("/api/global-parameters", "Global parameters: there are none", ADMINISTRATOR)
 async def list_parameters(call: Call) -> Any:
-    return listed([], call.query)
+    return []

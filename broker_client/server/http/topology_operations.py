@@ -32,7 +32,6 @@ from broker_client.server.http.descriptions import (
     queue_object,
 )
 from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
-from broker_client.server.http.listings import listed, shown
 from broker_client.server.http.pace import paced
 
 operations = Operations()
@@ -66,15 +65,14 @@ def the_channel(call: Call) -> RequestChannel:
 # --------------------------------------------------------------------------- exchanges
 
 
-@operations.get("/api/exchanges", "All exchanges")
-@operations.get("/api/exchanges/{vhost}", "All exchanges of a vhost")
+@operations.listing("/api/exchanges", "All exchanges")
+@operations.listing("/api/exchanges/{vhost}", "All exchanges of a vhost")
 async def list_exchanges(call: Call) -> Any:
-    found = [
+    return [
         exchange_object(vhost.name, exchange)
         for vhost in call.vhosts()
         for _, exchange in sorted(vhost.exchanges.items())
     ]
-    return listed(found, call.query)
 
 
 @operations.get("/api/exchanges/{vhost}/{name}", "One exchange")
@@ -83,7 +81,7 @@ async def get_exchange(call: Call) -> Any:
     exchange = vhost.exchanges.get(the_exchange(call))
     if exchange is None:
         raise not_found()
-    return shown(exchange_object(vhost.name, exchange), call.query)
+    return exchange_object(vhost.name, exchange)
 
 
 @operations.put("/api/exchanges/{vhost}/{name}", "Declare an exchange", body=_EXCHANGE)
@@ -121,22 +119,20 @@ async def delete_exchange(call: Call) -> int:
     return NO_CONTENT
 
 
-@operations.get("/api/exchanges/{vhost}/{name}/bindings/source", "Bindings from an exchange")
+@operations.listing("/api/exchanges/{vhost}/{name}/bindings/source", "Bindings from an exchange")
 async def bindings_from(call: Call) -> Any:
     name = the_exchange(call)
-    found = [each for each in await _bindings(call, name) if each["source"] == name]
-    return listed(found, call.query)
+    return [each for each in await _bindings(call, name) if each["source"] == name]
 
 
-@operations.get("/api/exchanges/{vhost}/{name}/bindings/destination", "Bindings to an exchange")
+@operations.listing("/api/exchanges/{vhost}/{name}/bindings/destination", "Bindings to an exchange")
 async def bindings_to_exchange(call: Call) -> Any:
     name = the_exchange(call)
-    found = [
+    return [
         each
         for each in await _bindings(call, name)
         if (each["destination_type"], each["destination"]) == ("exchange", name)
     ]
-    return listed(found, call.query)
 
 
 async def _bindings(call: Call, exchange: str) -> list[dict[str, Any]]:
@@ -149,16 +145,15 @@ async def _bindings(call: Call, exchange: str) -> list[dict[str, Any]]:
 # --------------------------------------------------------------------------- queues
 
 
-@operations.get("/api/queues", "All queues")
-@operations.get("/api/queues/{vhost}", "All queues of a vhost")
+@operations.listing("/api/queues", "All queues")
+@operations.listing("/api/queues/{vhost}", "All queues of a vhost")
 async def list_queues(call: Call) -> Any:
     now, management = call.node.now(), call.management
     queues = [queue for vhost in call.vhosts() for _, queue in sorted(vhost.queues.items())]
-    found = [
+    return [
         queue_object(queue, management.rates.of(queue), management.name, now)
         async for queue in paced(queues)
     ]
-    return listed(found, call.query)
 
 
 @operations.get("/api/queues/{vhost}/{name}", "One queue, with its consumers")
@@ -170,7 +165,7 @@ async def get_queue(call: Call) -> Any:
         consumer_object(each, management.details_of(each.channel, known))
         for each in queue.consumers
     ]
-    return shown(described, call.query)
+    return described
 
 
 @operations.put("/api/queues/{vhost}/{name}", "Declare a queue", body=_QUEUE)
@@ -220,33 +215,33 @@ async def purge_queue(call: Call) -> int:
     return NO_CONTENT
 
 
-@operations.get("/api/queues/{vhost}/{name}/bindings", "Bindings to a queue")
+@operations.listing("/api/queues/{vhost}/{name}/bindings", "Bindings to a queue")
 async def bindings_to_queue(call: Call) -> Any:
     queue = the_queue(call)
-    found = [
+    return [
         each
         async for each in binding_objects(call.vhost())
         if (each["destination_type"], each["destination"]) == ("queue", queue.name)
     ]
-    return listed(found, call.query)
 
 
 # --------------------------------------------------------------------------- bindings
 
 
-@operations.get("/api/bindings", "All bindings")
-@operations.get("/api/bindings/{vhost}", "All bindings of a vhost")
+@operations.listing("/api/bindings", "All bindings")
+@operations.listing("/api/bindings/{vhost}", "All bindings of a vhost")
 async def list_bindings(call: Call) -> Any:
-    found = [each for vhost in call.vhosts() async for each in binding_objects(vhost)]
-    return listed(found, call.query)
+    return [each for vhost in call.vhosts() async for each in binding_objects(vhost)]
 
 
-@operations.get("/api/bindings/{vhost}/e/{source}/q/{target}", "Bindings of an exchange to a queue")
+@operations.listing(
+    "/api/bindings/{vhost}/e/{source}/q/{target}", "Bindings of an exchange to a queue"
+)
 async def bindings_exchange_queue(call: Call) -> Any:
     return _between(call, "queue")
 
 
-@operations.get(
+@operations.listing(
     "/api/bindings/{vhost}/e/{source}/e/{target}", "Bindings of an exchange to an exchange"
 )
 async def bindings_exchange_exchange(call: Call) -> Any:
@@ -393,14 +388,14 @@ def _vhost_object(call: Call, vhost: VirtualHost) -> dict[str, Any]:
     }
 
 
-@operations.get("/api/vhosts", "All vhosts")
+@operations.listing("/api/vhosts", "All vhosts")
 async def list_vhosts(call: Call) -> Any:
-    return listed([_vhost_object(call, vhost) for vhost in call.vhosts()], call.query)
+    return [_vhost_object(call, vhost) for vhost in call.vhosts()]
 
 
 @operations.get("/api/vhosts/{vhost}", "One vhost")
 async def get_vhost(call: Call) -> Any:
-    return shown(_vhost_object(call, call.vhost()), call.query)
+    return _vhost_object(call, call.vhost())
 
 
 @operations.put("/api/vhosts/{vhost}", "Add a vhost", ADMINISTRATOR)
@@ -426,13 +421,13 @@ async def delete_vhost(call: Call) -> int:
     return NO_CONTENT
 
 
-@operations.get("/api/vhosts/{vhost}/permissions", "Permissions in a vhost", ADMINISTRATOR)
+@operations.listing("/api/vhosts/{vhost}/permissions", "Permissions in a vhost", ADMINISTRATOR)
 async def vhost_permissions(call: Call) -> Any:
     name = call.vhost().name
     return [each for each in call.management.permissions() if each["vhost"] == name]
 
 
-@operations.get(
+@operations.listing(
     "/api/vhosts/{vhost}/topic-permissions", "Topic permissions in a vhost", ADMINISTRATOR
 )
 async def vhost_topic_permissions(call: Call) -> Any:

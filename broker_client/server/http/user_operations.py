@@ -16,7 +16,6 @@ from broker_client.server.http.calls import (
 )
 from broker_client.server.http.descriptions import topic_permission_object
 from broker_client.server.http.errors import bad_request, not_found
-from broker_client.server.http.listings import listed
 
 operations = Operations()
 
@@ -31,12 +30,12 @@ async def whoami(call: Call) -> Any:
 # --------------------------------------------------------------------------- users
 
 
-@operations.get("/api/users", "All users", ADMINISTRATOR)
+@operations.listing("/api/users", "All users", ADMINISTRATOR)
 async def list_users(call: Call) -> Any:
-    return listed([user_object(each) for each in call.node.access.users], call.query)
+    return [user_object(each) for each in call.node.access.users]
 
 
-@operations.get("/api/users/without-permissions", "Users who may use no vhost", ADMINISTRATOR)
+@operations.listing("/api/users/without-permissions", "Users who may use no vhost", ADMINISTRATOR)
 async def users_without_permissions(call: Call) -> Any:
     users = call.node.access.users
     permitted = {each.user for each in users.permissions()}
@@ -78,13 +77,15 @@ async def delete_user(call: Call) -> int:
     return NO_CONTENT
 
 
-@operations.get("/api/users/{user}/permissions", "Permissions of a user", ADMINISTRATOR)
+@operations.listing("/api/users/{user}/permissions", "Permissions of a user", ADMINISTRATOR)
 async def user_permissions(call: Call) -> Any:
     name = _known_user(call)
     return [each for each in call.management.permissions() if each["user"] == name]
 
 
-@operations.get("/api/users/{user}/topic-permissions", "Topic permissions of a user", ADMINISTRATOR)
+@operations.listing(
+    "/api/users/{user}/topic-permissions", "Topic permissions of a user", ADMINISTRATOR
+)
 async def user_topic_permissions(call: Call) -> Any:
     name = _known_user(call)
     return [each for each in call.management.topic_permissions() if each["user"] == name]
@@ -93,9 +94,9 @@ async def user_topic_permissions(call: Call) -> Any:
 # --------------------------------------------------------------------------- permissions
 
 
-@operations.get("/api/permissions", "All permissions", ADMINISTRATOR)
+@operations.listing("/api/permissions", "All permissions", ADMINISTRATOR)
 async def list_permissions(call: Call) -> Any:
-    return listed(call.management.permissions(), call.query)
+    return call.management.permissions()
 
 
 @operations.get(
@@ -134,12 +135,12 @@ async def delete_permissions(call: Call) -> int:
     return NO_CONTENT
 
 
-@operations.get("/api/topic-permissions", "All topic permissions", ADMINISTRATOR)
+@operations.listing("/api/topic-permissions", "All topic permissions", ADMINISTRATOR)
 async def list_topic_permissions(call: Call) -> Any:
-    return listed(call.management.topic_permissions(), call.query)
+    return call.management.topic_permissions()
 
 
-@operations.get(
+@operations.listing(
     "/api/topic-permissions/{vhost}/{user}", "Topic permissions of a user in a vhost", ADMINISTRATOR
 )
 async def get_topic_permissions(call: Call) -> Any:

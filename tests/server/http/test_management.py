@@ -445,6 +445,16 @@ async def test_description_is_of_the_paths_there_are(api: Api) -> None:
     assert len(ids) == len(set(ids))
 
 
+async def test_parameters_of_lists_are_described_for_lists_only(api: Api) -> None:
+    paths = (await shown(api, "/api/openapi.json"))["paths"]
+    for path, described in paths.items():
+        parameters = described.get("get", {}).get("parameters", [])
+        query = {each["name"] for each in parameters if each["in"] == "query"}
+        if query and "{" not in path:
+            answer = await shown(api, path, page=1)
+            assert (("page" in query), "columns" in query) == ("page_count" in answer, True), path
+
+
 async def test_every_described_operation_is_there(api: Api) -> None:
     await declare(api)
     fill = {"vhost": "%2F", "name": "q", "user": "guest", "port": "1", "protocol": "amqp"}
