@@ -177,11 +177,6 @@ class AccessControl:
         self._wake()
         return self.users.clear_topic_permissions(user, vhost, exchange)
 
-    def forget_vhost(self, vhost: str) -> None:
-        """Drop all permissions in a vhost that is gone."""
-        self._wake()
-        self.users.forget_vhost(vhost)
-
 
 def _hashed(password: str | None) -> str:
     # RabbitMQ: nobody logs in with an empty password.
