@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from broker_client.errors import OperationTimeoutError, TransportError
 from broker_client.message import Delivery, Outgoing, Returned
+from broker_client.runtime.tasks import see_through
 from broker_client.transport.base import Channel, ConsumerCallbacks, Link
 
 BATCH = 200
@@ -103,6 +103,89 @@ class ConfirmedPublisher:
         self._changed.set()
 
 
+class _Source:
+    """A queue that is consumed; what is kept of it is held, and goes back to its place at the end.
+
+    Args:
+        channel: to consume with.
+        queue: its name.
+    """
+
+    def __init__(self, channel: Channel, queue: str) -> None:
+        self._channel = channel
+        self._queue = queue
+        self._arrived: asyncio.Queue[Delivery | TransportError | None] = asyncio.Queue()
+        self._callbacks = ConsumerCallbacks(
+            on_delivery=self._arrived.put_nowait,
+            on_cancel=lambda tag: self._arrived.put_nowait(None),
+            on_message_timeout=lambda tag: None,
+        )
+        channel.on_close = self._arrived.put_nowait
+        self._consumer_tag = ""
+        self._last_kept = 0
+        self._kept = 0  # of this consumer
+
+    async def start(self) -> int:
+        """Start to consume; returns how many messages were ready."""
+        ready = (await self._channel.check_queue(self._queue)).message_count
+        await self._channel.qos(2 * BATCH)
+        self._consumer_tag = await self._channel.consume(self._queue, self._callbacks)
+        return ready
+
+    async def next_batch(self, most: int) -> list[Delivery]:
+        """What has come, at least one and at most `most`; nothing where nothing comes any more."""
+        if self._kept >= BATCH:
+            # What is kept fills the prefetch of its consumer, and not that of the next.
+            await self._channel.cancel(self._consumer_tag)
+            self._consumer_tag = await self._channel.consume(self._queue, self._callbacks)
+            self._kept = 0
+        batch: list[Delivery] = []
+        while len(batch) < most:
+            try:
+                each = self._arrived.get_nowait()
+            except asyncio.QueueEmpty:
+                if batch:
+                    break
+                try:
+                    async with asyncio.timeout(_IDLE):
+                        each = await self._arrived.get()
+                except TimeoutError:
+                    break
+            if isinstance(each, TransportError):
+                raise each
+            if each is None:
+                break
+            batch.append(each)
+        return batch
+
+    def ack(self, delivery_tag: int) -> None:
+        """Take a message out of the queue."""
+        self._channel.ack(delivery_tag)
+
+    def keep(self, delivery_tag: int) -> None:
+        """Leave a message in the queue."""
+        self._kept += 1
+        self._last_kept = max(self._last_kept, delivery_tag)
+
+    async def stop(self) -> None:
+        """End the consumer."""
+        if self._channel.is_usable:
+            await self._channel.cancel(self._consumer_tag)
+
+    async def close(self) -> None:
+        """Give back what is unsettled."""
+        if not self._channel.is_usable:
+            return
+        while not self._arrived.empty():
+            left = self._arrived.get_nowait()
+            if isinstance(left, Delivery):
+                self.keep(left.delivery_tag)
+        if self._last_kept:
+            # All that is unsettled, at once: singly, RabbitMQ takes seconds for thousands.
+            self._channel.nack(self._last_kept, requeue=True, multiple=True)
+        await self._channel.close()
+
+
 async def move(
     link: Link,
     queue: str,
@@ -127,24 +210,13 @@ async def move(
     Raises:
         TransportError: the queue or the target does not exist, or the link was lost.
     """
-    source = await link.open_channel()
+    source = _Source(await link.open_channel(), queue)
     publisher = ConfirmedPublisher(await link.open_channel(confirm=True))
-    ready = (await source.check_queue(queue)).message_count
-    deliveries: asyncio.Queue[Delivery | TransportError | None] = asyncio.Queue()
-    source.on_close = deliveries.put_nowait
-    callbacks = ConsumerCallbacks(
-        on_delivery=deliveries.put_nowait,
-        on_cancel=lambda tag: deliveries.put_nowait(None),
-        on_message_timeout=lambda tag: None,
-    )
     moved = Moved()
-    kept: list[int] = []
-    await source.qos(2 * BATCH)
-    tag, kept_before = await source.consume(queue, callbacks), 0
+    ready = await source.start()
     try:
         while moved.seen < ready and (most is None or moved.moved < most):
-            wanted = min(BATCH, ready - moved.seen)
-            batch = await _next_batch(deliveries, wanted)
+            batch = await source.next_batch(min(BATCH, ready - moved.seen))
             if not batch:
                 break
             began = time.monotonic()
@@ -153,81 +225,34 @@ async def move(
                 room = most is None or moved.moved + len(copies) < most
                 copy = copy_of(delivery) if room else None
                 if copy is None:
-                    kept.append(delivery.delivery_tag)
+                    source.keep(delivery.delivery_tag)
                 else:
                     copies.append((delivery.delivery_tag, copy))
             moved.seen += len(batch)
             if copies:
-                await _to_its_end(_move_batch(source, publisher, copies, kept, moved))
+                moving = _move_batch(source, publisher, copies, moved)
+                await see_through(asyncio.create_task(moving, name="move: a batch"))
             progress(moved)
-            if len(kept) - kept_before >= BATCH:
-                # What is kept fills the prefetch of its consumer, and not that of the next.
-                await source.cancel(tag)
-                tag, kept_before = await source.consume(queue, callbacks), len(kept)
             if rate is not None and copies:
                 await asyncio.sleep(max(0.0, len(copies) / rate - (time.monotonic() - began)))
-        if source.is_usable:
-            await source.cancel(tag)
+        await source.stop()
     finally:
-        if source.is_usable:
-            while not deliveries.empty():
-                left = deliveries.get_nowait()
-                if isinstance(left, Delivery):
-                    kept.append(left.delivery_tag)
-            if kept:
-                # All that is unsettled, at once: singly, RabbitMQ takes seconds for thousands.
-                source.nack(max(kept), requeue=True, multiple=True)
-            await source.close()
+        await source.close()
     return moved
 
 
 async def _move_batch(
-    source: Channel,
+    source: _Source,
     publisher: ConfirmedPublisher,
     copies: Sequence[tuple[int, Outgoing]],
-    kept: list[int],
     moved: Moved,
 ) -> None:
     """Publish copies, and ack those deliveries whose copies are confirmed."""
     refused = await publisher.publish([copy for _, copy in copies])
     for at, (delivery_tag, _) in enumerate(copies):
         if at in refused:
-            kept.append(delivery_tag)
+            source.keep(delivery_tag)
             moved.refused.append(refused[at])
         else:
             source.ack(delivery_tag)
             moved.moved += 1
-
-
-async def _to_its_end(step: Coroutine[Any, Any, None]) -> None:
-    """Do `step`; a cancellation waits for its end."""
-    task = asyncio.create_task(step, name="move: a batch")
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
-
-
-async def _next_batch(
-    deliveries: asyncio.Queue[Delivery | TransportError | None], most: int
-) -> list[Delivery]:
-    """What has come, at least one and at most so many; nothing where nothing comes any more."""
-    batch: list[Delivery] = []
-    while len(batch) < most:
-        try:
-            each = deliveries.get_nowait()
-        except asyncio.QueueEmpty:
-            if batch:
-                break
-            try:
-                async with asyncio.timeout(_IDLE):
-                    each = await deliveries.get()
-            except TimeoutError:
-                break
-        if isinstance(each, TransportError):
-            raise each
-        if each is None:
-            break
-        batch.append(each)
-    return batch

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from broker_client.broker import Broker
+from broker_client.cli.logs import LogLevel, log_to_stderr
 from broker_client.cli.supervisor import SUPERVISOR_FD, Supervisor
 from broker_client.errors import BrokerClientError
 from broker_client.router import Router
@@ -36,16 +37,10 @@ def run(
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again whenever a file in this folder changes.")
     ] = False,
-    log_level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
-    ] = "info",
+    log_level: LogLevel = "info",
 ) -> None:
     """Run the handlers of a Router until SIGTERM or SIGINT, and end in order."""
-    if log_level.lower() not in ("debug", "info", "warning", "error"):
-        raise typer.BadParameter("debug, info, warning or error", param_hint="--log-level")
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper()
-    )
+    log_to_stderr(log_level)
     if workers > 1 or reload:
         command = ["-m", "broker_client", "run", target, "--log-level", log_level]
         folder = Path.cwd() if reload else None
@@ -101,10 +96,34 @@ async def _run(router: Router) -> None:
             stop.set()
 
         loop.add_reader(int(supervisor), supervisor_gone)
-    assert router.config is not None
-    async with Broker.create(router.config) as broker:
+    broker = await _started(router, stop)
+    if broker is None:
+        return
+    try:
         broker.on("error", lambda error, vhost: log.error("vhost %s: %s", vhost, error))
         broker.include(router)
         log.info("running %d subscriptions", len(broker.subscriptions))
         await stop.wait()
         log.info("ending")
+    finally:
+        await broker.shutdown()
+
+
+async def _started(router: Router, stop: asyncio.Event) -> Broker | None:
+    """A connected Broker; None if `stop` is set before there is one."""
+
+    async def start() -> Broker:
+        assert router.config is not None
+        return await Broker.create(router.config)
+
+    starting = asyncio.create_task(start(), name="run: start")
+    stopped = asyncio.create_task(stop.wait(), name="run: stop")
+    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not starting.done():
+        log.info("ending before the broker answered")
+        starting.cancel()
+        await asyncio.wait([starting])
+        if starting.cancelled():
+            return None
+    return await starting

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from broker_client.cli.definitions import lines_of, read_definitions
+from broker_client.cli.logs import LogLevel, log_to_stderr
 from broker_client.cli.paths import file_path, path_of_file
 from broker_client.config import BrokerConfig
 from broker_client.config.listen import ListenAddress, parse_listen_address
@@ -85,16 +86,10 @@ def serve(
             parser=file_path,
         ),
     ] = None,
-    log_level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
-    ] = "info",
+    log_level: LogLevel = "info",
 ) -> None:
     """Run the built-in broker for AMQP 0-9-1 clients, until SIGTERM or SIGINT."""
-    if log_level.lower() not in ("debug", "info", "warning", "error"):
-        raise typer.BadParameter("debug, info, warning or error", param_hint="--log-level")
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper()
-    )
+    log_to_stderr(log_level)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(_wanted(config, data, listen or [], http, definitions)))

@@ -8,6 +8,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -146,6 +147,20 @@ async def test_program_handles_messages_and_ends_in_order_at_sigterm(
     program.wait_for("^order 7$")
     assert program.end() == 0
     program.wait_for("ending")
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_program_whose_broker_does_not_answer_ends_at_a_signal(
+    start: Any, signal_number: signal.Signals
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE)
+        program = start(f"amqp://127.0.0.1:{silent.getsockname()[1]}/", *run())
+        connection, _ = silent.accept()
+        with connection:
+            program.process.send_signal(signal_number)
+            assert program.process.wait(PATIENCE) == 0  # 1 if the connection timed out first
+    program.wait_for("ending before the broker answered")
 
 
 async def test_workers_share_the_work_and_one_that_is_killed_is_replaced(
