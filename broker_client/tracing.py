@@ -107,7 +107,7 @@ class Tracing:
         config = self._config.find_publication(call.publication)
         if config is None:
             return await call_next(call)  # which says so
-        template, attributes = self._target(config, call.routing_key)
+        template, attributes = self._target(config, call)
         common = _operation("publish", "send", template) | self._server(config.vhost)
         context, links = self._origin_of(call)
         span = self._tracer.start_span(
@@ -141,12 +141,14 @@ class Tracing:
         publication.observe(ended)
         return publication
 
-    def _target(self, config: PublicationConfig, routing_key: str | None) -> tuple[str, Attributes]:
+    def _target(self, config: PublicationConfig, call: PublishCall) -> tuple[str, Attributes]:
         """The name of low cardinality, and the attributes with all names."""
         exchange, key = self._config.target_of(config)
         if config.queue is not None:
             return key, _destination(key, key)
-        key = key if routing_key is None else routing_key
+        key = key if call.routing_key is None else call.routing_key
+        if call.message is not None:
+            key = call.routing_key or config.routing_key or call.message.routing_key
         return exchange or "amq.default", _destination(_joined(exchange, key), key)
 
     def _pass_on(self, call: PublishCall, context: Context) -> None:

@@ -318,6 +318,26 @@ async def test_forward_out_of_a_handler_is_a_child_of_it_and_without_one_of_the_
     assert is_child(second, outside)
 
 
+async def test_forward_without_a_routing_key_is_traced_with_that_of_the_message(
+    start: StartBroker, recorded: Telemetry
+) -> None:
+    config = a_config()
+    config["publications"]["again"] = {"exchange": "dead"}
+    broker = await start(config)
+
+    @broker.handle("work")
+    async def work(message: Message) -> None:
+        await (await broker.forward("again", message))
+
+    seen = await handle_all(broker, "cemetery")
+    await (await broker.publish("orders", 1))
+    await eventually(lambda: len(seen) == 1)
+    [span] = await spans_named(recorded, "publish dead")
+    assert span.attributes is not None
+    assert span.attributes["messaging.destination.name"] == "dead:order.placed"
+    assert span.attributes["messaging.rabbitmq.destination.routing_key"] == "order.placed"
+
+
 async def test_context_survives_a_delay(start: StartBroker, recorded: Telemetry) -> None:
     broker = await start(a_config())
     await handle_all(broker, "work")
