@@ -61,7 +61,13 @@ class Program:
         self.process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "BROKER_URL": url},
+            # Empty is unset: unbuffered, the parts of a line of two workers would mingle.
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "BROKER_URL": url,
+                "PYTHONUNBUFFERED": "",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
