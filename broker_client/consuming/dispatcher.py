@@ -76,10 +76,9 @@ class Dispatcher:
         self._is_ending = False
         self._context = copy_context()
         self._is_limited = bool(self._concurrency or setup.config.rate)
-        if setup.config.rate is not None:
-            self._rate = RateLimit(*rate_of(setup.config.rate))
-            self._rate_timer: asyncio.TimerHandle | None = None
-            self._has_room = self._has_room_and_rate  # type: ignore[method-assign]
+        rate = setup.config.rate
+        self._rate = None if rate is None else RateLimit(*rate_of(rate))
+        self._rate_timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -143,21 +142,22 @@ class Dispatcher:
         self._start_waiting()
 
     def _has_room(self) -> bool:
-        """False while the limit of concurrent handlers is reached.
+        """False while the limit of concurrent handlers, or the rate, is reached; True takes one
+        start of the rate.
 
         Handlers of deliveries that were lost count too. Else each lost channel would add as many
         handlers as the prefetch allows.
         """
         if self._is_held or (self._concurrency and self._running >= self._concurrency):
             return False
-        return not (self._unacked.stale and self._prefetch and self._running >= self._prefetch)
-
-    def _has_room_and_rate(self) -> bool:
-        """`_has_room` where there is a rate: takes one start, or wakes up when there is one."""
-        if not Dispatcher._has_room(self):
+        if self._unacked.stale and self._prefetch and self._running >= self._prefetch:
             return False
+        return self._rate is None or self._take_start(self._rate)
+
+    def _take_start(self, rate: RateLimit) -> bool:
+        """False if the rate is reached; waiting messages are looked at again in time."""
         loop = asyncio.get_running_loop()
-        wait = self._rate.take(loop.time())
+        wait = rate.take(loop.time())
         if wait and self._rate_timer is None:
             self._rate_timer = loop.call_later(wait, self._rate_again)
         return not wait
