@@ -321,11 +321,15 @@ async def test_expiration_of_a_delayed_message_counts_from_its_arrival(
     await (await broker.publish("q", "x", delay=delay, expiration=expiration, headers={"a": 1}))
     arrived = await seen_in("q") - began
     expired = await seen_in("cemetery") - began
+    # How much later depends on the machine; the death says that the whole expiration ran in q.
     assert delay <= arrived < delay + 2.0
-    assert delay + expiration - 0.05 <= expired < delay + expiration + 0.5
+    assert delay + expiration - 0.05 <= expired < delay + expiration + 2.0
     delivery = await channel.get("cemetery", no_ack=True)
     assert delivery is not None
     headers = delivery.properties.headers or {}
+    [death] = [each for each in headers["x-death"] if each["queue"] == "q"]
+    assert death["reason"] == "expired"
+    assert death["original-expiration"] == str(round(expiration * 1000))
     assert headers["a"] == 1
     assert "broker_client.delayed" not in headers
     await link.close()
