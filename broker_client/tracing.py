@@ -164,11 +164,15 @@ class Tracing:
             call.message = message.with_properties(message.properties._replace(headers=kept))
 
     def _origin_of(self, call: PublishCall) -> tuple[Context, list[Link]]:
-        """The parent of a publish: the current span, or else, of a forward, the message's."""
+        """The parent of a publish: the current span, or else that in its headers.
+
+        A forward has those of its message, a publish from a database's outbox those of the call.
+        """
         current = trace.set_span_in_context(trace.get_current_span())
-        if call.message is None:
+        headers = call.headers if call.message is None else call.message.properties.headers
+        if not headers:
             return current, []
-        theirs = _context_of(call.message.properties.headers)
+        theirs = _context_of(headers)
         span = trace.get_current_span(theirs).get_span_context()
         if not span.is_valid:
             return current, []
@@ -299,6 +303,13 @@ class _HeaderGetter(Getter[Mapping[str, Any]]):
 
 
 _GETTER = _HeaderGetter()
+
+
+def current_context() -> dict[str, str]:
+    """The current context as headers, for what is published later and elsewhere."""
+    headers: dict[str, str] = {}
+    propagate.inject(headers)
+    return headers
 
 
 def _context_of(headers: Headers | None) -> Context:

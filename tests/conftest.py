@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.support.leaks import Snapshot, leaks_since
+from tests.support.postgresql import PostgreSQL, postgresql_programs
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.rabbitmq_installed import NoSuchRabbitMQError, chosen
 from tests.support.redis import Redis, redis_program
@@ -30,6 +31,7 @@ RESTART_TEST_TIMEOUT = 180.0
 session_rabbitmq = pytest.StashKey[RabbitMQ]()
 left_out = pytest.StashKey[int]()
 redis_left_out = pytest.StashKey[int]()
+postgresql_left_out = pytest.StashKey[int]()
 
 
 # --------------------------------------------------------------------------- RabbitMQ
@@ -45,9 +47,14 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
+        "postgresql: needs PostgreSQL; without one it is left out, or fails where CI is set",
+    )
+    config.addinivalue_line(
+        "markers",
         "own_versions: starts the RabbitMQs that it needs, whichever RABBITMQ names: runs once",
     )
     config.stash[left_out] = config.stash[redis_left_out] = 0
+    config.stash[postgresql_left_out] = 0
     try:
         chosen()
     except NoSuchRabbitMQError as error:
@@ -93,6 +100,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail("Redis is not installed, and CI is set: see scripts/install-servers")
         item.config.stash[redis_left_out] += 1
         pytest.skip("Redis is not installed")
+    if item.get_closest_marker("postgresql") is not None and postgresql_programs() is None:
+        if IN_CI:
+            pytest.fail("PostgreSQL is not installed, and CI is set: see scripts/install-servers")
+        item.config.stash[postgresql_left_out] += 1
+        pytest.skip("PostgreSQL is not installed")
     if item.get_closest_marker("rabbitmq") is None or chosen() is not None:
         return
     if IN_CI:
@@ -117,12 +129,24 @@ def pytest_terminal_summary(
         terminalreporter.section("LEFT OUT", yellow=True, bold=True)
         terminalreporter.line(f"{count} tests need Redis: run scripts/install-servers.")
 
+    count = config.stash.get(postgresql_left_out, 0)
+    if count:
+        terminalreporter.section("LEFT OUT", yellow=True, bold=True)
+        terminalreporter.line(f"{count} tests need PostgreSQL: run scripts/install-servers.")
+
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """The address of a private Redis."""
     with Redis() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """A private PostgreSQL. Take a schema of your own from `make_schema`."""
+    with PostgreSQL() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,7 @@ ARROWS = {
         "config",
         "ground",
     ),
+    "sql": ("broker", "telemetry", "publishing", "codec", "amqp", "config", "ground"),
     "spark": ("broker", "publishing", "connection", "transport", "codec", "config", "ground"),
     "cli": (
         "broker",
@@ -124,6 +125,7 @@ OWNERS = {
     "redis": ("consuming.redeliveries",),
     "opentelemetry": ("tracing",),
     "prometheus_client": ("metrics",),
+    "sqlalchemy": ("sql",),
     "pyspark": ("spark",),
     "pyarrow": ("spark",),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +13,15 @@ from broker_client import Broker
 from broker_client.errors import UnsupportedError
 from tests.docs.documents import ROOT
 
-OPTIONAL = ["cryptography", "opentelemetry", "prometheus_client", "pyspark", "pyarrow", "redis"]
+OPTIONAL = [
+    "cryptography",
+    "opentelemetry",
+    "prometheus_client",
+    "pyspark",
+    "pyarrow",
+    "redis",
+    "sqlalchemy",
+]
 VHOSTS: dict[str, Any] = {"vhosts": {"/": {}}}
 
 
@@ -42,3 +51,13 @@ async def test_tracing_without_its_package_names_the_extra(monkeypatch: pytest.M
     monkeypatch.delitem(sys.modules, "broker_client.tracing", raising=False)
     with pytest.raises(UnsupportedError, match=r"\[otel\]"):
         await Broker.create({**VHOSTS, "tracing": {}})
+
+
+def test_outbox_in_a_database_without_its_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("broker_client.sql")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(UnsupportedError, match=r"\[sqlalchemy\]"):
+        importlib.import_module("broker_client.sql")

@@ -46,7 +46,9 @@ order 1: tea (order.placed)
 order 2: milk (order.changed)
 order 3: unicorn cannot be had
 """
+OUTBOX = "example_orders: 1\nexample_shipments: 1\n"
 OUTPUTS = {
+    "outbox": OUTBOX,
     "hello": "order.new {'pizza': 2}\n",
     "retry": RETRY,
     "returns": RETURNS,

@@ -18,6 +18,7 @@ HEAVY = (
     "prometheus_client",
     "pyspark",
     "rich",
+    "sqlalchemy",
     "tenacity",
     "typer",
 )
