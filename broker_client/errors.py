@@ -432,9 +432,23 @@ class TopologyMismatchError(TopologyError):
     def __str__(self) -> str:
         return (
             f"vhost {self.vhost!r}: {self.entity} has {self.argument} {self.current} on the "
-            f"broker but {self.wanted} in the configuration: change the configuration, or delete "
-            f"it on the broker ({self.reason})"
+            f"broker but {self.wanted} in the configuration. "
+            f"{way_out_of_mismatch(self.entity.partition(' ')[0])} ({self.reason})"
         )
+
+
+def way_out_of_mismatch(kind: str) -> str:
+    """What to do about an exchange or queue that is there with other settings."""
+    if kind == "queue":
+        return (
+            "A queue keeps the settings it was made with: configure those; or declare a queue of "
+            "another name, move the messages there (broker-client move) and delete the old one; "
+            "or delete it, and it is declared anew (broker-client apply --replace, when empty)"
+        )
+    return (
+        "An exchange keeps the settings it was made with: configure those; or declare an exchange "
+        "of another name; or delete it, and it is declared anew (broker-client apply --replace)"
+    )
 
 
 # --------------------------------------------------------------------------- pool

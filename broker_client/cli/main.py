@@ -17,6 +17,7 @@ from broker_client.cli.definitions import definitions_app
 from broker_client.cli.import_rascal import import_rascal
 from broker_client.cli.messages import get, move_messages, peek, publish, purge, replay
 from broker_client.cli.paths import file_path
+from broker_client.cli.plan import apply, plan
 from broker_client.cli.run import run
 from broker_client.cli.serve import serve
 from broker_client.cli.stats import stats
@@ -52,6 +53,8 @@ def _print_version(wanted: bool) -> None:
 
 
 app.command("import-rascal")(import_rascal)
+app.command("plan")(plan)
+app.command("apply")(apply)
 app.command("run")(run)
 app.command("serve")(serve)
 app.command("publish")(publish)

@@ -9,10 +9,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker_client.config import ConnectionConfig, ManagementConfig, VhostConfig
-from broker_client.connection.management import assert_vhost, check_vhost, delete_vhost
+from broker_client.connection.management import (
+    assert_vhost,
+    check_vhost,
+    delete_vhost,
+    list_objects,
+)
 from broker_client.errors import ConnectFailedError, TransportError
 from broker_client.transport.base import Connector, Link
 from broker_client.transport.rabbitmq.tls import tls_context
@@ -165,6 +170,14 @@ class Network:
             ManagementError: the management API did not answer, or refused.
         """
         await delete_vhost(await self._management(), self._vhost, self._context)
+
+    async def list_objects(self, kind: str) -> list[dict[str, Any]]:
+        """The ``exchanges``, ``queues`` or ``bindings`` of the vhost.
+
+        Raises:
+            ManagementError: the management API did not answer, or refused.
+        """
+        return await list_objects(await self._management(), kind, self._vhost, self._context)
 
 
 class VhostConnector:

@@ -1,13 +1,19 @@
-"""Creates and checks vhosts over RabbitMQ's management API (as in rascal)."""
+"""Creates and checks vhosts over RabbitMQ's management API (as in rascal); lists what they hold.
+
+urllib in a thread, and no HTTP client of its own: few requests are made, none while messages flow,
+and such a client would be one more dependency of everybody's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import http.client
+import json
 import ssl
 import urllib.error
 import urllib.request
+from typing import Any
 from urllib.parse import quote
 
 from broker_client.config import ManagementConfig
@@ -60,24 +66,58 @@ async def delete_vhost(
             raise
 
 
+async def list_objects(
+    config: ManagementConfig,
+    kind: str,
+    vhost: str,
+    context: ssl.SSLContext | None = None,
+) -> list[dict[str, Any]]:
+    """The ``exchanges``, ``queues`` or ``bindings`` of `vhost`, as the API describes them.
+
+    Raises:
+        ManagementError: the API did not answer, or refused; 404 when there is no such vhost.
+    """
+    body = await _request(config, "GET", vhost, f"list {kind} of", context, kind)
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        reason = "the answer is not a list in JSON: is this RabbitMQ's management API?"
+        raise ManagementError(f"list {kind} of", vhost, config.address, 0, reason)
+    return found
+
+
 async def _request(
-    config: ManagementConfig, method: str, vhost: str, what: str, context: ssl.SSLContext | None
-) -> None:
+    config: ManagementConfig,
+    method: str,
+    vhost: str,
+    what: str,
+    context: ssl.SSLContext | None,
+    kind: str = "vhosts",
+) -> bytes:
     # The thread ends by its own time-out on the socket; looking up a host name has none.
     limit = config.timeout + _GRACE
     try:
         async with asyncio.timeout(limit):
-            await asyncio.to_thread(_blocking_request, config, method, vhost, what, context)
+            return await asyncio.to_thread(
+                _blocking_request, config, method, vhost, what, context, kind
+            )
     except TimeoutError as error:
         reason = f"no answer within {limit:g} s"
         raise ManagementError(what, vhost, config.address, 0, reason) from without_frames(error)
 
 
 def _blocking_request(
-    config: ManagementConfig, method: str, vhost: str, what: str, context: ssl.SSLContext | None
-) -> None:
+    config: ManagementConfig,
+    method: str,
+    vhost: str,
+    what: str,
+    context: ssl.SSLContext | None,
+    kind: str,
+) -> bytes:
     address = config.address
-    request = _authorized(config, f"{address}/api/vhosts/{quote(vhost, safe='')}", method)
+    request = _authorized(config, f"{address}/api/{kind}/{quote(vhost, safe='')}", method)
     if config.scheme == "https" and context is None:
         context = ssl.create_default_context()
     # No proxy of the environment's and no redirect: both would take the password elsewhere.
@@ -87,8 +127,9 @@ def _blocking_request(
         *([urllib.request.HTTPSHandler(context=context)] if config.scheme == "https" else []),
     )
     try:
-        with opener.open(request, timeout=config.timeout):
-            return
+        with opener.open(request, timeout=config.timeout) as answer:
+            body: bytes = answer.read()
+            return body
     except urllib.error.HTTPError as error:
         with error:
             raise ManagementError(what, vhost, address, error.code, error.reason) from None

@@ -79,8 +79,11 @@ ARROWS = {
     ),
     "sql": ("broker", "telemetry", "publishing", "codec", "amqp", "config", "ground"),
     "spark": ("broker", "publishing", "connection", "transport", "codec", "config", "ground"),
+    "planning": ("connection", "transport", "config", "ground"),
     "cli": (
         "broker",
+        "planning",
+        "connection",
         "routing",
         "server",
         "node",
@@ -112,7 +115,7 @@ OWNERS = {
     "yarl": ("transport.rabbitmq",),
     "pamqp": ("transport.rabbitmq", "amqp", "server"),
     "yaml": ("config.loader", "config.tree"),
-    "pydantic": ("config", "codec.content", "consuming.handlers"),  # an application's models
+    "pydantic": ("cli.plan", "config", "codec.content", "consuming.handlers"),  # their models
     "pydantic_core": ("config", "codec.content"),
     "starlette": ("server.http",),
     "uvicorn": ("server.http.listener",),

@@ -1,0 +1,1 @@
+"""What a configuration would change on a broker, and the change."""
