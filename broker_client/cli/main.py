@@ -15,7 +15,8 @@ from rich.console import Console
 
 from broker_client.cli.definitions import definitions_app
 from broker_client.cli.import_rascal import import_rascal
-from broker_client.cli.messages import get, move_messages, peek, publish, purge, replay
+from broker_client.cli.messages import get, peek, publish, purge
+from broker_client.cli.moves import move_messages, replay_messages
 from broker_client.cli.paths import file_path
 from broker_client.cli.plan import apply, plan
 from broker_client.cli.run import run
@@ -62,7 +63,7 @@ app.command("get")(get)
 app.command("peek")(peek)
 app.command("purge")(purge)
 app.command("move")(move_messages)
-app.command("replay")(replay)
+app.command("replay")(replay_messages)
 app.command("stats")(stats)
 app.add_typer(store_app, name="store")
 app.add_typer(user_app, name="user")

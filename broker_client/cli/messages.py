@@ -1,36 +1,28 @@
-"""``broker-client publish``, ``get``, ``peek``, ``purge``, ``move`` and ``replay``, on a URL."""
+"""``broker-client publish``, ``get``, ``peek`` and ``purge``, on a URL."""
 
 from __future__ import annotations
 
 import base64
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
-from broker_client.amqp.x_death import deaths, without_deaths
-from broker_client.cli.moving import BATCH, ConfirmedPublisher, Moved, move
 from broker_client.cli.node_file import failed
+from broker_client.cli.progress import Progress
 from broker_client.cli.remote import Url, read_ahead, run_on_broker
-from broker_client.message import (
-    PERSISTENT,
-    Delivery,
-    Headers,
-    Outgoing,
-    Properties,
-    with_original_user,
-)
+from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
+from broker_client.moving.confirms import ConfirmedPublisher
 from broker_client.transport.base import Link
 
-_BATCH = 500
-_MANY = 10_000  # messages between two lines of progress
+_BATCH = 200
+_WINDOW = 1_000  # messages that are published and not confirmed
 _JSON_KEYS = frozenset(("body", "headers", "routing_key", "properties", "body_base64"))
 _TEXT_PROPERTIES = (
     "content_type",
@@ -85,21 +77,22 @@ def publish(
     if source is None:
         source = _line_messages(sys.stdin.buffer, exchange, routing_key, json_lines=json_lines)
 
-    done = _Published()
+    done = _Published(Progress("confirmed", len(files) if files else None))
 
     async def command(link: Link) -> None:
-        publisher = ConfirmedPublisher(await link.open_channel(confirm=True))
-        async for batch in read_ahead(source, _BATCH):
-            reasons = await publisher.publish(batch)
-            for at, why in sorted(reasons.items()):
-                number = done.confirmed + done.refused + at + 1
-                typer.echo(f"message {number}: {why}", err=True)
-            done.confirmed += len(batch) - len(reasons)
-            done.refused += len(reasons)
+        publisher = await ConfirmedPublisher.open(link, done.settled)
+        try:
+            async for batch in read_ahead(source, _BATCH):
+                await publisher.publish(list(enumerate(batch, done.published + 1)))
+                done.published += len(batch)
+                await publisher.wait(_WINDOW - _BATCH)
+        finally:
+            await publisher.wait()  # so that the count is right, also after an interrupt
 
     try:
         run_on_broker(url, command)
     finally:
+        done.progress.end()
         if as_json:
             typer.echo(json.dumps({"confirmed": done.confirmed, "refused": done.refused}))
         else:
@@ -111,8 +104,19 @@ def publish(
 
 @dataclass(slots=True)
 class _Published:
+    progress: Progress
+    published: int = 0
     confirmed: int = 0
     refused: int = 0
+
+    def settled(self, number: int, why: str) -> None:
+        if why:
+            self.progress.end()
+            typer.echo(f"message {number}: {why}", err=True)
+            self.refused += 1
+        else:
+            self.confirmed += 1
+        self.progress.show(self.confirmed)
 
 
 def _message(exchange: str, routing_key: str, body: bytes, **properties: Any) -> Outgoing:
@@ -262,145 +266,3 @@ def _print(delivery: Delivery, *, as_json: bool) -> None:
 def _printable(text: str) -> str:
     """Without what a terminal would obey."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
-
-
-# --------------------------------------------------------------------------- move, replay
-
-
-def move_messages(
-    url: Url,
-    queue: Queue,
-    to: Annotated[str, typer.Argument(metavar="TO", help="Name of the queue that gets them.")],
-    limit: Limit = None,
-    rate: Rate = None,
-    as_json: AsJson = False,
-) -> None:
-    """Move the ready messages of a queue to another: each copy is confirmed, then its original
-    acknowledged.
-
-    Ends with status 1 if a copy was refused; its original stays where it was.
-    """
-    if to == queue:
-        raise failed("a queue cannot be moved to itself")
-
-    def copy_of(delivery: Delivery) -> Outgoing | None:
-        return _copy(delivery, to, delivery.properties.headers)
-
-    async def command(link: Link) -> Moved:
-        return await move(link, queue, copy_of, most=limit, rate=rate, progress=_progress)
-
-    _tell(run_on_broker(url, command), as_json=as_json)
-
-
-def replay(
-    url: Url,
-    queue: Queue,
-    reason: Annotated[
-        str | None, typer.Option(help="Only those that died for it.", show_default=False)
-    ] = None,
-    origin: Annotated[
-        str | None,
-        typer.Option("--from", metavar="QUEUE", help="Only those from it.", show_default=False),
-    ] = None,
-    older_than: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Only those dead for longer.", show_default=False),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Only those with this header; may be repeated."),
-    ] = None,
-    limit: Limit = None,
-    rate: Rate = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of counting.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Put dead letters back into the queue where they died.
-
-    Without --yes, only count them, by queue and reason. Each copy is confirmed, then its original
-    acknowledged. It has the message id of the original, and none of the headers about its death.
-    """
-    wanted = [_pair(each) for each in header or []]
-    now = datetime.now(UTC)
-    groups: Counter[tuple[str, str]] = Counter()
-
-    def copy_of(delivery: Delivery) -> Outgoing | None:
-        headers = delivery.properties.headers or {}
-        death = next(iter(deaths(headers)), None)
-        if death is None or not isinstance(death.get("queue"), str):
-            return None
-        died_at = death.get("time")
-        if (
-            (reason is not None and death.get("reason") != reason)
-            or (origin is not None and death["queue"] != origin)
-            or any(str(headers.get(name)) != value for name, value in wanted)
-            or (
-                older_than is not None
-                and not (
-                    isinstance(died_at, datetime) and now - died_at > timedelta(seconds=older_than)
-                )
-            )
-        ):
-            return None
-        if limit is None or groups.total() < limit:
-            groups[death["queue"], str(death.get("reason"))] += 1
-        return _copy(delivery, death["queue"], without_deaths(headers)) if yes else None
-
-    async def command(link: Link) -> Moved:
-        return await move(link, queue, copy_of, most=limit, rate=rate, progress=_progress)
-
-    moved = run_on_broker(url, command)
-    if yes:
-        _tell(moved, as_json=as_json)
-        return
-    found = [{"queue": q, "reason": r, "count": n} for (q, r), n in sorted(groups.items())]
-    if as_json:
-        typer.echo(json.dumps({"seen": moved.seen, "would_replay": found}))
-        return
-    for each in found:
-        typer.echo(f"{each['count']:>9,}  {each['reason']}  from {each['queue']}")
-    typer.echo(f"{moved.seen:,} seen, {sum(groups.values()):,} would be replayed; --yes does it")
-
-
-def _copy(delivery: Delivery, queue: str, headers: Headers | None) -> Outgoing | None:
-    """A copy of `delivery` for `queue` alone; None where its properties cannot be read."""
-    if delivery.fault:
-        return None
-    # CC would send the copy to further queues, which had theirs the first time.
-    kept = {name: value for name, value in (headers or {}).items() if name != "CC"}
-    properties = delivery.properties._replace(headers=kept or None)
-    return Outgoing("", queue, delivery.body, with_original_user(properties), mandatory=True)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
-    return name, value
-
-
-def _progress(moved: Moved) -> None:
-    """On a terminal one line that is written over, else a line now and then."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"{moved.moved:,} moved\r")
-        sys.stderr.flush()
-    elif moved.moved and moved.moved // _MANY > (moved.moved - BATCH) // _MANY:
-        typer.echo(f"{moved.moved:,} moved", err=True)
-
-
-def _tell(moved: Moved, *, as_json: bool) -> None:
-    for why, count in Counter(moved.refused).items():
-        typer.echo(f"{count:,} stay where they are: {why}", err=True)
-    left = moved.seen - moved.moved - len(moved.refused)
-    if as_json:
-        told = {
-            "seen": moved.seen,
-            "moved": moved.moved,
-            "refused": len(moved.refused),
-            "left": left,
-        }
-        typer.echo(json.dumps(told))
-    else:
-        typer.echo(f"{moved.moved:,} moved" + (f", {left:,} left as they were" if left else ""))
-    if moved.refused:
-        raise typer.Exit(1)

@@ -432,10 +432,10 @@ class Node:
                 channel, delivery_tag, self.now(), requeue=requeue, multiple=multiple, delay=delay
             )
 
-    def release(self, channel: int, delivery_tag: int) -> None:
-        """Give a delivery back unhandled: it does not count as an attempt."""
+    def release(self, channel: int, delivery_tag: int, *, multiple: bool = False) -> None:
+        """Give a delivery, or all up to it, back unhandled: it does not count as an attempt."""
         with self._command(channel):
-            self.engine.consuming.release(channel, delivery_tag, self.now())
+            self.engine.consuming.release(channel, delivery_tag, self.now(), multiple=multiple)
 
     def qos(self, channel: int, prefetch: int, *, shared: bool) -> None:
         """Limit the unsettled deliveries of consumers started from now on, or of all together."""

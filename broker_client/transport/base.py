@@ -193,8 +193,12 @@ class Channel(Protocol):
         """Refuse a delivery, or all up to it: handling it failed."""
         ...
 
-    def release(self, delivery_tag: int) -> None:
-        """Give a delivery back to its queue unhandled; it does not count as a failure."""
+    def release(self, delivery_tag: int, *, multiple: bool = False) -> None:
+        """Give a delivery, or all up to it, back unhandled; it does not count as a failure.
+
+        For thousands use `multiple`: RabbitMQ's classic queues take time for each delivery given
+        back singly that grows with their number.
+        """
         ...
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:

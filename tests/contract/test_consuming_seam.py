@@ -24,6 +24,20 @@ async def test_released_delivery_comes_again(watch: Watch) -> None:
     assert [each.redelivered for each in consumer.deliveries] == [False, True]
 
 
+async def test_release_of_all_up_to_one_gives_back_what_is_unsettled(watch: Watch) -> None:
+    await watch.publish(*numbered(1, 4))
+    consumer = await Consumer.start(watch.channel)
+    first, second, third, fourth = await consumer.receives(4)
+    watch.channel.ack(second.delivery_tag)
+    watch.channel.release(third.delivery_tag, multiple=True)
+    *_, fifth, sixth = await consumer.receives(6)
+    assert (fifth.body, sixth.body) == (first.body, third.body)
+    assert [each.redelivered for each in (fifth, sixth)] == [True, True]
+    watch.channel.ack(sixth.delivery_tag, multiple=True)
+    assert (await watch.channel.check_queue("q")).message_count == 0
+    assert fourth.delivery_tag < fifth.delivery_tag
+
+
 async def test_release_and_nack_of_one_delivery_settle_that_one_only(watch: Watch) -> None:
     await watch.publish(*numbered(1, 3))
     consumer = await Consumer.start(watch.channel)

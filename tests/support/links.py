@@ -248,9 +248,9 @@ class FakeChannel:
         self._check("nack", "")
         self.settled.append(("nack", delivery_tag, requeue, multiple))
 
-    def release(self, delivery_tag: int) -> None:
+    def release(self, delivery_tag: int, *, multiple: bool = False) -> None:
         self._check("release", "")
-        self.settled.append(("nack", delivery_tag, True, False))
+        self.settled.append(("nack", delivery_tag, True, multiple))
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         self._check("requeue_later", "")

@@ -220,17 +220,19 @@ class ConsumeCommands:
             return
         self.give_away(self._settle(state, delivery_tag, multiple), requeue, delay, now)
 
-    def release(self, channel: int, delivery_tag: int, now: float) -> None:
-        """Give a delivery back to where it was, unhandled: it does not count as an attempt.
+    def release(
+        self, channel: int, delivery_tag: int, now: float, *, multiple: bool = False
+    ) -> None:
+        """Give a delivery, or all up to it, back to where it was: it does not count as an attempt.
 
         Raises:
             ReplyError: 406 for a tag never issued, or settled before.
         """
         state = self._channels[channel]
         if state.transaction is not None:
-            self.nack(channel, delivery_tag, now)
+            self.nack(channel, delivery_tag, now, multiple=multiple)
         else:
-            self._transitions.release(self._settle(state, delivery_tag, False), now)
+            self._transitions.release(self._settle(state, delivery_tag, multiple), now)
 
     def give_away(
         self, entries: list[Entry], requeue: bool, delay: float | None, now: float

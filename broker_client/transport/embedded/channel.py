@@ -223,8 +223,8 @@ class EmbeddedChannel:
     def nack(self, delivery_tag: int, *, requeue: bool = False, multiple: bool = False) -> None:
         self._settle(self._node.nack, delivery_tag, requeue=requeue, multiple=multiple)
 
-    def release(self, delivery_tag: int) -> None:
-        self._settle(self._node.release, delivery_tag)
+    def release(self, delivery_tag: int, *, multiple: bool = False) -> None:
+        self._settle(self._node.release, delivery_tag, multiple=multiple)
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         self._settle(self._node.nack, delivery_tag, requeue=True, delay=delay)

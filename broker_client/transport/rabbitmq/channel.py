@@ -290,10 +290,14 @@ class NetworkChannel(TopologyMethods):
         # with requeue does not, and basic.reject knows no `multiple`.
         self._write(commands.Basic.Reject(delivery_tag, requeue=requeue))
 
-    def release(self, delivery_tag: int) -> None:
+    def release(self, delivery_tag: int, *, multiple: bool = False) -> None:
         self._check_usable()
-        self._outstanding.pop(delivery_tag, None)
-        self._write(commands.Basic.Nack(delivery_tag, requeue=True))
+        if multiple:
+            self.flush()
+            self._settled_up_to(delivery_tag)
+        else:
+            self._outstanding.pop(delivery_tag, None)
+        self._write(commands.Basic.Nack(delivery_tag, multiple=multiple, requeue=True))
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         if not self._owner.capabilities.delayed_retry:

@@ -1,0 +1,337 @@
+"""Moves, replays and removes messages of a queue.
+
+A copy is published and confirmed before its original is acked, so nothing is lost however a move
+ends. Up to `WINDOW` copies are under way at a time. A move that is cancelled waits for these, so
+each message is in one place then. Where the process, the link or the broker dies, the messages
+under way may be in both queues.
+
+The next move notices those, where it can: the broker marks what it delivers again as redelivered.
+When a message that is to be copied is redelivered and has a message id, the target is looked
+through once, and where the copy is ready there, the original is only acked. A copy is recognized by
+its message id, its body, and that it was published straight to the target. What nobody can tell:
+a copy that a consumer has taken meanwhile, and messages without an id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+
+from broker_client.amqp.x_death import without_deaths
+from broker_client.errors import ChannelClosedError, UsageError
+from broker_client.message import Delivery, Headers, Outgoing, with_original_user
+from broker_client.moving.confirms import ConfirmedPublisher
+from broker_client.moving.selection import EVERYTHING, Selection, last_death
+from broker_client.moving.source import QueueSource
+from broker_client.transport.base import Link
+
+BATCH = 200
+WINDOW = 1_000
+"""Copies that are published and not confirmed, at most: so many may be doubled by a crash."""
+LOOK_LIMIT = 10_000
+"""A target with more ready messages is not looked through for earlier copies."""
+_TURNS = 10  # batches a second where the rate is limited
+_NOT_COPIED = frozenset(("CC", "x-delivery-count", "x-acquired-count"))
+"""Headers that are no part of the message: `CC` would send the copy to further queues, which had
+theirs the first time, and quorum queues add their counts."""
+
+
+class Fate(Enum):
+    """What becomes of a message that is not copied."""
+
+    KEEP = "keep"
+    REMOVE = "remove"
+
+
+Decide = Callable[[Delivery], Outgoing | Fate]
+"""The copy of a delivery that is to be published, or what else becomes of it."""
+
+
+@dataclass(slots=True)
+class Moved:
+    """How far a move has come."""
+
+    seen: int = 0
+    """Messages that were looked at."""
+    selected: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Messages by the queue that gets them, "" for none, and the reason of their last death, ""
+    where they never died."""
+    moved: int = 0
+    """Copied and acked, or removed."""
+    already_moved: int = 0
+    """Acked without a copy, since an earlier move has left it in the target."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Why copies were not taken; their originals are where they were."""
+    unconfirmed: int = 0
+    """Copies whose confirm is not there yet. After a failure they may be in both queues."""
+    blocked: str = ""
+    """Why the broker takes no publishes at present."""
+    not_looked_through: set[str] = field(default_factory=set)
+    """Targets that may have copies of an earlier move, and too many messages to look for them."""
+
+    @property
+    def kept(self) -> int:
+        """Messages that were left as they were."""
+        return self.seen - self.moved - self.already_moved - self.refused.total() - self.unconfirmed
+
+
+Progress = Callable[[Moved], None]
+
+
+def _ignore(moved: Moved) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOptions:
+    """Which messages are moved, and how fast."""
+
+    selection: Selection = EVERYTHING
+    """Which of them; all by default."""
+    limit: int | None = None
+    """So many at most."""
+    rate: float | None = None
+    """Messages a second at most."""
+    check_target: bool = True
+    """Look for copies of an earlier move that was cut off."""
+    progress: Progress = _ignore
+    """Is told after every batch, and at the end, also where that is a failure."""
+
+
+async def move(
+    link: Link, queue: str, to: str, options: MoveOptions | None = None, *, dry_run: bool = False
+) -> Moved:
+    """Move messages that are ready in `queue` now to the queue `to`, in order.
+
+    Args:
+        link: to the broker; nobody else may use it meanwhile.
+        queue: where from.
+        to: where to.
+        options: which messages, and how fast.
+        dry_run: only count what would be moved.
+
+    Raises:
+        UsageError: the queues are the same.
+        TransportError: the queue does not exist or may not be read, or the link was lost.
+        OperationTimeoutError: the broker did not confirm in time.
+    """
+    if to == queue:
+        raise UsageError("a queue cannot be moved to itself")
+
+    def decide(delivery: Delivery) -> Outgoing | Fate:
+        return copy_for(to, delivery, delivery.properties.headers)
+
+    return await move_each(link, queue, decide, options, dry_run=dry_run)
+
+
+async def replay(
+    link: Link, queue: str, options: MoveOptions | None = None, *, dry_run: bool = True
+) -> Moved:
+    """Put dead letters back into the queues where they died last; see `move`.
+
+    Their copies have the same message id, and none of the headers about the death. What is no dead
+    letter is left as it is.
+    """
+
+    def decide(delivery: Delivery) -> Outgoing | Fate:
+        origin = last_death(delivery).get("queue")
+        if not isinstance(origin, str) or not origin:
+            return Fate.KEEP
+        return copy_for(origin, delivery, without_deaths(delivery.properties.headers or {}))
+
+    return await move_each(link, queue, decide, options, dry_run=dry_run)
+
+
+async def remove(
+    link: Link, queue: str, options: MoveOptions | None = None, *, dry_run: bool = True
+) -> Moved:
+    """Take messages out of `queue` for good; see `move`."""
+    return await move_each(link, queue, lambda delivery: Fate.REMOVE, options, dry_run=dry_run)
+
+
+def copy_for(queue: str, delivery: Delivery, headers: Headers | None) -> Outgoing | Fate:
+    """A copy of `delivery` for `queue` alone; it is kept where its properties cannot be read."""
+    if delivery.fault:
+        return Fate.KEEP
+    kept = {name: value for name, value in (headers or {}).items() if name not in _NOT_COPIED}
+    properties = delivery.properties._replace(headers=kept or None)
+    return Outgoing("", queue, delivery.body, with_original_user(properties), mandatory=True)
+
+
+async def move_each(
+    link: Link,
+    queue: str,
+    decide: Decide,
+    options: MoveOptions | None = None,
+    *,
+    dry_run: bool = False,
+) -> Moved:
+    """Do with each message that is ready in `queue` now what `decide` says; see `move`.
+
+    Args:
+        link: to the broker; nobody else may use it meanwhile.
+        queue: where from.
+        decide: what becomes of a message that is selected.
+        options: which messages, and how fast.
+        dry_run: only count what would be done.
+    """
+    moving = _Moving(link, queue, decide, options or MoveOptions(), is_dry=dry_run)
+    task = asyncio.create_task(moving.run(), name=f"move from {queue}")
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        moving.stop()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # the interrupt is what is raised
+        raise
+    return moving.moved
+
+
+class _Moving:
+    """One move from its start to its end."""
+
+    def __init__(
+        self, link: Link, queue: str, decide: Decide, options: MoveOptions, *, is_dry: bool
+    ) -> None:
+        self._link, self._queue, self._decide = link, queue, decide
+        self._options, self._is_dry = options, is_dry
+        self.moved = Moved()
+        self._source: QueueSource
+        self._publisher: ConfirmedPublisher[int]
+        self._earlier: dict[str, Counter[_CopyKey]] = {}
+        self._taken = 0  # of the limit
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        self._stopped.set()
+
+    async def run(self) -> None:
+        """Move, until all is done or `stop` was called."""
+        self._source = QueueSource(await self._link.open_channel(), self._queue)
+        self._publisher = await ConfirmedPublisher.open(self._link, self._settled)
+        limit, rate = self._options.limit, self._options.rate
+        try:
+            await self._source.start(limit if self._options.selection.is_all else None)
+            began, done = time.monotonic(), 0
+            while self._source.left and not self._limit_reached and not self._stopped.is_set():
+                done += await self._next_batch()
+                self._tell()
+                if rate is not None:
+                    await self._pause(began + done / rate - time.monotonic())
+            await self._publisher.wait()
+        finally:
+            # What is unconfirmed is unsettled, so it goes back: it may be in both places.
+            await self._source.close()
+            await self._publisher.close()
+            self._tell()
+
+    @property
+    def _limit_reached(self) -> bool:
+        return self._options.limit is not None and self._taken >= self._options.limit
+
+    async def _next_batch(self) -> int:
+        """Go on with the next messages; returns how many were copied or removed."""
+        rate = self._options.rate
+        most = BATCH if rate is None else min(BATCH, max(1, int(rate / _TURNS)))
+        batch = await self._source.next_batch(most)
+        if not batch:
+            self.stop()
+        copies: list[tuple[int, Outgoing]] = []
+        removed, now = 0, datetime.now(UTC)
+        for delivery in batch:
+            self.moved.seen += 1
+            copy = self._fate(delivery, now)
+            if copy is Fate.KEEP:
+                self._source.keep(delivery.delivery_tag)
+            elif copy is Fate.REMOVE:
+                self._source.ack(delivery.delivery_tag)
+                self.moved.moved += 1
+                removed += 1
+            elif await self._is_copied(delivery, copy.routing_key):
+                self._source.ack(delivery.delivery_tag)
+                self.moved.already_moved += 1
+            else:
+                copies.append((delivery.delivery_tag, copy))
+        if copies:
+            await self._publisher.publish(copies)
+            await self._publisher.wait(WINDOW - BATCH)
+        return len(copies) + removed
+
+    def _fate(self, delivery: Delivery, now: datetime) -> Outgoing | Fate:
+        if self._limit_reached or not self._options.selection.matches(delivery, now):
+            return Fate.KEEP
+        copy = self._decide(delivery)
+        if copy is Fate.KEEP:
+            return Fate.KEEP
+        self._taken += 1
+        target = copy.routing_key if isinstance(copy, Outgoing) else ""
+        self.moved.selected[target, str(last_death(delivery).get("reason", ""))] += 1
+        return Fate.KEEP if self._is_dry else copy
+
+    async def _is_copied(self, delivery: Delivery, target: str) -> bool:
+        """True where an earlier move has left the copy of `delivery` in `target`."""
+        if not (delivery.redelivered and delivery.properties.message_id):
+            return False
+        if not self._options.check_target or target == self._queue:
+            return False
+        if target not in self._earlier:
+            self._earlier[target] = await self._copies_in(target)
+        copies, key = self._earlier[target], _copy_key(delivery)
+        if not copies[key]:
+            return False
+        copies[key] -= 1
+        return True
+
+    async def _copies_in(self, target: str) -> Counter[_CopyKey]:
+        """What was published straight to the queue `target` and is ready there."""
+        copies: Counter[_CopyKey] = Counter()
+        source = QueueSource(await self._link.open_channel(), target)
+        try:
+            await source.start()
+            if source.left > LOOK_LIMIT:
+                self.moved.not_looked_through.add(target)
+                return copies
+            while batch := await source.next_batch(BATCH):
+                for each in batch:
+                    source.keep(each.delivery_tag)
+                    if not each.exchange and each.routing_key == target:
+                        copies[_copy_key(each)] += 1
+        except ChannelClosedError:
+            return copies  # there is no such queue, or it may not be read
+        finally:
+            await source.close()
+        return copies
+
+    def _settled(self, delivery_tag: int, why: str) -> None:
+        if why:
+            self._source.keep(delivery_tag)
+            self.moved.refused[why] += 1
+        else:
+            self._source.ack(delivery_tag)
+            self.moved.moved += 1
+
+    def _tell(self) -> None:
+        self.moved.unconfirmed = self._publisher.unconfirmed
+        self.moved.blocked = self._publisher.blocked
+        self._options.progress(self.moved)
+
+    async def _pause(self, seconds: float) -> None:
+        if seconds > 0:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._stopped.wait()
+            except TimeoutError:
+                pass
+
+
+_CopyKey = tuple[str | None, int, int]
+
+
+def _copy_key(delivery: Delivery) -> _CopyKey:
+    return delivery.properties.message_id, len(delivery.body), hash(delivery.body)

@@ -1,0 +1,111 @@
+"""A queue that is read without losing anything: what is not taken goes back to its place."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker_client.errors import TransportError
+from broker_client.message import Delivery
+from broker_client.transport.base import Channel, ConsumerCallbacks
+
+PREFETCH = 2_000
+_REFRESH = PREFETCH // 2
+_IDLE = 2.0
+"""Seconds without a delivery after which nothing more is expected: others consume, too."""
+
+
+class QueueSource:
+    """Consumes the messages that are ready in a queue at the start, on a channel of its own."""
+
+    def __init__(self, channel: Channel, queue: str) -> None:
+        """
+        Args:
+            channel: to consume with; nobody else may use it.
+            queue: its name.
+        """
+        self._channel = channel
+        self._queue = queue
+        self._arrived: asyncio.Queue[Delivery | TransportError | None] = asyncio.Queue()
+        self._callbacks = ConsumerCallbacks(
+            on_delivery=self._arrived.put_nowait,
+            on_cancel=lambda tag: self._arrived.put_nowait(None),
+            on_message_timeout=lambda tag: None,
+        )
+        channel.on_close = self._arrived.put_nowait
+        self._consumer_tag = ""
+        self._last_kept = 0
+        self._kept = 0  # of the present consumer
+        self.left = 0
+        """Messages that were ready at the start and have not been read yet."""
+
+    async def start(self, most: int | None = None) -> None:
+        """Start to consume.
+
+        Args:
+            most: messages that will be read at most, so that no more are taken from others.
+
+        Raises:
+            TransportError: there is no such queue, or it may not be read.
+        """
+        self.left = (await self._channel.check_queue(self._queue)).message_count
+        if most is not None:
+            self.left = min(self.left, most)
+        if self.left:
+            await self._channel.qos(min(PREFETCH, self.left))
+            await self._consume()
+
+    async def _consume(self) -> None:
+        self._consumer_tag = await self._channel.consume(self._queue, self._callbacks)
+        self._kept = 0
+
+    async def next_batch(self, most: int) -> list[Delivery]:
+        """What has come, at least one and at most `most`; nothing where nothing comes any more.
+
+        Raises:
+            TransportError: the channel was closed.
+        """
+        most = min(most, self.left)
+        if most and self._kept >= _REFRESH:
+            # What is kept fills the prefetch of its consumer, and not that of the next.
+            await self._channel.cancel(self._consumer_tag)
+            await self._consume()
+        batch: list[Delivery] = []
+        while len(batch) < most:
+            if batch and self._arrived.empty():
+                break
+            try:
+                async with asyncio.timeout(_IDLE):
+                    each = await self._arrived.get()
+            except TimeoutError:
+                break
+            if isinstance(each, TransportError):
+                raise each
+            if each is None:
+                break
+            batch.append(each)
+        self.left -= len(batch)
+        return batch
+
+    def ack(self, delivery_tag: int) -> None:
+        """Take a message out of the queue."""
+        if self._channel.is_usable:  # else it is back in its queue already
+            self._channel.ack(delivery_tag)
+
+    def keep(self, delivery_tag: int) -> None:
+        """Leave a message in the queue; it is held until `close`."""
+        self._kept += 1
+        self._last_kept = max(self._last_kept, delivery_tag)
+
+    async def close(self) -> None:
+        """Stop to consume, and give back what is unsettled."""
+        if not self._channel.is_usable:
+            return
+        if self._consumer_tag:
+            await self._channel.cancel(self._consumer_tag)
+        while not self._arrived.empty():
+            left = self._arrived.get_nowait()
+            if isinstance(left, Delivery):
+                self.keep(left.delivery_tag)
+        if self._last_kept:
+            self._channel.release(self._last_kept, multiple=True)
+        await self._channel.close()

@@ -1,0 +1,81 @@
+"""The command ``broker-client`` within the test's process, and what it left in the queues."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiormq
+from typer.testing import CliRunner, Result
+
+from broker_client.cli.main import app
+
+
+class ChannelTo:
+    """A channel of a connection of its own, for an ``async with`` block."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __aenter__(self) -> Any:
+        self._connection = await aiormq.connect(self._url)
+        return await self._connection.channel()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._connection.close()
+
+
+def run(url: str, command: str, *arguments: str, input: str | bytes | None = None) -> Result:
+    """Run a command on the broker at `url`."""
+    options = {"BROKER_CLIENT_URL": url}
+    return CliRunner().invoke(app, [command, *arguments], env=options, input=input)
+
+
+def told(result: Result) -> Any:
+    """The JSON of its last line."""
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def drained(url: str, queue: str) -> list[Any]:
+    """Everything in `queue`, which is empty then."""
+    result = run(url, "get", queue, "--count", "100000", "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def bodies(url: str, queue: str) -> list[str]:
+    """The bodies of everything in `queue`, which is empty then."""
+
+    async def take() -> list[str]:
+        async with ChannelTo(url) as channel:
+            count = (await channel.queue_declare(queue, passive=True)).message_count
+            arrived: asyncio.Queue[Any] = asyncio.Queue()
+            await channel.basic_consume(queue, arrived.put, no_ack=True)
+            async with asyncio.timeout(30):
+                return [(await arrived.get()).body.decode() for _ in range(count)]
+
+    return asyncio.run(take())
+
+
+def reject(url: str, queue: str, count: int) -> None:
+    """Make dead letters of what is in `queue`."""
+
+    async def run_it() -> None:
+        async with ChannelTo(url) as channel:
+            for _ in range(count):
+                got = await channel.basic_get(queue)
+                await channel.basic_reject(got.delivery.delivery_tag, requeue=False)
+            await channel.basic_qos(prefetch_count=1)
+
+    asyncio.run(run_it())
+
+
+def ready(url: str, queue: str) -> int:
+    """How many messages are ready in `queue`."""
+
+    async def count() -> int:
+        async with ChannelTo(url) as channel:
+            return int((await channel.queue_declare(queue, passive=True)).message_count)
+
+    return asyncio.run(count())
