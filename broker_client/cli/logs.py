@@ -21,3 +21,5 @@ def log_to_stderr(level: str) -> None:
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=level.upper()
     )
+    for library in ("httpx", "httpcore"):  # a line for each request, with what it asks for
+        logging.getLogger(library).setLevel(logging.WARNING)

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from broker_client.cli.dashboard import dashboard
 from broker_client.cli.definitions import definitions_app
 from broker_client.cli.import_rascal import import_rascal
 from broker_client.cli.messages import get, peek, publish, purge
@@ -58,6 +59,7 @@ app.command("plan")(plan)
 app.command("apply")(apply)
 app.command("run")(run)
 app.command("serve")(serve)
+app.command("dashboard")(dashboard)
 app.command("publish")(publish)
 app.command("get")(get)
 app.command("peek")(peek)

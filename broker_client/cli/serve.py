@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from broker_client.cli.definitions import lines_of, read_definitions
+from broker_client.cli.http_options import BasePath, http_address_of
 from broker_client.cli.logs import LogLevel, log_to_stderr
 from broker_client.cli.paths import file_path, path_of_file
 from broker_client.config import BrokerConfig
@@ -46,6 +47,7 @@ class _Wanted(NamedTuple):
     data: str | None
     addresses: tuple[ListenAddress, ...]
     http: tuple[str, int] | None
+    base_path: str
     definitions: Any
     """Decoded JSON that is imported at the start, or None."""
 
@@ -74,10 +76,12 @@ def serve(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where to serve the management API and metrics; nowhere by default.",
+            help="Where to serve the dashboard, the management API and metrics; nowhere by "
+            "default.",
             show_default=False,
         ),
     ] = None,
+    base_path: BasePath = "",
     definitions: Annotated[
         Path | None,
         typer.Option(
@@ -91,8 +95,9 @@ def serve(
     """Run the built-in broker for AMQP 0-9-1 clients, until SIGTERM or SIGINT."""
     log_to_stderr(log_level)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(_wanted(config, data, listen or [], http, definitions)))
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            wanted = _wanted(config, data, listen or [], http, base_path, definitions)
+            runner.run(_serve(wanted))
     except (
         ConfigError,
         InvalidDefinitionsError,
@@ -109,6 +114,7 @@ def _wanted(
     data: str | None,
     listen: list[str],
     http: str | None,
+    base_path: str,
     definitions: Path | None,
 ) -> _Wanted:
     loaded = (
@@ -119,9 +125,10 @@ def _wanted(
     addresses = listen or list(loaded.node.listen)
     if not addresses and not has_inherited_sockets():
         addresses = [DEFAULT_ADDRESS]
-    http_address = None if http is None else _http_address(http)
+    http_address = None if http is None else http_address_of(http, "--http")
     document = None if definitions is None else read_definitions(definitions)
-    return _Wanted(loaded, data, tuple(map(_address, addresses)), http_address, document)
+    listening = tuple(map(_address, addresses))
+    return _Wanted(loaded, data, listening, http_address, base_path, document)
 
 
 def _address(text: str) -> ListenAddress:
@@ -131,14 +138,7 @@ def _address(text: str) -> ListenAddress:
         raise typer.BadParameter(str(error), param_hint="--listen") from None
 
 
-def _http_address(text: str) -> tuple[str, int]:
-    host, _, port = text.removeprefix("http://").rstrip("/").rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        raise typer.BadParameter("HOST:PORT, such as 127.0.0.1:15672", param_hint="--http")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's, where the extra ``speed`` is installed."""
     try:
         import uvloop
@@ -160,9 +160,9 @@ def _collect_less() -> None:
 
 
 async def _serve(wanted: _Wanted) -> None:
-    config, data, addresses, _, definitions = wanted
+    config, data, addresses, _, _, definitions = wanted
     _collect_less()
-    stop_asked, reload_asked = _stop_signals(), _reload_signal()
+    stop_asked, reload_asked = stop_signals(), _reload_signal()
     node = make_node(
         data or "",
         durable=data is not None,
@@ -202,21 +202,35 @@ async def _management(node: Node, server: Server, wanted: _Wanted) -> AsyncItera
         yield []
         return
     try:
+        from broker_client.dashboard.api import ManagementApi
+        from broker_client.dashboard.application import beside_api
+        from broker_client.dashboard.application import make_application as make_pages
+        from broker_client.dashboard.dashboard import Dashboard
+        from broker_client.server.http.application import as_monitoring, make_application
         from broker_client.server.http.listener import HttpListener
         from broker_client.server.http.management import Management
     except ImportError as error:
         raise UnsupportedError("--http", install_extra("server")) from error
     listening = [(each.scheme, each.host, each.port) for each in server.addresses]
     management = Management(node, server, listening, wanted.data, wanted.config.server)
-    listener = HttpListener(management, *wanted.http)
+    api = make_application(management)
+    dashboard = Dashboard(
+        ManagementApi.in_process(api),
+        ManagementApi.in_process(as_monitoring(api, management)),
+        base_path=wanted.base_path,
+    )
+    pages = beside_api(make_pages(dashboard), api)
+    listener = HttpListener(management, *wanted.http, pages)
     try:
         await listener.start()
+        dashboard.start()
     except ListenError:
         await server.stop()
         raise
     try:
         yield [listener.url]
     finally:
+        await dashboard.stop()
         await listener.stop()
 
 
@@ -265,7 +279,7 @@ async def _reload(server: Server, asked: asyncio.Event) -> None:
         await server.reload()
 
 
-def _stop_signals() -> asyncio.Queue[str]:
+def stop_signals() -> asyncio.Queue[str]:
     """Gets the name of each SIGTERM and SIGINT."""
     asked: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,23 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from broker_client.cli.node_file import FilePath, failed, run_on_file
+from broker_client.cli.passwords import PasswordFile, password_of
 from broker_client.errors import UnknownNameError
 from broker_client.node.node import Node
 
-PASSWORD_VARIABLE = "BROKER_CLIENT_PASSWORD"  # noqa: S105 - the name of a variable
 user_app = typer.Typer(
     help="Users of a broker in a file that no server has open.", no_args_is_help=True
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the user.", show_default=False)]
-PasswordFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="File with the password in its first line; - is standard input.",
-        show_default=False,
-    ),
-]
 Tags = Annotated[
     list[str] | None,
     typer.Option(
@@ -210,34 +201,8 @@ def _described(node: Node) -> list[dict[str, Any]]:
 
 
 def _password(name: str, file: Path | None) -> str:
-    """The password from the file, the environment or the terminal."""
-    if file is not None:
-        password = _first_line(file)
-    elif PASSWORD_VARIABLE in os.environ:
-        password = os.environ[PASSWORD_VARIABLE]
-    elif sys.stdin.isatty():
-        password = typer.prompt(
-            f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True
-        )
-    else:
-        raise failed(
-            f"no password: give --password-file FILE (- is standard input), set "
-            f"{PASSWORD_VARIABLE}, or run it in a terminal"
-        )
+    """The new password, which is not empty."""
+    password = password_of(name, file, is_new=True)
     if not password:
         raise failed("the password is empty; --no-password makes a user who cannot log in")
     return password
-
-
-def _first_line(file: Path) -> str:
-    try:
-        if str(file) == "-":
-            text = sys.stdin.readline()
-        else:
-            with file.open(encoding="utf-8") as opened:
-                text = opened.readline()
-    except OSError as error:
-        raise failed(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise failed(f"{file}: is not UTF-8 text") from None
-    return text.rstrip("\r\n")

@@ -14,7 +14,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from broker_client.core.access import User
 from broker_client.errors import BrokerClientError
+from broker_client.runtime.pace import as_json
 from broker_client.server.http import (
     definition_operations,
     message_operations,
@@ -41,7 +43,6 @@ from broker_client.server.http.exposition import CONTENT_TYPE, render_families
 from broker_client.server.http.listings import listed, shown
 from broker_client.server.http.management import Management
 from broker_client.server.http.openapi import openapi_document
-from broker_client.server.http.pace import as_json
 
 log = logging.getLogger("broker_client.server")
 
@@ -54,6 +55,10 @@ OPERATIONS: tuple[Operation, ...] = (
     *definition_operations.operations,
 )
 """All operations with a login."""
+
+_CALLER = "broker_client.caller"
+"""In the scope of a request: who asks. What calls the application in this process may say so; what
+comes over a socket has no such key."""
 
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _HEADERS = {
@@ -77,6 +82,18 @@ def make_application(management: Management) -> ASGIApp:
     ]
     application = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
     return _AsSent(application)
+
+
+def as_monitoring(application: ASGIApp, management: Management) -> ASGIApp:
+    """The application of `make_application` for this process itself: it needs no login, sees
+    what the tag monitoring sees, and has no permissions."""
+    user = User("", (MONITORING,))
+    caller = Caller(user, management.node.access)
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        await application({**scope, _CALLER: caller}, receive, send)
+
+    return asked
 
 
 def _route(management: Management, path: str, methods: dict[str, Operation]) -> Route:
@@ -119,6 +136,9 @@ async def _answer(management: Management, request: Request, operation: Operation
 
 def _logged_in(management: Management, request: Request) -> Caller:
     """The user who asks; an address that fails too often is not listened to for a while."""
+    known: Caller | None = request.scope.get(_CALLER)
+    if known is not None:
+        return known
     address = "" if request.client is None else request.client.host
     if management.admission.is_shut_out(address):
         raise Refusal(429, "too_many_requests", "Too many failed logins: wait a second")

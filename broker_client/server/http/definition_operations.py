@@ -11,10 +11,10 @@ from starlette.responses import Response
 from broker_client.core.access import ADMINISTRATOR
 from broker_client.node.definitions.exporting import export_definitions
 from broker_client.node.definitions.importing import import_definitions
+from broker_client.runtime.pace import as_json
 from broker_client.server.http.calls import NO_CONTENT, Call, Operations, decoded_json
 from broker_client.server.http.errors import bad_request
 from broker_client.server.http.listings import shown
-from broker_client.server.http.pace import as_json
 
 log = logging.getLogger("broker_client.server")
 

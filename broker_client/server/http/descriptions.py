@@ -18,7 +18,7 @@ from broker_client.core.virtual_host import VirtualHost
 from broker_client.message import Properties
 from broker_client.node.definitions import exporting
 from broker_client.node.definitions.exporting import plain
-from broker_client.server.http.pace import paced
+from broker_client.runtime.pace import paced
 from broker_client.server.http.rates import Counts, counts_of
 
 

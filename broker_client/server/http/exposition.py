@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from broker_client.core.queue import Queue
+from broker_client.runtime.pace import paced
 from broker_client.server.http.management import Management, open_files, resident_bytes
-from broker_client.server.http.pace import paced
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

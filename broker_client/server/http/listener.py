@@ -1,4 +1,4 @@
-"""Serves the management API on a port, in the event loop of the node."""
+"""Serves ASGI applications on a port: the management API in the event loop of the node."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from broker_client.errors import ListenError
 from broker_client.server.http.application import make_application
@@ -34,25 +35,25 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-class HttpListener:
-    """One address on which the management API is served."""
+class AsgiListener:
+    """One address on which an application is served."""
 
-    def __init__(self, management: Management, host: str, port: int) -> None:
+    def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         """
         Args:
-            management: answers.
+            application: answers.
             host: to listen on.
             port: 0 has the system choose one.
         """
-        self._management = management
+        self._application = application
         self._host, self._wanted_port = host, port
         self._uvicorn: _Uvicorn | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._serving: asyncio.Task[None] | None = None
         self.port = 0
         """On which it listens, once it does."""
 
     def __repr__(self) -> str:
-        return f"<HttpListener {self._host}:{self.port}>"
+        return f"<AsgiListener {self._host}:{self.port}>"
 
     @property
     def url(self) -> str:
@@ -74,9 +75,8 @@ class HttpListener:
             reason = "another program listens there" if taken else os.strerror(error.errno or 0)
             raise ListenError(address, reason) from error
         self.port = listening.getsockname()[1]
-        self._management.addresses.append(("http", self._host, self.port))
         config = uvicorn.Config(
-            make_application(self._management),
+            self._application,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -87,23 +87,69 @@ class HttpListener:
             h11_max_incomplete_event_size=64 * 1024,
         )
         self._uvicorn = _Uvicorn(config)
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._uvicorn.serve([listening]), name="management API"),
-            loop.create_task(self._management.rates.run(), name="management API: rates"),
-        ]
+        self._serving = asyncio.create_task(self._uvicorn.serve([listening]), name="HTTP")
         await self._uvicorn.listening.wait()
 
     async def stop(self) -> None:
         """End it, once the requests under way are answered. May be called more than once."""
-        if self._uvicorn is None:
+        if self._uvicorn is None or self._serving is None:
             return
-        serving, rates = self._tasks
         self._uvicorn.should_exit = True
-        rates.cancel()
-        await asyncio.wait([serving, rates])
+        await asyncio.wait([self._serving])
         self._uvicorn = None
-        serving.result()
+        self._serving.result()
+
+
+class HttpListener:
+    """One address on which the management API of a node is served."""
+
+    def __init__(
+        self, management: Management, host: str, port: int, application: ASGIApp | None = None
+    ) -> None:
+        """
+        Args:
+            management: answers.
+            host: to listen on.
+            port: 0 has the system choose one.
+            application: what is served, if that is more than the API.
+        """
+        self._management = management
+        self._host = host
+        self._listener = AsgiListener(application or make_application(management), host, port)
+        self._rates: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<HttpListener {self._host}:{self.port}>"
+
+    @property
+    def port(self) -> int:
+        """On which it listens, once it does."""
+        return self._listener.port
+
+    @property
+    def url(self) -> str:
+        """Where it listens, once it does."""
+        return self._listener.url
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ListenError: the address cannot be listened on.
+        """
+        await self._listener.start()
+        self._management.addresses.append(("http", self._host, self.port))
+        rates = self._management.rates.run()
+        self._rates = asyncio.create_task(rates, name="management API: rates")
+
+    async def stop(self) -> None:
+        """End it, once the requests under way are answered. May be called more than once."""
+        if self._rates is None:
+            return
+        self._rates.cancel()
+        await self._listener.stop()
+        await asyncio.wait([self._rates])
+        self._rates = None
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:

@@ -16,10 +16,10 @@ from broker_client.core.queue import Queue
 from broker_client.core.replies import resource_locked
 from broker_client.message import Delivery, Outgoing, Properties
 from broker_client.node.node import Node
+from broker_client.runtime.pace import paced
 from broker_client.server.http.calls import NO_CONTENT, Call, Operations, flag, number, table, text
 from broker_client.server.http.descriptions import properties_object
 from broker_client.server.http.errors import bad_request
-from broker_client.server.http.pace import paced
 from broker_client.server.http.topology_operations import (
     the_channel,
     the_exchange,

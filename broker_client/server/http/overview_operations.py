@@ -8,6 +8,7 @@ from pamqp import commands
 
 from broker_client.core.access import ADMINISTRATOR
 from broker_client.message import Outgoing, Properties
+from broker_client.runtime.pace import paced
 from broker_client.server.http.callers import MONITORING
 from broker_client.server.http.calls import NO_CONTENT, Call, Operations
 from broker_client.server.http.descriptions import (
@@ -16,7 +17,6 @@ from broker_client.server.http.descriptions import (
     message_stats,
 )
 from broker_client.server.http.errors import failed, not_authorized, not_found
-from broker_client.server.http.pace import paced
 from broker_client.server.http.rates import Counts, counts_of
 from broker_client.server.http.topology_operations import the_channel
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from broker_client.core.queue import Queue
 from broker_client.node.node import Node
-from broker_client.server.http.pace import paced
+from broker_client.runtime.pace import paced
 
 _INTERVAL = 5.0  # seconds, as RabbitMQ's collect_statistics_interval
 

@@ -12,6 +12,7 @@ from broker_client.core.access import ADMINISTRATOR, DEFAULT_EXCHANGE
 from broker_client.core.exchange import Binding, Destination
 from broker_client.core.queue import Queue
 from broker_client.core.virtual_host import VirtualHost
+from broker_client.runtime.pace import paced
 from broker_client.server.http.calls import (
     CREATED,
     NO_CONTENT,
@@ -32,7 +33,6 @@ from broker_client.server.http.descriptions import (
     queue_object,
 )
 from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
-from broker_client.server.http.pace import paced
 
 operations = Operations()
 

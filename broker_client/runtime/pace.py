@@ -1,4 +1,4 @@
-"""Long answers in short steps: the node shares its event loop with the management API."""
+"""Long answers in short steps: a broker may share its event loop with what serves HTTP."""
 
 from __future__ import annotations
 

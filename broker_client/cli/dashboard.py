@@ -1,0 +1,89 @@
+"""``broker-client dashboard``: the pages for a broker elsewhere, in front of its management API."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from broker_client.cli.http_options import BasePath, http_address_of
+from broker_client.cli.logs import LogLevel, log_to_stderr
+from broker_client.cli.node_file import failed
+from broker_client.cli.passwords import PasswordFile, password_of
+from broker_client.cli.serve import loop_factory, stop_signals
+from broker_client.config.url import UrlParts, build_url, parse_management_url
+from broker_client.errors import BrokerClientError, UnsupportedError, install_extra
+
+if TYPE_CHECKING:
+    from broker_client.dashboard.dashboard import Dashboard
+
+_DEFAULT_USER = "guest"
+
+
+def dashboard(
+    management: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Of the management API: http://user@host:15672.",
+            show_default=False,
+        ),
+    ],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to serve the dashboard.")
+    ] = "127.0.0.1:15673",
+    base_path: BasePath = "",
+    password_file: PasswordFile = None,
+    log_level: LogLevel = "info",
+) -> None:
+    """Serve the dashboard for a RabbitMQ, or for a broker of ours elsewhere.
+
+    The user of --management is the one by whom the dashboard watches; the tag monitoring is
+    enough. Its password comes from the URL, else from --password-file, else from
+    BROKER_CLIENT_PASSWORD, else it is asked for. People log in with users of their own.
+    """
+    log_to_stderr(log_level)
+    address = http_address_of(listen, "--listen")
+    try:
+        parts = parse_management_url(management)
+    except ValueError as error:
+        raise failed(f"--management: {error}") from None
+    user = parts.user or _DEFAULT_USER
+    password = parts.password or password_of(user, password_file, is_new=False)
+    try:
+        made = _dashboard(parts, user, password, base_path)
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_serve(made, address))
+    except BrokerClientError as error:
+        raise failed(str(error)) from None
+
+
+def _dashboard(parts: UrlParts, user: str, password: str, base_path: str) -> Dashboard:
+    try:
+        from broker_client.dashboard.api import Account, ManagementApi
+        from broker_client.dashboard.credentials import Credentials
+        from broker_client.dashboard.dashboard import Dashboard
+    except ImportError as error:
+        raise UnsupportedError("dashboard", install_extra("server")) from error
+    api = ManagementApi.over_http(
+        build_url(parts._replace(user="", password="")).replace(":@", "", 1)
+    )
+    watching = Account(Credentials(user, password))
+    return Dashboard(api, api, watching, base_path=base_path)
+
+
+async def _serve(made: Dashboard, address: tuple[str, int]) -> None:
+    from broker_client.dashboard.application import make_application
+    from broker_client.server.http.listener import AsgiListener
+
+    stop_asked = stop_signals()
+    listener = AsgiListener(make_application(made), *address)
+    await listener.start()
+    made.start()
+    typer.echo(f"dashboard {listener.url}{made.base_path}/ ({made.api.place})")
+    try:
+        await stop_asked.get()
+    finally:
+        await made.stop()
+        await listener.stop()

@@ -1,0 +1,53 @@
+"""Refusals of the dashboard, as JSON."""
+
+from __future__ import annotations
+
+from starlette.responses import JSONResponse
+
+
+class Refusal(Exception):  # noqa: N818 - never leaves this folder
+    """Ends a request with an error status."""
+
+    def __init__(self, status: int, error: str, reason: str) -> None:
+        """
+        Args:
+            status: HTTP's.
+            error: the kind of error, for programs.
+            reason: for people.
+        """
+        super().__init__(status, error, reason)
+        self.status, self.error, self.reason = status, error, reason
+
+    def response(self) -> JSONResponse:
+        """What is sent."""
+        return JSONResponse({"error": self.error, "reason": self.reason}, self.status)
+
+
+def bad_request(reason: str) -> Refusal:
+    """400: the request cannot be as it is."""
+    return Refusal(400, "bad_request", reason)
+
+
+def no_session() -> Refusal:
+    """401: nobody is logged in, or the session has ended."""
+    return Refusal(401, "no_session", "log in first: there is no session, or it has ended")
+
+
+def forbidden(reason: str) -> Refusal:
+    """403: the request does not come from our own page."""
+    return Refusal(403, "forbidden", reason)
+
+
+def not_permitted(reason: str) -> Refusal:
+    """403: the broker does not allow this to the user."""
+    return Refusal(403, "not_permitted", reason)
+
+
+def not_found() -> Refusal:
+    """404: no such object, or no such path."""
+    return Refusal(404, "not_found", "there is no such object")
+
+
+def unreachable(reason: str) -> Refusal:
+    """502: the management API does not answer, or answers what cannot be."""
+    return Refusal(502, "unreachable", reason)
