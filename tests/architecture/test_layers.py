@@ -41,7 +41,7 @@ ARROWS = {
     "store": ("core", "amqp", "ground"),
     "node": ("store", "core", "config", "ground"),
     "server": ("node", "core", "amqp", "config", "ground"),
-    "dashboard": ("ground",),
+    "dashboard": (),
     "transport": ("node", "store", "core", "amqp", "config", "ground"),
     "moving": ("transport", "amqp", "ground"),
     "connection": ("transport", "config", "ground"),
