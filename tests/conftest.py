@@ -43,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "rabbitmq: needs RabbitMQ; without one it is left out, or fails where CI is set",
     )
     config.addinivalue_line(
+        "markers", "served: of the tests of faults, one that every run tries on our own server too"
+    )
+    config.addinivalue_line(
         "markers", "redis: needs Redis; without one it is left out, or fails where CI is set"
     )
     config.addinivalue_line(

@@ -138,6 +138,11 @@ class Node:
         return self.store.is_behind
 
     @property
+    def is_short(self) -> bool:
+        """True while there is an alarm."""
+        return self._runner.is_short
+
+    @property
     def alarms(self) -> tuple[str, ...]:
         """What is short at present, such as `memory` or `disk`; publishers are blocked."""
         return self._runner.alarms
@@ -380,6 +385,10 @@ class Node:
     #
     # Where one raises ReplyError, the node has closed the channel or the connection, as the
     # error's scope says, and its receiver will be told so. See the engine for what each does.
+
+    def block_publisher(self, connection: int) -> None:
+        """Tell `connection` that it may not publish, once, until there is no alarm any more."""
+        self._runner.block_publisher(connection)
 
     def publish(self, channel: int, messages: Sequence[Outgoing]) -> None:
         """Publish `messages` in order, up to the first that is refused."""

@@ -318,6 +318,11 @@ class Session(asyncio.Protocol):
             self._look_at_unread()
 
     def _published(self, event: events.Published) -> None:
+        if self._node.is_short and self._connection is not None:
+            self._node.block_publisher(self._connection)
+            if self._read_pauses:  # RabbitMQ: what arrives after the alarm waits for its end
+                self._pending.appendleft(event)
+                return
         self._channels[event.channel].publish(event.messages)
         if self._node.is_behind and _DISK_IS_BEHIND not in self._read_pauses:
             self._pause_reading(_DISK_IS_BEHIND)

@@ -169,8 +169,7 @@ async def test_server_killed_and_started_again_has_what_it_confirmed(
         for message in numbered(1, 50)
     ]
     assert await watch.publish(*kept) == [True] * 50
-    # RabbitMQ 3: Mnesia writes its log up to two seconds late, and with it the queue's declaration.
-    await asyncio.to_thread(server.ctl, "eval", "mnesia:sync_log().")
+    await asyncio.to_thread(server.sync)
     await asyncio.to_thread(server.kill)
     await eventually(lambda: reports)
     with pytest.raises(ConnectFailedError):

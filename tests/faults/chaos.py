@@ -1,8 +1,8 @@
-"""Everything at once, on a RabbitMQ: links are cut, stalled and refused, alarms raised, the server
-killed, while handlers fail in every way they can. Nothing confirmed may be lost, and what is
-published through one publication keeps its order.
+"""Everything at once, on a RabbitMQ or our own server: links are cut, stalled and refused, alarms
+raised, the server killed, while handlers fail in every way they can. Nothing confirmed may be
+lost, and what is published through one publication keeps its order.
 
-    python -m tests.faults.chaos --seconds 300 [--seed 7]
+    python -m tests.faults.chaos --seconds 300 [--seed 7] [--broker served]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +28,7 @@ from rich.console import Console
 from broker_client import AckOrNack, Broker, Message, Nack, Republish
 from broker_client.errors import PublishError
 from tests.support.eventually import eventually
+from tests.support.managed import FaultyServer, Managed
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 
@@ -192,7 +195,7 @@ class Faults:
     """
 
     def __init__(
-        self, server: RabbitMQ, proxy: Proxy, chance: random.Random, *, kills: bool
+        self, server: FaultyServer, proxy: Proxy, chance: random.Random, *, kills: bool
     ) -> None:
         self._server, self._proxy, self._chance, self._kills = server, proxy, chance, kills
         self.done: Counter[str] = Counter()
@@ -248,14 +251,13 @@ class Faults:
     async def _end_server(self) -> None:
         how = self._chance.choice(["kill", "stop"])
         self.done[how] += 1
-        # RabbitMQ keeps declarations in Mnesia's log, which it writes up to two seconds late.
-        await asyncio.to_thread(self._server.ctl, "eval", "mnesia:sync_log().")
+        await asyncio.to_thread(self._server.sync)
         await asyncio.to_thread(getattr(self._server, how))
         await asyncio.to_thread(self._server.start)
 
 
 async def run(
-    server: RabbitMQ,
+    server: FaultyServer,
     vhost: str,
     seconds: float,
     chance: random.Random,
@@ -292,11 +294,16 @@ async def run(
             return traffic.report
 
 
+def _server(broker: str, folder: str) -> FaultyServer:
+    return Managed(Path(folder) / "broker.db") if broker == "served" else RabbitMQ()
+
+
 def main() -> int:
     """The command; status 1 when something was lost or came out of order."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.chaos", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--broker", choices=["rabbitmq", "served"], default="rabbitmq")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     console = Console(highlight=False)
@@ -311,7 +318,7 @@ def main() -> int:
             confirmed, faults = len(report.confirmed), report.faults.total()
             console.print(f"{told - began:5.0f} s: {confirmed:,} confirmed, {faults} faults")
 
-    with RabbitMQ() as server:
+    with tempfile.TemporaryDirectory() as folder, _server(options.broker, folder) as server:
         vhost, chance = server.make_vhost(), random.Random(options.seed)
         report = asyncio.run(run(server, vhost, options.seconds, chance, kills=True, tell=tell))
     console.print(str(report), soft_wrap=True)

@@ -7,18 +7,18 @@ import random
 import pytest
 
 from tests.faults.chaos import run
-from tests.support.rabbitmq import RabbitMQ
+from tests.support.managed import FaultyServer
 
 SECONDS = 12.0
 
 
 @pytest.mark.timeout(400)
 async def test_nothing_is_lost_and_order_kept_whatever_happens_to_the_link_and_in_handlers(
-    rabbitmq: RabbitMQ, chance: random.Random
+    server: FaultyServer, chance: random.Random
 ) -> None:
-    vhost = rabbitmq.make_vhost()
-    report = await run(rabbitmq, vhost, SECONDS, chance, kills=False)
-    rabbitmq.delete_vhost(vhost)
+    vhost = server.make_vhost()
+    report = await run(server, vhost, SECONDS, chance, kills=False)
+    server.delete_vhost(vhost)
     print(report)  # noqa: T201 - pytest shows it with a failure
     assert report.failed == {}
     assert report.lost == []

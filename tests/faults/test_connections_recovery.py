@@ -17,7 +17,6 @@ from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.faults.app import QUICK, App, a_config
 from tests.faults.conftest import Place
 from tests.support.eventually import eventually
-from tests.support.rabbitmq import RabbitMQ
 
 WITHIN = 2.0  # seconds from the broker being there again to a message being handled
 
@@ -34,6 +33,7 @@ async def consumers_of(place: Place, queue: str) -> int:
 # --------------------------------------------------------------------------- B1
 
 
+@pytest.mark.served
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("loss", ["closed by the broker", "reset", "stall", "reset and refused"])
 async def test_consumer_is_back_within_two_seconds_of_the_broker(place: Place, loss: str) -> None:
@@ -109,7 +109,7 @@ async def test_queue_of_ones_own_comes_back_with_its_binding_and_gets_one_copy(
                 place.proxy.cut()
                 async with asyncio.timeout(10.0):
                     await gone.wait()
-        own = place.server._request("GET", f"queues/{place.vhost}")
+        own = place.server.api("GET", f"queues/{place.vhost}")
         assert len([queue for queue in own if queue["name"].startswith("mine:")]) == 1
         assert len(broker._vhosts[place.vhost]._declarations.topology._queues) == 3
 
@@ -215,8 +215,9 @@ def _more(broker: Broker, vhost: str, connects: int) -> Callable[[], bool]:
 # --------------------------------------------------------------------------- blocked
 
 
+@pytest.mark.served
 @pytest.mark.timeout(150)
-async def test_acks_go_on_while_publishers_are_blocked(rabbitmq: RabbitMQ, place: Place) -> None:
+async def test_acks_go_on_while_publishers_are_blocked(place: Place) -> None:
     config = a_config(place.url, place.vhost, timeout="60s")
     config["vhosts"][place.vhost]["subscriptions"]["work"]["prefetch"] = 5
     async with Broker.create(config) as broker:
@@ -227,7 +228,7 @@ async def test_acks_go_on_while_publishers_are_blocked(rabbitmq: RabbitMQ, place
         await app.publish(200)
         for publication in app.publications:
             await publication
-        await asyncio.to_thread(rabbitmq.block)
+        await asyncio.to_thread(place.server.block)
         try:
             held = await broker.publish("a", {"id": "held"}, message_id="held")
             async with asyncio.timeout(15.0):
@@ -239,7 +240,7 @@ async def test_acks_go_on_while_publishers_are_blocked(rabbitmq: RabbitMQ, place
             assert not held.is_ended
             assert not unblocked.is_set()
         finally:
-            await asyncio.to_thread(rabbitmq.unblock)
+            await asyncio.to_thread(place.server.unblock)
         await held
         assert broker.health().ready
 

@@ -16,8 +16,10 @@ from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.faults.app import App, a_config, drained
 from tests.faults.conftest import Place
 from tests.support.eventually import eventually
+from tests.support.rabbitmq import RabbitMQ
 
 
+@pytest.mark.served
 @pytest.mark.timeout(120)
 async def test_queue_deleted_while_consuming_comes_back_and_is_consumed(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost)) as broker:
@@ -38,23 +40,26 @@ async def test_queue_deleted_while_consuming_comes_back_and_is_consumed(place: P
         assert app.errors == []
 
 
+@pytest.mark.rabbitmq
 @pytest.mark.timeout(120)
 async def test_consumer_that_the_broker_loses_without_a_word_is_back(place: Place) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["subscriptions"]["work"]["check_interval"] = "200ms"
+    server = place.server
+    assert isinstance(server, RabbitMQ), "no other can lose them"
     async with Broker.create(config) as broker:
         app = App(broker)
         subscription = await app.consume()
         cancelled: list[Any] = []
         subscription.on("cancelled", cancelled.append)
         await eventually(lambda: subscription.is_subscribed)
-        assert await asyncio.to_thread(place.server.lose_consumers, place.vhost, "work") == 1
+        assert await asyncio.to_thread(server.lose_consumers, place.vhost, "work") == 1
         await app.publish(1)
         await app.all_handled(timeout=5.0)
         assert [type(error) for error in cancelled] == [ConsumerLostError]
         assert broker.stats().vhosts[place.vhost].connects == 1
         assert app.errors == []
-        assert await asyncio.to_thread(place.server.lose_consumers, place.vhost, "work") == 1
+        assert await asyncio.to_thread(server.lose_consumers, place.vhost, "work") == 1
 
 
 @pytest.mark.timeout(120)
@@ -79,6 +84,7 @@ async def test_queue_of_another_that_is_missing_is_reported_until_it_is_back(
         await other.close()
 
 
+@pytest.mark.served
 @pytest.mark.timeout(120)
 async def test_late_ack_after_a_cut_is_told_and_not_sent(place: Place) -> None:
     config = a_config(place.url, place.vhost)
@@ -118,6 +124,7 @@ async def test_late_ack_after_a_cut_is_told_and_not_sent(place: Place) -> None:
     assert await drained(place.server.url(), place.vhost, "work") == []
 
 
+@pytest.mark.served
 @pytest.mark.timeout(120)
 async def test_acks_of_handled_messages_reach_the_broker_when_it_shuts_down(place: Place) -> None:
     config = a_config(place.url, place.vhost)

@@ -15,6 +15,7 @@ from tests.support.eventually import eventually
 _LARGE = 8 * 1024 * 1024
 
 
+@pytest.mark.served
 @pytest.mark.timeout(120)
 async def test_cut_amid_a_large_publish_is_never_a_cancellation(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost, timeout="20s")) as broker:

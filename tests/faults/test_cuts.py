@@ -31,6 +31,7 @@ class Cutter:
             self.cuts += 1
 
 
+@pytest.mark.served
 @pytest.mark.timeout(120)
 async def test_ten_cuts_while_publishing_and_consuming_lose_nothing(
     place: Place, chance: random.Random

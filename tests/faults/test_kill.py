@@ -9,7 +9,7 @@ import pytest
 
 from broker_client.broker import Broker
 from tests.faults.app import App, a_config, drained
-from tests.support.rabbitmq import RabbitMQ
+from tests.support.managed import FaultyServer
 
 MESSAGES = 5_000
 VHOST = "/"
@@ -17,15 +17,13 @@ VHOST = "/"
 
 @pytest.mark.timeout(180)
 async def test_killed_server_loses_nothing_that_was_accepted(
-    rabbitmq_restartable: RabbitMQ, chance: random.Random
+    restartable: FaultyServer, chance: random.Random
 ) -> None:
-    server = rabbitmq_restartable
+    server = restartable
     url = f"amqp://guest:guest@127.0.0.1:{server.port}"
     async with Broker.create(a_config(url, VHOST, timeout="110s")) as broker:
         broker.on("error", lambda error, vhost: None)
-        # RabbitMQ: Mnesia's log, in which declarations are kept, is written up to two seconds
-        # late; a queue killed sooner is gone with all that was confirmed into it.
-        await asyncio.to_thread(server.ctl, "eval", "mnesia:sync_log().")
+        await asyncio.to_thread(server.sync)
         app = App(broker)
         moment, come = chance.randrange(100, 3_000), asyncio.Event()
 

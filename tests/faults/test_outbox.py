@@ -19,9 +19,7 @@ from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.faults.conftest import Place
 from tests.faults.outbox_child import a_config
 from tests.support.eventually import eventually
-from tests.support.rabbitmq import RabbitMQ
-
-pytestmark = pytest.mark.rabbitmq
+from tests.support.managed import FaultyServer
 
 CHILD = Path(__file__).parent / "outbox_child.py"
 ROOT = Path(__file__).parents[2]
@@ -67,9 +65,9 @@ async def said(child: asyncio.subprocess.Process) -> str:
 
 @pytest.mark.timeout(180)
 async def test_accepted_while_the_broker_is_down_and_killed_in_between_all_arrive_in_order(
-    rabbitmq_restartable: RabbitMQ, chance: random.Random, tmp_path: Path
+    restartable: FaultyServer, chance: random.Random, tmp_path: Path
 ) -> None:
-    server, outbox = rabbitmq_restartable, tmp_path / "outbox.db"
+    server, outbox = restartable, tmp_path / "outbox.db"
     url = server.url()
     child = await a_child(url, outbox)
     try:

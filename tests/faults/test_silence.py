@@ -16,9 +16,9 @@ from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.faults.app import App, a_config, drained
 from tests.faults.conftest import Place
 from tests.support.eventually import eventually
-from tests.support.rabbitmq import RabbitMQ
 
 
+@pytest.mark.served
 @pytest.mark.timeout(120)
 async def test_stalled_link_ends_a_publish_in_time_and_its_channel_is_not_used_again(
     place: Place,
@@ -138,10 +138,9 @@ async def test_publish_that_times_out_while_down_never_arrives(place: Place) -> 
     assert await drained_ids(place) == ["patient"]
 
 
+@pytest.mark.served
 @pytest.mark.timeout(120)
-async def test_blocked_broker_pauses_publishing_until_it_is_unblocked(
-    rabbitmq: RabbitMQ, place: Place
-) -> None:
+async def test_blocked_broker_pauses_publishing_until_it_is_unblocked(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost, timeout="50s")) as broker:
         app = App(broker)
         heard: list[str] = []
@@ -149,7 +148,7 @@ async def test_blocked_broker_pauses_publishing_until_it_is_unblocked(
         broker.on("unblocked", lambda vhost: heard.append("unblocked"))
         await app.publish(1)
         await app.publications[0]
-        await asyncio.to_thread(rabbitmq.block)
+        await asyncio.to_thread(place.server.block)
         try:
             await app.publish(1)  # RabbitMQ tells a connection when it next publishes
             await eventually(lambda: heard, timeout=10.0)
@@ -159,7 +158,7 @@ async def test_blocked_broker_pauses_publishing_until_it_is_unblocked(
             unsent = broker.stats().vhosts[place.vhost].publish_queue.waiting
             assert unsent >= 500, "it went on sending into a socket that is not read"
         finally:
-            await asyncio.to_thread(rabbitmq.unblock)
+            await asyncio.to_thread(place.server.unblock)
         for publication in app.publications:
             await publication
         assert heard[1:] == ["unblocked"]

@@ -17,7 +17,6 @@ from tests.faults.app import a_config
 from tests.faults.conftest import Place
 from tests.faults.test_silence import drained_ids
 from tests.support.eventually import eventually
-from tests.support.rabbitmq import RabbitMQ
 
 TIMEOUT = 3.0
 BODY = "x" * 1_000
@@ -106,19 +105,17 @@ async def test_link_slower_than_what_is_published_confirms_what_it_carries(place
 
 
 @pytest.mark.timeout(120)
-async def test_memory_alarm_longer_than_the_time_out_sends_nothing_twice(
-    rabbitmq: RabbitMQ, place: Place
-) -> None:
+async def test_memory_alarm_longer_than_the_time_out_sends_nothing_twice(place: Place) -> None:
     config = a_config(place.url, place.vhost, timeout=f"{TIMEOUT:g}s")
     async with Broker.create(config) as broker:
         broker.on("error", lambda error, vhost: None)
         load = Load(broker, 500.0)
         await load.run(0.5)
-        await asyncio.to_thread(rabbitmq.block)
+        await asyncio.to_thread(place.server.block)
         try:
             await load.run(3 * TIMEOUT)
         finally:
-            await asyncio.to_thread(rabbitmq.unblock)
+            await asyncio.to_thread(place.server.unblock)
         resumed = load.now()
         await load.run(4 * TIMEOUT)
         await settled(load)

@@ -38,6 +38,7 @@ def a_config(place: Place, **subscription: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.served
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("cuts", [0, 3])
 async def test_poison_ends_in_the_dead_letter_queue_and_nowhere_else(

@@ -14,6 +14,8 @@ from tests.faults.app import QUICK
 from tests.faults.conftest import Place
 from tests.support.eventually import eventually
 
+pytestmark = pytest.mark.rabbitmq
+
 
 def a_config(place: Place, **options: Any) -> dict[str, Any]:
     return {

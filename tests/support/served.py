@@ -68,7 +68,7 @@ class Served(OwnServer):
     def start(self) -> None:
         """Start it, over the data of the last run, and wait until it serves."""
         command = [sys.executable, "-m", "broker_client", "serve", *self._options]
-        for address in self.addresses or self._listen:
+        for address in self._own_addresses() or self._listen:
             command += ["--listen", address]
         if self._data is not None:
             command += ["--data", str(self._data)]
@@ -82,6 +82,10 @@ class Served(OwnServer):
         if not self.addresses:
             self.close()
             raise AssertionError(f"it does not serve: {self.line!r}\n{self.log()}")
+
+    def _own_addresses(self) -> list[str]:
+        """Those of AMQP of the run before."""
+        return [address for address in self.addresses if not address.startswith("http")]
 
     @staticmethod
     def _first_line(process: subprocess.Popen[str]) -> str:
