@@ -40,7 +40,7 @@ ARROWS = {
     "core": ("amqp", "ground"),
     "store": ("core", "amqp", "ground"),
     "node": ("store", "core", "config", "ground"),
-    "server": ("node", "core", "amqp", "config", "ground"),
+    "server": ("moving", "transport", "node", "core", "amqp", "config", "ground"),
     "dashboard": (),
     "transport": ("node", "store", "core", "amqp", "config", "ground"),
     "moving": ("transport", "amqp", "ground"),

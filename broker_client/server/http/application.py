@@ -20,6 +20,7 @@ from broker_client.runtime.pace import as_json
 from broker_client.server.http import (
     definition_operations,
     message_operations,
+    move_operations,
     overview_operations,
     policy_operations,
     topology_operations,
@@ -50,6 +51,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *overview_operations.operations,
     *topology_operations.operations,
     *message_operations.operations,
+    *move_operations.operations,
     *user_operations.operations,
     *policy_operations.operations,
     *definition_operations.operations,

@@ -7,8 +7,10 @@ from starlette.responses import JSONResponse, Response
 from broker_client.errors import (
     BrokerClientError,
     BrokerClosedError,
+    ChannelClosedError,
     ReplyError,
     StoreError,
+    TransportError,
     UnknownNameError,
     UsageError,
 )
@@ -62,7 +64,11 @@ def refusal_of(error: BrokerClientError) -> Refusal:
             return bad_request(f"{error.reply_code} {error.reply_text}")
         case UnknownNameError():
             return bad_request(str(error))
-        case StoreError() | BrokerClosedError():
+        case ChannelClosedError(reply_code=403):
+            return not_authorized(error.reply_text)
+        case ChannelClosedError(reply_code=404):
+            return not_found()
+        case StoreError() | BrokerClosedError() | TransportError():
             return Refusal(503, "unavailable", str(error))
         case UsageError():
             return bad_request(str(error))

@@ -55,12 +55,16 @@ class EmbeddedChannel:
         "size_limit",
     )
 
-    def __init__(self, node: Node, connection: int, *, confirm: bool) -> None:
+    def __init__(
+        self, node: Node, connection: int, *, confirm: bool, consumer_timeout: float | None = None
+    ) -> None:
         self.on_confirm: Callable[[int, int, bool], None] | None = None
         self.on_return: Callable[[Returned], None] | None = None
         self.on_close: Callable[[TransportError], None] | None = None
         self._node = node
-        self._id = node.open_channel(connection, self, confirm=confirm)
+        self._id = node.open_channel(
+            connection, self, confirm=confirm, consumer_timeout=consumer_timeout
+        )
         self.size_limit = SizeLimit(node.max_message_size, "node.max_message_size")
         self._publish_seq = 1 if confirm else 0
         self._published = 0

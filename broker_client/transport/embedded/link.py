@@ -16,13 +16,30 @@ _CAPABILITIES = Capabilities(touch=True, deferred_requeue=True, lasting_consumer
 class EmbeddedLink:
     """One connection to a node in this process."""
 
-    def __init__(self, url: str, node: Node, vhost: str, released: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        node: Node,
+        vhost: str,
+        released: Callable[[], None],
+        *,
+        consumer_timeout: float | None = None,
+    ) -> None:
+        """
+        Args:
+            url: to be shown.
+            node: that is connected to.
+            vhost: of it.
+            released: called when the link has ended.
+            consumer_timeout: seconds that a delivery may be in flight, instead of the node's
+                message time-out.
+        """
         self.on_close: Callable[[TransportError], None] | None = None
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
         self.used_at = float("-inf")  # nothing depends on it: a node is there, or it is not
         self._url, self._node, self._vhost = url, node, vhost
-        self._released = released
+        self._released, self._consumer_timeout = released, consumer_timeout
         self._channels: list[EmbeddedChannel] = []
         self._connection = node.open_connection(vhost, self)
         self._is_open = True
@@ -46,7 +63,9 @@ class EmbeddedLink:
     async def open_channel(self, *, confirm: bool = False) -> EmbeddedChannel:
         if not self._is_open:
             raise ConnectionLostError(self._url, "the link is closed")
-        channel = EmbeddedChannel(self._node, self._connection, confirm=confirm)
+        channel = EmbeddedChannel(
+            self._node, self._connection, confirm=confirm, consumer_timeout=self._consumer_timeout
+        )
         self._channels = [each for each in self._channels if each.is_usable]
         self._channels.append(channel)
         return channel
