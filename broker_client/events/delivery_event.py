@@ -125,13 +125,13 @@ _RARE = slice(COMMON_FIELDS + 6, None)
 _NOTHING_RARE = (None,) * len(DeliveryEvent._fields[_RARE])
 
 
-class _Micros(dict[float, int]):
-    """Seconds as whole microseconds; events of one command have their times in common."""
+class _Micros(dict[float, str]):
+    """Seconds as whole microseconds, in digits; events of one command have times in common."""
 
-    def __missing__(self, seconds: float) -> int:
+    def __missing__(self, seconds: float) -> str:
         if len(self) >= CACHED_STARTS:
             self.clear()
-        micros = self[seconds] = int(seconds * 1e6 + 0.5)
+        micros = self[seconds] = str(int(seconds * 1e6 + 0.5))
         return micros
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from os import urandom
 from typing import Any, TypedDict
 
 from broker_client.amqp.encode import check_publish
@@ -21,6 +20,7 @@ from broker_client.message import (
     Outgoing,
     Properties,
 )
+from broker_client.publishing.message_ids import new_message_id
 from broker_client.publishing.vhost_publisher import VhostPublisher
 
 
@@ -288,7 +288,7 @@ class Template:
             encrypted: `body` is encrypted already.
         """
         content_type = self._properties.content_type or content_type
-        message_id = overrides.get("message_id") or urandom(16).hex()
+        message_id = overrides.get("message_id") or new_message_id()
         properties: Properties = _new(
             Properties, (content_type, *self._before_id, message_id, *self._after_id)
         )

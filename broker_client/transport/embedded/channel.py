@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from broker_client.amqp.encode import as_received
-from broker_client.amqp.properties import plain_properties
+from broker_client.amqp.properties import ReceivedProperties, plain_properties
 from broker_client.amqp.tables import decode_arguments
 from broker_client.core.commands.consume import BasicConsumeArguments
 from broker_client.core.commands.topology import ExchangeDeclareArguments, QueueDeclareArguments
@@ -307,7 +307,9 @@ class EmbeddedChannel:
         """A delivery for one of the channel's consumers."""
         callbacks = self._consumers.get(delivery.consumer_tag)
         if callbacks is not None and self.is_usable:
-            callbacks.on_delivery(_plain(delivery))
+            if type(delivery.properties) is ReceivedProperties:
+                delivery = _plain(delivery)
+            callbacks.on_delivery(delivery)
 
     def confirm(self, first: int, last: int, acked: bool) -> None:
         """Publishes `first`..`last` are confirmed, or refused."""
