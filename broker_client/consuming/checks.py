@@ -26,6 +26,7 @@ from broker_client.errors import (
     described,
 )
 from broker_client.message import Message
+from broker_client.runtime.tasks import ends_task
 
 log = logging.getLogger("broker_client.subscription")
 
@@ -103,10 +104,15 @@ class Checks:
         else:
             try:
                 async with asyncio.timeout(limits.timeout):
-                    message.redeliveries = await counter.increment(self._key(entry))
+                    count: object = await counter.increment(self._key(entry))
+                if not isinstance(count, int):
+                    return self._uncounted(message, f"its answer is a {type(count).__name__}")
+                message.redeliveries = count
             except TimeoutError:
                 return self._uncounted(message, f"no answer within {limits.timeout:g} s")
-            except Exception as error:
+            except BaseException as error:  # a store of the user's choice
+                if ends_task(error):
+                    raise
                 log.debug("subscription %s: counter", self._config.name, exc_info=True)
                 return self._uncounted(message, described(error))
         if message.redeliveries <= limits.limit:
@@ -127,7 +133,9 @@ class Checks:
     async def _is_first(self, entry: UnackedDelivery, handled: Deduplication) -> bool:
         try:
             return await handled.begin(self._key(entry), entry)
-        except Exception as error:  # noqa: BLE001 - a store of the user's choice
+        except BaseException as error:  # a store of the user's choice
+            if ends_task(error):
+                raise
             self._reports.error(error)
             return True  # rather twice than not at all
 
@@ -147,7 +155,9 @@ class Checks:
     async def _remember(self, key: str, entry: UnackedDelivery, handled: Deduplication) -> None:
         try:
             await handled.remember(key)
-        except Exception as error:  # noqa: BLE001 - a store of the user's choice
+        except BaseException as error:  # a store of the user's choice
+            if ends_task(error):
+                raise
             self._reports.error(error)
         finally:
             handled.end(key, entry)

@@ -5,7 +5,8 @@ The strategies and the headers they write are rascal's, with its flaws fixed:
 strategy that fails passes on to the next and never acks, and the last resort is a nack without
 requeue, which a dead-letter exchange catches. Only where a copy could not be had because the
 broker was away, full or silent does the message go back to its queue at the end of the chain:
-that says nothing about the message, and without a dead-letter exchange it would be lost.
+that says nothing about the message, and without a dead-letter exchange it would be lost. So does
+one whose headers leave no room for its history, as often as the strategy would have copied it.
 
 A broker dead-letters with the routing key of the copy it has, which for a republished message is
 the name of its queue; a direct or topic exchange may not know that key and drop the message. Where
@@ -229,6 +230,8 @@ class Recovery:
             return _End.SETTLED if await self._apply(entry, strategy, error, all) else _End.NOT_DONE
         except BrokerClientError as failure:
             self._report_failure(entry, strategy, str(failure))
+            if _is_unsendable(failure) and self._may_return(entry.message, strategy):
+                return await self._try(entry, self._requeue(entry.message), error, all=all)
             is_decided = not isinstance(failure, PublishError) or isinstance(failure, _VERDICTS)
             return _End.NOT_DONE if is_decided else _End.UNDECIDED
         except Exception as failure:
@@ -283,6 +286,13 @@ class Recovery:
         """True if `max_hops` is reached: attempts count per queue, not per ring of queues."""
         most = self._config.max_hops
         return most is not None and recovery_headers.hops(message) >= most
+
+    def _may_return(self, message: Message, strategy: Strategy) -> bool:
+        """True if `message` is requeued in place of a copy that has no room for its history: as
+        often as `strategy` would have made one."""
+        if not isinstance(strategy, Republish | Forward) or self._setup.is_stream:
+            return False
+        return strategy.attempts is None or self.returns_of(message) < strategy.attempts
 
     def _can_defer(self, strategy: Nack) -> bool:
         return strategy.requeue and bool(strategy.defer) and self.can_defer
@@ -386,6 +396,13 @@ class Recovery:
     def _copied(self, entry: UnackedDelivery, outcome: DeliveryOutcome) -> None:
         self.unacked.ack(entry, outcome)
         self._forget_returns(entry.message)
+
+
+def _is_unsendable(failure: BrokerClientError) -> bool:
+    """True if our own encoder refused a copy, whose message the broker had taken."""
+    if isinstance(failure, PublishRefusedError):
+        return not isinstance(failure, MessageTooLargeError) and not failure.reply_code
+    return isinstance(failure, InvalidMessageError)
 
 
 def _key_of(message: Message) -> str:

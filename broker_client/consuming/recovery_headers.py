@@ -78,7 +78,9 @@ def _note_of(error: BaseException | str) -> dict[str, Any]:
         note["name"] = _fitting(type(error).__name__, _NAME_LIMIT)
         try:
             code = getattr(error, "code", None)
-        except Exception:  # noqa: BLE001 - a property may do anything
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - a property may do anything
             code = None
         if isinstance(code, str):
             note["code"] = _fitting(code, _NAME_LIMIT)

@@ -19,6 +19,15 @@ PROGRAM_ENDS = (KeyboardInterrupt, SystemExit)
 """Exceptions that asyncio also passes to the caller of the loop."""
 
 
+def ends_task(error: BaseException) -> bool:
+    """True if `error`, out of code of the user's, must leave the task: the program ends, or the
+    task was cancelled, which that code may also do to what it waits for."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, PROGRAM_ENDS)
+
+
 def raise_in_loop(error: BaseException) -> None:
     """Raise `error` in a separate turn of the loop.
 

@@ -6,6 +6,7 @@ A publication says what becomes of each message, and a returned, refused or late
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 from collections.abc import Iterator, Mapping
@@ -459,6 +460,31 @@ async def test_answer_that_comes_too_late_goes_to_no_other_request(start: StartB
 
 
 # ---------------------------------------------------------------------------- RabbitMQ alone
+
+
+async def test_headers_larger_than_the_frames_of_their_consumer_reach_it(
+    start: StartBroker, url: str
+) -> None:
+    broker = await start({"queues": ["q"]})
+    connection = {"url": url, **({} if url == "embedded://" else {"frame_max": 8_192})}
+    lost: list[Any] = []
+    seen: list[Any] = []
+
+    async def keep(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        seen.append((content, message.headers))
+        await ack_or_nack()
+
+    for number in range(3):
+        large = {"h": "v" * 50_000} if number == 1 else {}
+        await (await broker.publish("/q", number, headers=large))
+    small = Broker.create({"vhosts": {"/": {"connection": connection, "queues": ["q"]}}})
+    async with small if url != "embedded://" else contextlib.nullcontext(broker) as consumer:
+        consumer.on("consumers_disconnected", lambda *args: lost.append(args))
+        await consumer.subscribe("/q", keep)
+        await eventually(lambda: len(seen) == 3, timeout=10)
+    assert [content for content, _ in seen] == [0, 1, 2]
+    assert seen[1][1]["h"] == "v" * 50_000
+    assert lost == []
 
 
 @pytest.mark.rabbitmq

@@ -58,6 +58,12 @@ def failing(subscription: Subscription, error: Exception) -> list[int]:
     return tries
 
 
+class BadCodeError(Exception):
+    @property
+    def code(self) -> int:
+        raise GeneratorExit
+
+
 class CodedError(Exception):
     def __init__(self, text: str, code: object) -> None:
         super().__init__(text)
@@ -71,8 +77,9 @@ class CodedError(Exception):
         CodedError("bad", "E" * 200_000),
         CodedError("bad", 2**70),
         TimeoutError(),
+        BadCodeError(),
     ],
-    ids=["surrogate", "long-code", "large-code", "no-text"],
+    ids=["surrogate", "long-code", "large-code", "no-text", "bad-code"],
 )
 async def test_message_is_retried_whatever_its_error_says(
     start: StartBroker, error: Exception
@@ -99,6 +106,32 @@ async def test_message_whose_headers_leave_no_room_for_the_error_is_retried_with
     await eventually(lambda: dead, timeout=10)
     assert tries == [1, 2]
     assert dead[0].headers["h12"] == "v" * 10_000
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [{"strategy": "republish", "attempts": 2}, {"strategy": "nack"}],
+        [{"strategy": "forward", "publication": "aside", "attempts": 2}, {"strategy": "nack"}],
+    ],
+    ids=lambda chain: chain[0]["strategy"],
+)
+async def test_message_whose_headers_leave_no_room_for_any_history_is_retried_as_often(
+    start: StartBroker, chain: list[dict[str, Any]]
+) -> None:
+    config = a_config(chain)
+    config["subscriptions"]["work"]["requeue_defer"] = {"min": "10ms", "max": "10ms"}
+    broker = await start(config)
+    subscription = await broker.subscribe("work")
+    tries = failing(subscription, ValueError("bad"))
+    failures: list[Exception] = []
+    subscription.on("recovery_failed", failures.append)
+    _, dead = await keeping(broker, "cemetery")
+    await (await broker.publish("work", "x", headers={"h": "v" * 130_880}))
+    await eventually(lambda: dead, timeout=10)
+    assert tries == [1, 2, 3]
+    assert len(failures) == 3
+    assert "headers make a frame of" in str(failures[0])
 
 
 @pytest.mark.parametrize("way", ["republish", "forward", "shovel", "forward by hand"])

@@ -35,6 +35,9 @@ _METHOD_FRAME = struct.Struct(">BHII")  # frame type, channel, payload size, met
 _TUNE_ARGUMENTS = struct.Struct(">HIH")  # channel_max, frame_max, heartbeat
 CLOSE_OK_FRAME = _METHOD_FRAME.pack(decode.METHOD, 0, 4, _CLOSE_OK) + bytes((decode.FRAME_END,))
 _UNTUNED_FRAME_MAX = 131_072  # bytes; RabbitMQ's own, until connection.tune says otherwise
+_LARGEST_HEADER = 2**24
+"""Bytes of a content header. RabbitMQ takes headers of up to the publisher's frame_max, which may
+be larger than ours, adds its own (x-death), and does not look at ours as it sends them."""
 _TLS_ALERT = b"\x15\x03"  # RFC 8446 §5.1: content type and the first byte of the version
 _READ_LIMIT = 2**20  # bytes aiormq may leave unread before the socket is paused
 
@@ -190,7 +193,7 @@ class FrameReader(asyncio.StreamReader):
                 self._broken = True
                 raise MalformedFrameError("the broker offers another version of AMQP")
             stop = at + decode.FRAME_HEADER_SIZE + size + 1
-            if self.frame_max and stop - at > self.frame_max:
+            if self.frame_max and stop - at > self._largest(kind):
                 raise MalformedFrameError(f"{size} bytes in a frame of {self.frame_max} at most")
             if stop > end:
                 break
@@ -211,6 +214,10 @@ class FrameReader(asyncio.StreamReader):
         elif taken:
             self._tell_alive()
         return at
+
+    def _largest(self, kind: int) -> int:
+        """Largest frame in bytes of this `kind`."""
+        return max(self.frame_max, _LARGEST_HEADER) if kind == decode.HEADER else self.frame_max
 
     def _tell_alive(self) -> None:
         """RabbitMQ: no heartbeat is sent while other frames are, so aiormq must hear of those."""

@@ -24,7 +24,7 @@ DEAD = ("nack", 1, False, False)
 class Counter:
     """Answers as the test says."""
 
-    def __init__(self, answer: int | Exception = 1, delay: float = 0.0) -> None:
+    def __init__(self, answer: object = 1, delay: float = 0.0) -> None:
         self.answer = answer
         self.delay = delay
         self.keys: list[str] = []
@@ -32,9 +32,9 @@ class Counter:
     async def increment(self, key: str) -> int:
         self.keys.append(key)
         await asyncio.sleep(self.delay)
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
-        return self.answer
+        return self.answer  # type: ignore[return-value] # a store may answer anything
 
     async def close(self) -> None:
         """Nothing to let go of."""
@@ -174,6 +174,26 @@ async def test_counter_that_fails_is_uncounted_too() -> None:
         channel.deliver(redelivered=True)
         await settle()
         assert "disk" in str(harness.heard[0][1][0])
+
+
+class OddError(BaseException):
+    """No Exception, as the ones that test libraries end a test with."""
+
+
+@pytest.mark.parametrize("answer", [None, "3", OddError("odd"), asyncio.CancelledError("inner")])
+async def test_counter_that_does_anything_costs_no_message_and_the_next_one_comes(
+    answer: object,
+) -> None:
+    async with a_desk(Counter(answer)) as harness:
+        harness.listen("error")
+        channel = await harness.consume()
+        channel.deliver(b"one", redelivered=True)
+        channel.deliver(b"two")
+        await settle()
+        assert harness.contents() == [b"one", b"two"]
+        [(_, args)] = harness.heard
+        assert isinstance(args[0], RedeliveriesUncountedError)
+        harness.link.consuming().abort()
 
 
 async def test_slow_counter_keeps_the_order_and_is_asked_for_all_at_once() -> None:
@@ -351,13 +371,18 @@ async def test_without_an_id_every_message_is_handled() -> None:
         assert len(channel.settled) == 2
 
 
-async def test_store_that_fails_is_reported_and_the_message_handled() -> None:
+@pytest.mark.parametrize(
+    "failure", [OSError("disk"), OddError("odd"), asyncio.CancelledError("inner")]
+)
+async def test_store_that_fails_is_reported_and_the_message_handled(
+    failure: BaseException,
+) -> None:
     class Broken:
         async def contains(self, key: str) -> bool:
-            raise OSError("disk")
+            raise failure
 
         async def add(self, key: str) -> None:
-            raise OSError("disk")
+            raise failure
 
         async def close(self) -> None:
             """Nothing to let go of."""
