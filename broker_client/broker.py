@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import socket
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
 from broker_client.config.listen import parse_listen_address
 from broker_client.config.loader import Source, load_config
+from broker_client.config.scheduling import ScheduleConfig
 from broker_client.config.tracing import TracingConfig
 from broker_client.connection.connectors import connectors_of
 from broker_client.connection.substitutes import Substitutes
@@ -52,6 +54,7 @@ from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import ForwardOverrides, PublishOverrides
 from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.router import Router
+from broker_client.runtime.clock import WallClock
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.middleware import check_middleware
 from broker_client.runtime.tasks import TaskGroup, see_through, wait_in_thread
@@ -60,6 +63,7 @@ from broker_client.transport.base import Link
 from broker_client.transport.embedded.nodes import EmbeddedNodes
 
 if TYPE_CHECKING:
+    from broker_client.scheduling.schedule_runner import ScheduleRunner
     from broker_client.server.server import Server
 
 log = logging.getLogger("broker_client.broker")
@@ -131,6 +135,7 @@ class Broker(Emitter):
         self._publishers: dict[str, VhostPublisher] = {}
         self._publisher = Publisher(config, self._publishers, self._tasks)
         self._shovels: list[Shovel] = []
+        self._schedules: list[ScheduleRunner] = []
         self._shovelled: frozenset[Subscription] = frozenset()  # they have no handlers of the user
         self._handle_middleware: list[tuple[HandleMiddleware, frozenset[str]]] = []
         self._subscriptions: list[Subscription] = []
@@ -212,6 +217,8 @@ class Broker(Emitter):
                 self._shovels.append(Shovel(shovel, self._publisher, self))
                 self._shovels[-1].start(await self.subscribe(shovel.subscription))
             self._shovelled = frozenset(self._subscriptions)
+            if self.config.schedules:
+                self._start_schedules()
         except BaseException as error:
             self._closing = self._closed = True
             await self._close()
@@ -246,6 +253,39 @@ class Broker(Emitter):
         )
         await self._server.start()
 
+    def _start_schedules(self) -> None:
+        """Take part in every schedule of the configuration."""
+        from broker_client.scheduling.schedule_runner import (  # imported where it is asked for
+            ScheduleRunner,
+            schedule_subscription,
+        )
+
+        clock = self._substitutes.clock or WallClock()
+        for schedule in self.config.schedules.values():
+            config = schedule_subscription(schedule, self._vhost_of_schedule(schedule))
+            # Its message is held until the next time, which no broker's time-out is to end.
+            setup = dataclasses.replace(self._consuming.setup(config), settle_within=None)
+            runner = ScheduleRunner(schedule, self._publisher, self, clock, self._tasks)
+            self._schedules.append(runner)
+            vhost = self._vhosts[config.vhost]
+            runner.start(Subscription(config, vhost, self._publisher, self._tasks, setup=setup))
+
+    def _vhost_of_schedule(self, schedule: ScheduleConfig) -> str:
+        """That of its publication.
+
+        Raises:
+            UnknownNameError: there is no such publication.
+        """
+        publication = self.config.find_publication(schedule.publication)
+        if publication is None:
+            known = list(self.config.publications)
+            raise UnknownNameError("publication", schedule.publication, known)
+        return publication.vhost
+
+    async def _stop_schedules(self) -> None:
+        for each in self._schedules:
+            await each.stop()
+
     def _trace(self, settings: TracingConfig) -> None:
         """Put tracing around everything, outside of all other middleware.
 
@@ -268,8 +308,21 @@ class Broker(Emitter):
     def _make_vhost(self, config: VhostConfig) -> Vhost:
         brokers = self.config.connections_of(config.name)
         config = config.model_copy(update={"connections": brokers})
+        if self.config.schedules:
+            config = self._with_schedules(config)
         connectors = self._substitutes.connectors(connectors_of(config, self._nodes.connector))
         return Vhost(config, connectors, self._vhost_event, self._senders)
+
+    def _with_schedules(self, config: VhostConfig) -> VhostConfig:
+        """`config` with the queues of the schedules that publish in this vhost."""
+        from broker_client.scheduling.schedule_runner import schedule_queue
+
+        queues = dict(config.queues)
+        for schedule in self.config.schedules.values():
+            if self._vhost_of_schedule(schedule) == config.name:
+                queue = schedule_queue(schedule).within(config.namespace)
+                queues[queue.name] = queue
+        return config.model_copy(update={"queues": queues})
 
     def _vhost_event(self, event: str, *args: Any) -> bool:
         """Emit; losses and failed attempts without a listener are in the connection's log."""
@@ -578,6 +631,7 @@ class Broker(Emitter):
         """Cancel all subscriptions concurrently; each drains as `Subscription.cancel` does."""
         self._check_loop()
         caller = asyncio.current_task()
+        await self._stop_schedules()
         if self._subscriptions:
             results = await asyncio.gather(
                 *(each.cancel_for(caller) for each in self._subscriptions), return_exceptions=True
@@ -725,6 +779,7 @@ class Broker(Emitter):
                 self._forgotten.detach()
 
     async def _close_all(self, caller: asyncio.Task[Any] | None) -> None:
+        await self._stop_schedules()
         for subscription in (*self._ending, *self._subscriptions):
             await subscription.end(caller)  # not done yet if `shutdown` was cancelled
         await self._close_publishers()

@@ -14,6 +14,7 @@ from broker_client.config import (
     PublicationConfig,
     QueueConfig,
     Republish,
+    ScheduleConfig,
     Strategy,
     SubscriptionConfig,
     VhostConfig,
@@ -52,6 +53,11 @@ def summary(config: BrokerConfig) -> Iterator[Table]:
     )
     shovels = ((each.name, each.subscription, each.publication) for each in config.shovels.values())
     yield from _table("Shovels", ("name", "from", "to"), shovels)
+    schedules = (
+        (each.name, each.publication, _times(each), each.missed)
+        for each in config.schedules.values()
+    )
+    yield from _table("Schedules", ("name", "to", "when", "missed"), schedules)
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[Table]:
@@ -63,6 +69,12 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
         table.add_row(*map(Text, row))
     if table.row_count:
         yield table
+
+
+def _times(schedule: ScheduleConfig) -> str:
+    if schedule.every is not None:
+        return f"every {schedule.every:g} s"
+    return f"{schedule.cron} {schedule.timezone}"
 
 
 def _vhost(vhost: VhostConfig) -> tuple[str, str]:

@@ -39,6 +39,7 @@ from broker_client.config.recovery import (
     Strategy,
     strategies_from,
 )
+from broker_client.config.scheduling import ScheduleConfig
 from broker_client.config.server import ServerConfig, ServerTlsConfig
 from broker_client.config.topology import (
     BindingConfig,
@@ -86,6 +87,7 @@ __all__ = [
     "Republish",
     "RetryConfig",
     "ScanConfig",
+    "ScheduleConfig",
     "ServerConfig",
     "ServerTlsConfig",
     "ShovelConfig",

@@ -20,7 +20,7 @@ from broker_client.errors import Problem
 
 ENTITIES = ("exchanges", "queues", "bindings")
 HOISTED = ("publications", "subscriptions")
-BY_NAME = ("shovels", "encryption")
+BY_NAME = ("shovels", "schedules", "encryption")
 ROOT_DEFAULTS = ("vhosts", *ENTITIES, *HOISTED)
 VHOST_DEFAULTS = ("connection", *ENTITIES, *HOISTED)
 

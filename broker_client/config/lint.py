@@ -37,6 +37,7 @@ def findings(config: BrokerConfig) -> list[Finding]:
         *_missing_extras(config),
         *_channels(config),
         *_refused_by_4(config),
+        *_schedules(config),
     ]
     for name, subscription in config.subscriptions.items():
         path: tuple[Key, ...] = ("subscriptions", name)
@@ -79,6 +80,7 @@ def _missing_extras(config: BrokerConfig) -> Iterator[Finding]:
     needed: dict[str, tuple[str, list[tuple[Key, ...]]]] = {
         "crypto": ("cryptography", list(_encrypted(config))),
         "redis": ("redis", list(_on_redis(config))),
+        "schedules": ("cronsim", list(_by_cron(config))),
     }
     for extra, (package, places) in needed.items():
         if places and importlib.util.find_spec(package) is None:
@@ -107,6 +109,27 @@ def _on_redis(config: BrokerConfig) -> Iterator[tuple[Key, ...]]:
                 counter = config.counter_of(subscription)
         if counter is not None and counter.type == "redis":
             yield "subscriptions", name, "redeliveries"
+
+
+def _by_cron(config: BrokerConfig) -> Iterator[tuple[Key, ...]]:
+    for name, schedule in config.schedules.items():
+        if schedule.cron is not None:
+            yield "schedules", name, "cron"
+
+
+# --------------------------------------------------------------------------- schedules
+
+
+def _schedules(config: BrokerConfig) -> Iterator[Finding]:
+    for name, schedule in config.schedules.items():
+        publication = config.find_publication(schedule.publication)
+        if publication is not None and not publication.confirm:
+            yield Finding(
+                ("schedules", name, "publication"),
+                f"{schedule.publication!r} has `confirm: false`, so a message could be lost and "
+                "would not be published again; a schedule needs a publication with confirms",
+                fatal=True,
+            )
 
 
 # --------------------------------------------------------------------------- channels

@@ -26,6 +26,7 @@ from broker_client.config.publishing import (
 from broker_client.config.recovery import (
     Strategy,
 )
+from broker_client.config.scheduling import ScheduleConfig
 from broker_client.config.server import ServerConfig
 from broker_client.config.topology import (
     BindingConfig,
@@ -162,6 +163,8 @@ class BrokerConfig(Settings):
     """Subscriptions by name, those of the vhosts included."""
     shovels: dict[str, ShovelConfig] = Field(default_factory=dict)
     """Shovels by name."""
+    schedules: dict[str, ScheduleConfig] = Field(default_factory=dict)
+    """Schedules by name."""
     recovery: dict[str, tuple[Strategy, ...]] = Field(default_factory=dict)
     """Recovery chains by name."""
     encryption: dict[str, EncryptionConfig] = Field(default_factory=dict)

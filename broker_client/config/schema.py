@@ -18,7 +18,11 @@ _COLLECTIONS = {
     "subscriptions": "SubscriptionConfig",
 }
 _DEFAULTS = {**_COLLECTIONS, "bindings": "BindingConfig", "connection": "ConnectionConfig"}
-_ROOT_ONLY = {"shovels": "ShovelConfig", "encryption": "EncryptionConfig"}
+_ROOT_ONLY = {
+    "shovels": "ShovelConfig",
+    "schedules": "ScheduleConfig",
+    "encryption": "EncryptionConfig",
+}
 _STRATEGIES = ("Ack", "Nack", "Republish", "Forward")
 _SHOVEL_PATTERN = r"^\s*\S+\s*->\s*\S+\s*$"
 _BINDING_PATTERN = r"^\s*[^\s\[\]]+\s*(\[[^\[\]]+\])?\s*->\s*[^\s\[\]]+\s*$"
@@ -153,7 +157,7 @@ def _short_forms(root: Schema, defs: Schema) -> None:
 
 
 def _named_things(root: Schema, defs: Schema) -> None:
-    """Shovels, encryption profiles and counters, and where they are referred to by name."""
+    """Shovels, schedules, encryption profiles, counters, and where they are referred to by name."""
     text = {"type": "string"}
     short = {"type": "string", "pattern": _SHOVEL_PATTERN}
     for name, model in _ROOT_ONLY.items():

@@ -31,6 +31,7 @@ class _Names:
         yield from self._publications()
         yield from self._subscriptions()
         yield from self._shovels()
+        yield from self._schedules()
         yield from self._forwards()
 
     def _check(
@@ -105,6 +106,14 @@ class _Names:
                 if target not in more:
                     path = ("shovels", name, kind)
                     yield from self._check(path, kind, target, self._root[f"{kind}s"])
+
+    def _schedules(self) -> Iterator[Problem]:
+        implied = list(self._implied_publications())
+        for name, schedule in (self._root.get("schedules") or Section()).items():
+            target = schedule.get("publication")
+            if target not in implied:
+                path = ("schedules", name, "publication")
+                yield from self._check(path, "publication", target, self._root["publications"])
 
     def _forwards(self) -> Iterator[Problem]:
         known = [*self._root["publications"], *self._implied_publications()]

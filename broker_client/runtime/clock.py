@@ -41,6 +41,14 @@ class SystemClock:
         return self._offset + time.clock_gettime(_BOOTTIME)  # `steady_time`, at half the price
 
 
+class WallClock:
+    """The time of day, which an administrator may set."""
+
+    def now(self) -> float:
+        """Seconds since the Unix epoch."""
+        return time.time()
+
+
 class ManualClock:
     """A clock that moves only when told, for tests and simulations."""
 

@@ -52,4 +52,13 @@ async def start(url: str) -> AsyncIterator[StartBroker]:
         await broker.shutdown()
 
 
-ROOT_KEYS = ("encryption", "recovery", "shovels", "redeliveries", "node", "defaults", "tracing")
+ROOT_KEYS = (
+    "encryption",
+    "schedules",
+    "recovery",
+    "shovels",
+    "redeliveries",
+    "node",
+    "defaults",
+    "tracing",
+)

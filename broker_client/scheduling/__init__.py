@@ -1,0 +1,1 @@
+"""Schedules: messages at regular times, published by one of the processes that share a schedule."""
