@@ -344,9 +344,15 @@ class Session(asyncio.Protocol):
         self._node.call_after_effects(self._close_ok)
 
     def _close_ok(self) -> None:
+        """Answer the client's close; RabbitMQ: it is for the client to end the socket then.
+
+        If we did, some would take that for a failure before they have read the answer.
+        """
         self._leave_node()
         self._protocol.close_ok()
-        self._end_socket()
+        self._writer.flush()
+        self._transport.resume_reading()
+        self._end_after(self._config.close_timeout, self._why_closed)
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
         self._end_socket()
@@ -375,9 +381,21 @@ class Session(asyncio.Protocol):
                 self._resume_reading(why)
 
     def _end_socket(self) -> None:
-        """Write what is left, then end the socket; at once, where the client does not read it."""
+        """Write what is left, and end the socket once the client has ended it, too.
+
+        A socket that is closed with bytes unread resets the connection, which may cost the client
+        what it has not read yet, such as connection.close. So what it still sends is read and
+        dropped.
+        """
         self._writer.flush()
-        self._transport.close()
+        transport = self._transport
+        if transport.is_closing():
+            return
+        if self._writer.has_written and transport.can_write_eof():
+            transport.write_eof()
+            transport.resume_reading()
+        else:
+            transport.close()
         self._end_after(self._config.close_timeout, self._why_closed)
 
     def _end_after(self, seconds: float, reason: str) -> None:

@@ -17,8 +17,9 @@ from broker_client.transport.base import Link
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.contract.observers import Watch, a_message, numbered
 from tests.support.eventually import eventually
+from tests.support.own_server import free_port
 from tests.support.proxy import Proxy
-from tests.support.rabbitmq import RabbitMQ, free_port
+from tests.support.rabbitmq import RabbitMQ
 
 CONNECT_TIMEOUT = 10.0
 

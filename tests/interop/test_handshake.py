@@ -21,7 +21,8 @@ from broker_client.errors import (
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.eventually import eventually
 from tests.support.fake_broker import FakeBroker
-from tests.support.rabbitmq import RabbitMQ, free_port
+from tests.support.own_server import free_port
+from tests.support.rabbitmq import RabbitMQ
 
 SPECIAL = "p@s:s/w#%$é"
 ENCODED = "p%40s%3As%2Fw%23%25%24%C3%A9"

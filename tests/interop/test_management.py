@@ -12,7 +12,8 @@ from broker_client.broker import Broker
 from broker_client.config import ManagementConfig
 from broker_client.connection.management import assert_vhost, check_vhost, delete_vhost
 from broker_client.errors import ConnectFailedError, ManagementError
-from tests.support.rabbitmq import RabbitMQ, free_port
+from tests.support.own_server import free_port
+from tests.support.rabbitmq import RabbitMQ
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -17,8 +17,9 @@ from broker_client.errors import ConfigError, ConnectFailedError
 from tests.support.certificates import Authority, Files
 from tests.support.eventually import eventually
 from tests.support.fake_broker import FakeBroker
+from tests.support.own_server import free_port
 from tests.support.proxy import Proxy
-from tests.support.rabbitmq import RabbitMQ, free_port
+from tests.support.rabbitmq import RabbitMQ
 
 pytest.importorskip("cryptography")
 

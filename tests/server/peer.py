@@ -12,6 +12,7 @@ from pamqp.base import Frame
 from pamqp.heartbeat import Heartbeat
 
 HEADER = b"AMQP\x00\x00\x09\x01"
+HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 _TIMEOUT = 10.0
 
 

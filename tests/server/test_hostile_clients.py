@@ -13,7 +13,7 @@ import pytest
 from pamqp import commands
 
 from tests.server.conftest import Listen
-from tests.server.peer import HEADER, Peer
+from tests.server.peer import HEADER, HEARTBEAT, Peer
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
 from tests.support.receivers import RecordingReceiver
@@ -67,6 +67,43 @@ async def test_a_client_that_does_not_answer_a_close_is_cut(listen: Listen) -> N
     peer.send(0, commands.Connection.TuneOk(1, 4096, 0))
     await peer.expect(commands.Connection.Close)
     assert await peer.ended() == b""
+    await peer.close()
+
+
+async def test_a_client_that_sends_on_behind_its_close_still_reads_close_ok(listen: Listen) -> None:
+    listening = await listen()
+    peer = await Peer.open(listening.port)
+    for _ in range(3):
+        peer.send(0, commands.Connection.Close(200, "", 0, 0))
+    peer.write(HEARTBEAT * 200_000)  # more than is read at once
+    await peer.writer.drain()
+    await peer.expect(commands.Connection.CloseOk)
+    await peer.close()
+    await eventually(lambda: not listening.server.connections())
+
+
+async def test_a_client_that_sends_on_behind_its_violation_still_reads_why(listen: Listen) -> None:
+    listening = await listen()
+    peer = await Peer.open(listening.port)
+    peer.write(b"\x01\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0aX" + bytes(2_000_000))
+    closing = await peer.expect(commands.Connection.Close)
+    assert closing.reply_code == 501
+    assert await peer.reader.read(-1) == b"", "and no reset"
+    await peer.close()
+    await eventually(lambda: not listening.server.socket_count)
+
+
+async def test_a_client_that_does_not_end_its_socket_after_close_ok_is_cut(listen: Listen) -> None:
+    listening = await listen(close_timeout=0.2)
+    peer = await Peer.open(listening.port)
+    peer.send(0, commands.Connection.Close(200, "", 0, 0))
+    await peer.expect(commands.Connection.CloseOk)
+
+    def is_cut() -> bool:
+        peer.write(HEARTBEAT)
+        return peer.writer.transport.is_closing()
+
+    await eventually(is_cut)
     await peer.close()
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from tests.support.rabbitmq import RabbitMQ, free_port
+from tests.support.own_server import free_port
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.served import Served
 
 _WATERMARK_MIB = 64

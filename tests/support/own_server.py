@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import socket
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
+
+_PORTS = (10_000, 32_768)  # Linux: ip_local_port_range begins at 32768
 
 
 class OwnServer(ABC):
@@ -34,6 +39,19 @@ class OwnServer(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago, and that the system gives to nobody.
+
+    It gives clients theirs from above: there, one that connects again and again to a server that
+    is down may be given the server's port, and meet itself.
+    """
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def url_of_guest(port: int, vhost: str = "/") -> str:

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from tests.support.own_server import OwnServer
-from tests.support.rabbitmq import free_port
+from tests.support.own_server import OwnServer, free_port
 
 _START_TIMEOUT = 30.0  # seconds
 _USERS = ("postgres", "nobody")

@@ -31,7 +31,7 @@ from typing import IO, Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from tests.support.own_server import OwnServer, url_of_guest
+from tests.support.own_server import OwnServer, free_port, url_of_guest
 from tests.support.rabbitmq_installed import Installed, NoSuchRabbitMQError, chosen, installed
 
 START_TIMEOUT = 90.0
@@ -47,14 +47,6 @@ _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rabbitmq-spawne
 
 class RabbitMQError(Exception):
     """The private RabbitMQ did not do as told."""
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class RabbitMQ(OwnServer):

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from tests.support.own_server import OwnServer, url_of_guest
+from tests.support.own_server import OwnServer, free_port, url_of_guest
 
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 30.0
@@ -26,16 +26,20 @@ class Served(OwnServer):
     Args:
         options: further arguments of the command.
         data: file of the broker; everything is in memory when left out.
-        listen: addresses to listen on.
+        listen: addresses to listen on; a free port when left out.
     """
 
     def __init__(
         self,
         *options: str,
         data: Path | None = None,
-        listen: tuple[str, ...] = ("amqp://127.0.0.1:0",),
+        listen: tuple[str, ...] = (),
     ) -> None:
-        self._data, self._options, self._listen = data, options, listen
+        self._data, self._options, self._listen = (
+            data,
+            options,
+            (listen or (f"amqp://127.0.0.1:{free_port()}",)),
+        )
         self._process: subprocess.Popen[str] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="served-")
         self._log = Path(self._folder.name) / "stderr"
