@@ -11,8 +11,8 @@ from broker_client.config.loader import load_config
 from broker_client.errors import ConfigError
 
 ROOT_KEYS = (
-    "allowed: defaults, encryption, node, profile, publications, recovery, redeliveries, server, "
-    "shovels, subscriptions, tracing, vhosts"
+    "allowed: defaults, encryption, node, profile, publications, recovery, redeliveries, "
+    "schedules, server, shovels, subscriptions, tracing, vhosts"
 )
 
 BROKEN: dict[str, tuple[str, list[str]]] = {
