@@ -123,7 +123,7 @@ class ConnectionConfig(Settings):
     """Time for one attempt to connect, and for each answer of the broker to a declaration."""
     heartbeat: WholeSeconds = 10
     """Whole seconds between heartbeats; 0s turns them off."""
-    retry: RetryConfig = RetryConfig()
+    retry: RetryConfig = Field(default_factory=RetryConfig)
     """Waits between attempts to connect."""
     tls: Annotated[TlsConfig | None, Field(validate_default=True)] = None
     """Trust and certificates of an `amqps` address, and of no other."""
@@ -140,7 +140,7 @@ class ConnectionConfig(Settings):
     Brokers do not tell theirs: left out, it is what RabbitMQ has by default, 16MiB from version
     4.0 on and 128MiB before. What a broker says as it refuses a message replaces it until the
     connection ends."""
-    management: Annotated[ManagementConfig, Field(validate_default=True)] = ManagementConfig()
+    management: ManagementConfig = Field(default_factory=ManagementConfig, validate_default=True)
     """The broker's HTTP API: a URL or a mapping. Host, user and password are the connection's
     when left out."""
 

@@ -123,8 +123,8 @@ class CounterConfig(Settings):
 _TYPES = ("stub", "memory", "sqlite", "redis", "custom")
 
 BUILT_IN_COUNTERS = {
-    "stub": CounterConfig(name="stub", type="stub"),
-    "memory": CounterConfig(name="memory", type="memory"),
+    "stub": CounterConfig.model_construct(name="stub", type="stub"),
+    "memory": CounterConfig.model_construct(name="memory", type="memory"),
 }
 """Counters that are there without being declared."""
 
@@ -226,19 +226,19 @@ class SubscriptionConfig(Settings):
     """Pause when handlers fail too often; off when left out."""
     content_type: str | None = None
     """Read bodies as this content type, whatever the message says."""
-    options: ConsumeOptions = ConsumeOptions()
+    options: ConsumeOptions = Field(default_factory=ConsumeOptions)
     """Options of the consumer."""
-    retry: RetryConfig = RetryConfig()
+    retry: RetryConfig = Field(default_factory=RetryConfig)
     """Waits between attempts to subscribe again."""
     recovery: tuple[Strategy, ...] | None = None
     """What happens when the handler fails: a name of the `recovery` section, a strategy or a
     list of them. Left out, the message is requeued after a growing `requeue_defer`."""
-    requeue_defer: BackoffConfig = BackoffConfig()
+    requeue_defer: BackoffConfig = Field(default_factory=BackoffConfig)
     """Delays of the built-in recovery."""
     max_hops: Positive | None = None
     """Copies that `republish` and `forward` may make of a message, over all queues; then its
     chain goes on without them. No limit when left out."""
-    redeliveries: RedeliveriesConfig = RedeliveriesConfig()
+    redeliveries: RedeliveriesConfig = Field(default_factory=RedeliveriesConfig)
     """How often a message may come again."""
     deduplicate: DeduplicateConfig | None = None
     """Pass over messages that were handled already; off when left out."""

@@ -87,11 +87,11 @@ class VhostConfig(Settings):
     """Queues by name."""
     bindings: tuple[BindingConfig, ...] = ()
     """Bindings."""
-    publication_channel_pools: ChannelPoolsConfig = ChannelPoolsConfig()
+    publication_channel_pools: ChannelPoolsConfig = Field(default_factory=ChannelPoolsConfig)
     """Channels for publishing."""
-    publish_queue: PublishQueueConfig = PublishQueueConfig()
+    publish_queue: PublishQueueConfig = Field(default_factory=PublishQueueConfig)
     """Waiting publishes."""
-    redeliveries: CountersConfig = CountersConfig()
+    redeliveries: CountersConfig = Field(default_factory=CountersConfig)
     """Counters of redeliveries for subscriptions of this vhost."""
 
     @field_validator("connections")
@@ -169,13 +169,13 @@ class BrokerConfig(Settings):
     """Recovery chains by name."""
     encryption: dict[str, EncryptionConfig] = Field(default_factory=dict)
     """Encryption profiles by name."""
-    redeliveries: CountersConfig = CountersConfig()
+    redeliveries: CountersConfig = Field(default_factory=CountersConfig)
     """Counters of redeliveries."""
-    node: NodeConfig = NodeConfig()
+    node: NodeConfig = Field(default_factory=NodeConfig)
     """Settings of the built-in broker; there is one in each Broker."""
     tracing: TracingConfig | None = None
     """Traces with OpenTelemetry; none when left out."""
-    server: ServerConfig = ServerConfig()
+    server: ServerConfig = Field(default_factory=ServerConfig)
     """Settings of the built-in broker where it listens on a port."""
 
     _implied: dict[str, tuple[PublicationConfig, SubscriptionConfig]] = PrivateAttr(

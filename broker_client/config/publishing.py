@@ -36,9 +36,9 @@ class PoolConfig(Settings):
 class ChannelPoolsConfig(Settings):
     """The two pools that publications take their channels from."""
 
-    regular: PoolConfig = PoolConfig()
+    regular: PoolConfig = Field(default_factory=PoolConfig)
     """Channels without publisher confirms."""
-    confirm: PoolConfig = PoolConfig()
+    confirm: PoolConfig = Field(default_factory=PoolConfig)
     """Channels with publisher confirms."""
 
 
@@ -112,7 +112,7 @@ class PublicationConfig(Settings):
     """Wait for the broker's publisher confirm."""
     timeout: Duration = 10.0
     """Time for the whole publish: queueing, sending and confirm."""
-    options: PublicationOptions = PublicationOptions()
+    options: PublicationOptions = Field(default_factory=PublicationOptions)
     """Properties of the messages."""
     retry_nacked: Count | None = None
     """Times a message that the broker nacked is sent again, after growing pauses; as often as

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from broker_client.config.problems import problems_of
 from broker_client.config.values import YAML_CONTEXT, Duration, Settings
@@ -89,7 +89,7 @@ class Forward(Settings):
     """True shows handlers the original exchange and routing key, not those of the copy."""
     x_death_fix: bool = False
     """Leave out the `x-death` header, by which RabbitMQ drops a message that goes in a circle."""
-    options: ForwardOptions = ForwardOptions()
+    options: ForwardOptions = Field(default_factory=ForwardOptions)
     """Properties of the copy."""
 
 
@@ -98,7 +98,9 @@ Strategy = Annotated[Ack | Nack | Republish | Forward, Field(discriminator="stra
 STRATEGIES = ("ack", "nack", "republish", "forward")
 """The names of the strategies."""
 
-_STRATEGIES: TypeAdapter[tuple[Strategy, ...]] = TypeAdapter(tuple[Strategy, ...])
+_STRATEGIES: TypeAdapter[tuple[Strategy, ...]] = TypeAdapter(
+    tuple[Strategy, ...], config=ConfigDict(defer_build=True)
+)
 
 
 def strategies_from(value: object) -> tuple[Strategy, ...]:

@@ -93,7 +93,7 @@ class ExchangeConfig(Named):
     """Declare it."""
     check: bool = False
     """Fail unless it already exists."""
-    options: ExchangeOptions = ExchangeOptions()
+    options: ExchangeOptions = Field(default_factory=ExchangeOptions)
     """Options of the declaration."""
 
     @property
@@ -159,7 +159,7 @@ class QueueConfig(Named):
     reply_to: MadeUp = None
     """Put this behind the name on the broker, so that each process has a queue for answers of
     its own: a text, or true for a fresh UUID. See `reply_to` of publications."""
-    options: QueueOptions = QueueOptions()
+    options: QueueOptions = Field(default_factory=QueueOptions)
     """Options of the declaration."""
 
     @property
@@ -210,7 +210,7 @@ class BindingConfig(Named):
     """One binding is made for each of these keys."""
     qualify_binding_keys: bool = False
     """Put the namespace in front of the keys too, but for a key that was left out."""
-    options: BindingOptions = BindingOptions()
+    options: BindingOptions = Field(default_factory=BindingOptions)
     """Options of the binding."""
 
     _destination: str | None = PrivateAttr(default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,10 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
 
 YAML_CONTEXT = {"source": "yaml"}
 """Validation context under which a bare number is no duration."""
@@ -36,13 +40,17 @@ def from_yaml(info: ValidationInfo) -> bool:
 
 
 class Settings(BaseModel):
-    """Base of every model: unknown keys refused, values fixed, input never shown in errors."""
+    """Base of every model: unknown keys refused, values fixed, input never shown in errors.
+
+    Import makes no instance that is validated, which would build its model: defaults that are
+    models have a `default_factory`, constants are made by `model_construct`.
+    """
 
     model_config = ConfigDict(
+        defer_build=True,
         extra="forbid",
         frozen=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
         validate_by_name=True,
         validate_by_alias=True,
     )
@@ -56,6 +64,20 @@ class Settings(BaseModel):
             return value
         known = {field.validation_alias or name for name, field in cls.model_fields.items()}
         return {key: each for key, each in value.items() if each is not None or key not in known}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        from broker_client.config.attribute_docstrings import attribute_docstrings
+
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        docstrings = attribute_docstrings(cls)
+        for name, field in cls.model_fields.items():
+            if name in docstrings:
+                properties[field.validation_alias or name]["description"] = docstrings[name]
+        return schema
 
     def __str__(self) -> str:
         return repr(self)

@@ -46,7 +46,7 @@ from broker_client.runtime.tasks import TaskGroup
 
 log = logging.getLogger("broker_client.subscription")
 
-_LAST_RESORT = Nack()
+_LAST_RESORT = Nack.model_construct()
 _VERDICTS = (MessageReturnedError, PublishRefusedError)
 """What says of a copy that it will fare no better another time."""
 _NOT_FOUND = 404

@@ -13,7 +13,7 @@ from broker_client.publishing.publisher import Publisher
 from broker_client.runtime.emitter import Emitter
 from broker_client.subscription import Subscription
 
-_TRY_AGAIN = Nack(requeue=True, defer=1.0)
+_TRY_AGAIN = Nack.model_construct(requeue=True, defer=1.0)
 
 
 class Shovel:

@@ -57,7 +57,7 @@ def _section(name: str, present: str) -> str:
     lines += ["| Key | Value | Default | Meaning |", "|---|---|---|---|"]
     for key, field in keys(model).items():
         value = schema["properties"][key]
-        meaning = " ".join((field.description or "").split())
+        meaning = " ".join(value.get("description", "").split())
         lines.append(f"| `{key}` | {_value(value)} | {_default(field, value)} | {meaning} |")
     return "\n".join(lines) + "\n\n"
 

@@ -10,6 +10,7 @@ import pytest
 HEAVY = (
     "aio_pika",
     "aiormq",
+    "broker_client.config.attribute_docstrings",
     "broker_client.core.engine",
     "broker_client.node.node",
     "broker_client.store.sqlite",
@@ -27,6 +28,15 @@ async def main():
     async with broker_client.Broker.create({"vhosts": {"/": {"connection": "embedded://"}}}):
         pass
 asyncio.run(main())
+"""
+BUILT_MODELS = """
+import broker_client
+from broker_client.config.values import Settings
+def below(model):
+    return [each for model in model.__subclasses__() for each in (model, *below(model))]
+models = below(Settings)
+print(*(each.__name__ for each in models if each.__pydantic_complete__))
+print(*(each.__name__ for each in models))
 """
 
 
@@ -51,6 +61,19 @@ def loaded_by(program: str) -> set[str]:
 )
 def test_import_of_the_package_loads_neither_of_the_brokers_nor_an_extra(program: str) -> None:
     assert loaded_by(program) == set()
+
+
+def test_import_of_the_package_builds_no_model_of_the_configuration() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BUILT_MODELS],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    built, models = done.stdout.splitlines()
+    assert built == ""
+    assert "BrokerConfig" in models.split()
 
 
 def test_broker_in_memory_loads_no_client_of_rabbitmq() -> None:
