@@ -12,7 +12,13 @@ from broker_client.cli.logs import LogLevel, log_to_stderr
 from broker_client.cli.node_file import failed
 from broker_client.cli.passwords import PasswordFile, password_of
 from broker_client.cli.serve import loop_factory, stop_signals
-from broker_client.config.url import UrlParts, build_url, parse_management_url
+from broker_client.config.url import (
+    DEFAULT_PORTS,
+    UrlParts,
+    build_url,
+    parse_management_url,
+    parse_url,
+)
 from broker_client.errors import BrokerClientError, UnsupportedError, install_extra
 
 if TYPE_CHECKING:
@@ -33,6 +39,15 @@ def dashboard(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to serve the dashboard.")
     ] = "127.0.0.1:15673",
+    amqp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Of the broker itself, for moves: amqp://host:port. "
+            "[default: amqp://, the host of --management, port 5672]",
+            show_default=False,
+        ),
+    ] = None,
     base_path: BasePath = "",
     password_file: PasswordFile = None,
     log_level: LogLevel = "info",
@@ -52,14 +67,29 @@ def dashboard(
     user = parts.user or _DEFAULT_USER
     password = parts.password or password_of(user, password_file, is_new=False)
     try:
-        made = _dashboard(parts, user, password, base_path)
+        made = _dashboard(parts, user, password, _amqp_url(amqp, parts), base_path)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(made, address))
     except BrokerClientError as error:
         raise failed(str(error)) from None
 
 
-def _dashboard(parts: UrlParts, user: str, password: str, base_path: str) -> Dashboard:
+def _amqp_url(given: str | None, management: UrlParts) -> str:
+    if given is None:
+        amqp = UrlParts("amqp", management.hostname, DEFAULT_PORTS["amqp"])
+        return build_url(amqp)
+    try:
+        parts = parse_url(given)
+    except ValueError as error:
+        raise failed(f"--amqp: {error}") from None
+    if parts.scheme == "embedded":
+        raise failed("--amqp: takes amqp:// or amqps://")
+    if parts.user or parts.password:
+        raise failed("--amqp: takes no login: who logs in to the dashboard is who moves messages")
+    return given
+
+
+def _dashboard(parts: UrlParts, user: str, password: str, amqp: str, base_path: str) -> Dashboard:
     try:
         from broker_client.dashboard.api import Account, ManagementApi
         from broker_client.dashboard.credentials import Credentials
@@ -70,7 +100,7 @@ def _dashboard(parts: UrlParts, user: str, password: str, base_path: str) -> Das
         build_url(parts._replace(user="", password="")).replace(":@", "", 1)
     )
     watching = Account(Credentials(user, password))
-    return Dashboard(api, api, watching, base_path=base_path)
+    return Dashboard(api, api, watching, amqp=amqp, base_path=base_path)
 
 
 async def _serve(made: Dashboard, address: tuple[str, int]) -> None:

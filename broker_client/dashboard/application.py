@@ -14,7 +14,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from broker_client.dashboard import api_answers
+from broker_client.dashboard import (
+    api_answers,
+    dead_letter_answers,
+    job_answers,
+    live_answers,
+    queue_answers,
+    topology_answers,
+)
 from broker_client.dashboard.api import LoginRefusedError
 from broker_client.dashboard.asks import Answering, Ask
 from broker_client.dashboard.dashboard import Dashboard
@@ -24,11 +31,19 @@ from broker_client.dashboard.session_answers import session_routes
 
 log = logging.getLogger("broker_client.dashboard")
 
-ANSWERS = (*api_answers.answers,)
+ANSWERS = (
+    *api_answers.answers,
+    *live_answers.answers,
+    *queue_answers.answers,
+    *job_answers.answers,
+    *dead_letter_answers.answers,
+    *topology_answers.answers,
+)
 """All that needs a session."""
 
 _STATIC = Path(__file__).parent / "static"
 _BASE_PATH = "broker_client.base_path"
+_AUTOMATIC = "x-automatic"  # the page refreshes itself: nobody uses the session
 _API_PATHS = ("/api", "/metrics", "/health")
 _HEADERS = {
     "Content-Security-Policy": (
@@ -92,7 +107,8 @@ async def _answer(dashboard: Dashboard, answering: Answering, request: Request) 
     key = cookie_of(request)
     if request.method not in SAFE:
         refuse_other_sites(request)
-    session = dashboard.sessions.find(key, use=answering.counts_as_use)
+    use = answering.counts_as_use and _AUTOMATIC not in request.headers
+    session = dashboard.sessions.find(key, use=use)
     if session is None:
         raise no_session()
     if request.method not in SAFE:

@@ -43,6 +43,11 @@ class Ask:
         """Write down what this user did."""
         address = address_of(self.request)
         self.dashboard.audit.record(self.session.user, address, action, target, outcome, detail)
+        self.dashboard.news.tell()
+
+    def vhost_and_queue(self) -> tuple[str, str]:
+        """Of the path."""
+        return self.name("vhost"), self.name("queue")
 
 
 Handler = Callable[[Ask], Awaitable[Any]]

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import time
+from collections import Counter
 from typing import Any
 
 from broker_client.dashboard.api import Account, LoginRefusedError, ManagementApi
 from broker_client.dashboard.audit import Audit
+from broker_client.dashboard.broker_info import BrokerInfo
 from broker_client.dashboard.credentials import Credentials
+from broker_client.dashboard.jobs import Jobs
+from broker_client.dashboard.links import Links
+from broker_client.dashboard.news import News
 from broker_client.dashboard.refusals import Refusal, no_session, not_permitted
-from broker_client.dashboard.sessions import LoginLimit, Session, Sessions
+from broker_client.dashboard.sampler import Sampler
+from broker_client.dashboard.sessions import IDLE_TIMEOUT, LoginLimit, Session, Sessions
+from broker_client.dashboard.views import SharedEvents, Vhosts
 
-OURS = "broker_client"
-_FEATURES = ("pause", "in_flight", "deferred", "age", "latency")
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerInfo:
-    """Which broker this is."""
-
-    name: str
-    product: str
-    """`broker_client` or `RabbitMQ`."""
-    version: str
-
-    @property
-    def is_ours(self) -> bool:
-        """It has what RabbitMQ has not."""
-        return self.product == OURS
+_VHOSTS_KEPT = 15.0  # seconds
 
 
 class Dashboard:
@@ -39,6 +31,7 @@ class Dashboard:
         watched: ManagementApi,
         watching: Account | None = None,
         *,
+        amqp: str | None = None,
         base_path: str = "",
     ) -> None:
         """
@@ -46,24 +39,45 @@ class Dashboard:
             api: that is asked for users, with their own login.
             watched: the same API, asked for samples.
             watching: by whom; None where `watched` knows.
+            amqp: URL of the broker without a login; moves of messages need it.
             base_path: in front of all paths, such as ``/broker``.
+
+        Raises:
+            ValueError: `amqp` is no such URL.
         """
         self.api = api
         self.base_path = base_path
         self.sessions = Sessions()
         self.logins = LoginLimit()
         self.audit = Audit()
+        self.news = News()
+        self.links = Links(amqp)
+        self.jobs = Jobs(self.links, self.audit, self.news)
+        self.sampler = Sampler(watched, watching or Account(None), self.news)
+        self.shared = SharedEvents()
+        self.streams: Counter[str] = Counter()
+        """Open streams, by cookie."""
+        self._watched = watched
+        self._sampling: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Dashboard of {self.api.place}>"
 
     def start(self) -> None:
         """Begin to watch."""
+        self._sampling = asyncio.create_task(self.sampler.run(), name="dashboard: sampler")
 
     async def stop(self) -> None:
         """End sessions, streams and jobs. May be called more than once."""
         self.sessions.end_all("stopping")
+        self.news.tell()
+        await self.jobs.stop_all()
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.wait([self._sampling])
+            self._sampling = None
         await self.api.close()
+        await self._watched.close()
 
     # ---------------------------------------------------------------- sessions
 
@@ -84,6 +98,7 @@ class Dashboard:
             raise Refusal(401, "login_failed", reason) from None
         key, session = self.sessions.add(credentials, address, whoami)
         self.audit.record(session.user, address, "log in", "", 200)
+        self.news.tell()
         return key, session
 
     async def refused(self, key: str, session: Session) -> Refusal:
@@ -97,35 +112,35 @@ class Dashboard:
 
     async def describe(self, session: Session) -> dict[str, Any]:
         """What the page is told of the session."""
-        broker = await self.broker(session)
-        vhosts = await self.api.get("vhosts", session.account, "columns=name")
+        columns = "columns=product_name,product_version,rabbitmq_version,cluster_name"
+        told = await self.api.get("overview", session.account, columns)
+        session.forget_vhosts()
         return {
             "authenticated": True,
             "user": session.user,
             "tags": session.tags,
             "csrf": session.csrf,
             "expires_in": int(self.sessions.seconds_left(session)),
+            "idle_timeout": int(IDLE_TIMEOUT),
             "can": {
                 "monitor": session.monitors,
                 "manage_policies": session.has("policymaker", "administrator"),
                 "administer": session.has("administrator"),
-                "messages": False,
+                "messages": self.links.are_known,
             },
-            "vhosts": sorted(str(each["name"]) for each in vhosts),
-            "broker": {
-                "name": broker.name,
-                "product": broker.product,
-                "version": broker.version,
-                "features": list(_FEATURES) if broker.is_ours else [],
-            },
+            "vhosts": sorted(await self.vhost_names(session)),
+            "broker": BrokerInfo.of(told).as_json(),
         }
 
-    async def broker(self, session: Session) -> BrokerInfo:
-        """Which broker it is, as the API tells this user."""
-        columns = "columns=product_name,product_version,rabbitmq_version,cluster_name"
-        told = await self.api.get("overview", session.account, columns)
-        return BrokerInfo(
-            str(told.get("cluster_name", "")),
-            str(told.get("product_name", "RabbitMQ")),
-            str(told.get("product_version") or told.get("rabbitmq_version", "")),
-        )
+    async def vhosts_of(self, session: Session) -> Vhosts:
+        """The vhosts that the user may see; None is all."""
+        return None if session.monitors else await self.vhost_names(session)
+
+    async def vhost_names(self, session: Session) -> frozenset[str]:
+        """The same by name, as the API tells this user; asked for anew now and then."""
+        known = session.vhosts
+        if known is None or time.monotonic() - session.vhosts_at > _VHOSTS_KEPT:
+            found = await self.api.get("vhosts", session.account, "columns=name")
+            known = frozenset(str(each["name"]) for each in found)
+            session.vhosts, session.vhosts_at = known, time.monotonic()
+        return known

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable
 from time import monotonic
@@ -37,9 +36,11 @@ class Session:
         self.tags = tags_of(whoami)
         self.csrf = secrets.token_urlsafe(32)
         self.began = self.used = now
-        self.ended = asyncio.Event()
-        """Set once the session is over, whatever the reason."""
         self.end_reason = ""
+        """Why it is over; "" while it is not."""
+        self.vhosts: frozenset[str] | None = None
+        """That the user may see, as of `vhosts_at`."""
+        self.vhosts_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Session of {self.user!r}>"
@@ -59,9 +60,11 @@ class Session:
 
     def end(self, reason: str) -> None:
         """It is over; streams end."""
-        if not self.ended.is_set():
-            self.end_reason = reason
-            self.ended.set()
+        self.end_reason = self.end_reason or reason
+
+    def forget_vhosts(self) -> None:
+        """Have them asked for anew."""
+        self.vhosts = None
 
 
 def tags_of(whoami: Any) -> list[str]:
@@ -107,7 +110,7 @@ class Sessions:
         session = self._sessions.get(key)
         if session is None:
             return None
-        if session.ended.is_set() or self.seconds_left(session) <= 0:
+        if session.end_reason or self.seconds_left(session) <= 0:
             self.end(key, "session_expired")
             return None
         if use:
@@ -127,7 +130,7 @@ class Sessions:
     def sweep(self) -> None:
         """End what has expired."""
         for key, session in list(self._sessions.items()):
-            if session.ended.is_set() or self.seconds_left(session) <= 0:
+            if session.end_reason or self.seconds_left(session) <= 0:
                 self.end(key, "session_expired")
 
     def end_all(self, reason: str) -> None:

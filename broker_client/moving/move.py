@@ -125,7 +125,7 @@ async def move(
     def decide(delivery: Delivery) -> Outgoing | Fate:
         return copy_for(to, delivery, delivery.properties.headers)
 
-    return await move_each(link, queue, decide, options, dry_run=dry_run)
+    return await move_each(link, queue, decide, options, dry_run=dry_run, keeps=False)
 
 
 async def replay(
@@ -150,7 +150,11 @@ async def remove(
     link: Link, queue: str, options: MoveOptions | None = None, *, dry_run: bool = True
 ) -> Moved:
     """Take messages out of `queue` for good; see `move`."""
-    return await move_each(link, queue, lambda delivery: Fate.REMOVE, options, dry_run=dry_run)
+
+    def decide(delivery: Delivery) -> Outgoing | Fate:
+        return Fate.REMOVE
+
+    return await move_each(link, queue, decide, options, dry_run=dry_run, keeps=False)
 
 
 def copy_for(queue: str, delivery: Delivery, headers: Headers | None) -> Outgoing | Fate:
@@ -169,6 +173,7 @@ async def move_each(
     options: MoveOptions | None = None,
     *,
     dry_run: bool = False,
+    keeps: bool = True,
 ) -> Moved:
     """Do with each message that is ready in `queue` now what `decide` says; see `move`.
 
@@ -178,8 +183,9 @@ async def move_each(
         decide: what becomes of a message that is selected.
         options: which messages, and how fast.
         dry_run: only count what would be done.
+        keeps: `decide` may keep some, so more than the limit may have to be looked at.
     """
-    moving = _Moving(link, queue, decide, options or MoveOptions(), is_dry=dry_run)
+    moving = _Moving(link, queue, decide, options or MoveOptions(), is_dry=dry_run, keeps=keeps)
     task = asyncio.create_task(moving.run(), name=f"move from {queue}")
     try:
         await asyncio.shield(task)
@@ -196,10 +202,18 @@ class _Moving:
     """One move from its start to its end."""
 
     def __init__(
-        self, link: Link, queue: str, decide: Decide, options: MoveOptions, *, is_dry: bool
+        self,
+        link: Link,
+        queue: str,
+        decide: Decide,
+        options: MoveOptions,
+        *,
+        is_dry: bool,
+        keeps: bool,
     ) -> None:
         self._link, self._queue, self._decide = link, queue, decide
         self._options, self._is_dry = options, is_dry
+        self._looks_at_all = keeps or not options.selection.is_all
         self.moved = Moved()
         self._source: QueueSource
         self._publisher: ConfirmedPublisher[int]
@@ -217,7 +231,7 @@ class _Moving:
         self._publisher = await ConfirmedPublisher.open(self._link, self._settled)
         limit, rate = self._options.limit, self._options.rate
         try:
-            await self._source.start(limit if self._options.selection.is_all else None)
+            await self._source.start(None if self._looks_at_all else limit)
             began, done = time.monotonic(), 0
             while self._source.left and not self._limit_reached and not self._stopped.is_set():
                 done += await self._next_batch()

@@ -41,7 +41,7 @@ ARROWS = {
     "store": ("core", "amqp", "ground"),
     "node": ("store", "core", "config", "ground"),
     "server": ("moving", "transport", "node", "core", "amqp", "config", "ground"),
-    "dashboard": (),
+    "dashboard": ("moving", "transport", "core", "amqp", "config", "ground"),
     "transport": ("node", "store", "core", "amqp", "config", "ground"),
     "moving": ("transport", "amqp", "ground"),
     "connection": ("transport", "config", "ground"),

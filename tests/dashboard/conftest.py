@@ -140,6 +140,7 @@ async def shown_node(base_path: str = "") -> AsyncIterator[Shown]:
     dashboard = Dashboard(
         ManagementApi.in_process(api),
         ManagementApi.in_process(as_monitoring(api, management)),
+        amqp=f"amqp://127.0.0.1:{server.addresses[0].port}",
         base_path=base_path,
     )
     pages = beside_api(make_application(dashboard), api)
@@ -164,7 +165,8 @@ async def shown_rabbitmq(server: RabbitMQ) -> AsyncIterator[Shown]:
     """A RabbitMQ that runs."""
     url = f"http://127.0.0.1:{server.management_port}"
     api = ManagementApi.over_http(url)
-    dashboard = Dashboard(api, api, Account(Credentials("guest", "guest")))
+    watching = Account(Credentials("guest", "guest"))
+    dashboard = Dashboard(api, api, watching, amqp=f"amqp://127.0.0.1:{server.port}")
     listener = AsgiListener(make_application(dashboard), "127.0.0.1", 0)
     await listener.start()
     dashboard.start()

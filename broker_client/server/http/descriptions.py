@@ -13,6 +13,7 @@ from urllib.parse import quote_plus
 
 from broker_client.core.access import DEFAULT_EXCHANGE, TopicPermissions
 from broker_client.core.exchange import Binding, Exchange
+from broker_client.core.latency import LatencyStats
 from broker_client.core.queue import ChannelState, Queue, QueueConsumer
 from broker_client.core.virtual_host import VirtualHost
 from broker_client.message import Properties
@@ -113,6 +114,7 @@ def _quoted(key: str) -> str:
 def queue_object(queue: Queue, rates: Counts, node: str, now: float) -> dict[str, Any]:
     """One queue."""
     ready, in_flight = len(queue.ready), queue.in_flight
+    stats = queue.stats(now)
     exclusive = next((each.tag for each in queue.consumers if each.exclusive), None)
     single = None
     if queue.settings.single_active:
@@ -146,13 +148,13 @@ def queue_object(queue: Queue, rates: Counts, node: str, now: float) -> dict[str
             "dead_lettered": queue.dead_lettered,
             "dropped": queue.dropped,
             "purged": queue.purged,
-            "latency": _latency(queue, now),
+            "age": round(stats.oldest, 3) if stats.oldest else None,
+            "latency": _latency(stats.latency),
         },
     }
 
 
-def _latency(queue: Queue, now: float) -> dict[str, float | int]:
-    latency = queue.stats(now).latency
+def _latency(latency: LatencyStats) -> dict[str, float | int]:
     shown: dict[str, float | int] = {"count": latency.count}
     for quantile, seconds in latency.percentiles:
         shown[f"p{quantile * 100:g}"] = seconds

@@ -1,0 +1,298 @@
+"""Moves, replays and deletions of messages that run while pages come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker_client.amqp.x_death import without_deaths
+from broker_client.dashboard.audit import Audit
+from broker_client.dashboard.credentials import Credentials
+from broker_client.dashboard.links import Links
+from broker_client.dashboard.messages import content_of, key_of
+from broker_client.dashboard.news import News
+from broker_client.dashboard.refusals import Refusal
+from broker_client.dashboard.stories import error_of
+from broker_client.errors import BrokerClientError, described
+from broker_client.message import Delivery, Outgoing
+from broker_client.moving.move import Fate, Moved, MoveOptions, copy_for, move_each
+from broker_client.moving.selection import EVERYTHING, Selection, last_death
+
+log = logging.getLogger("broker_client.dashboard")
+
+KINDS = ("move", "replay", "delete")
+_KEPT = 100
+_RUNNING = 8
+_TOLD_EVERY = 0.25  # seconds
+_TRACED = 10_000
+LOOKED_AT = 10_000
+"""Messages that a dry run looks at; it says so where there are more."""
+
+
+Group = tuple[str, str, str]
+"""The queue where a message died last, why, and with which error; "" for what is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """What is to be done."""
+
+    kind: str
+    vhost: str
+    queue: str
+    to: str = ""
+    """The queue that gets them, of a move."""
+    keys: tuple[str, ...] | None = None
+    """Of the messages that are meant; None is all."""
+    selection: Selection = EVERYTHING
+    error: str | None = None
+    """Only those with this error; "" is those without."""
+    limit: int | None = None
+    rate: float | None = None
+    dry_run: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One order, and how far it has come."""
+
+    id: str
+    order: JobOrder
+    user: str
+    address: str
+    started: float
+    state: str = "running"
+    """`running`, `done`, `stopped` or `failed`."""
+    ended: float | None = None
+    error: str = ""
+    moved: Moved = field(default_factory=Moved)
+    groups: Counter[Group] = field(default_factory=Counter)
+    traces: Counter[str] = field(default_factory=Counter)
+    """Of what was copied, so that it can be found again."""
+    targets: Counter[str] = field(default_factory=Counter)
+    more: bool = False
+    """A dry run that has not looked at all messages."""
+    change: int = 0
+    told: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For the page."""
+        order, moved = self.order, self.moved
+        told: dict[str, Any] = {
+            "id": self.id,
+            "kind": order.kind,
+            "vhost": order.vhost,
+            "queue": order.queue,
+            "to": order.to,
+            "user": self.user,
+            "state": self.state,
+            "dry_run": order.dry_run,
+            "started": self.started,
+            "seen": moved.seen,
+            "count": moved.selected.total(),
+            "moved": 0 if order.dry_run else moved.moved + moved.already_moved,
+            "refused": moved.refused.total(),
+            "refusals": [{"reason": why, "count": n} for why, n in moved.refused.items()],
+            "unconfirmed": moved.unconfirmed,
+            "blocked": moved.blocked,
+            "total": order.limit,
+            "groups": [
+                {"queue": queue, "reason": reason, "error": error, "count": count}
+                for (queue, reason, error), count in self.groups.most_common(100)
+            ],
+        }
+        if self.ended is not None:
+            told["ended"] = self.ended
+        if self.more:
+            told["more"] = True
+        if self.error:
+            told["error"] = self.error
+        return told
+
+
+class Jobs:
+    """The jobs of late, and those that run."""
+
+    def __init__(self, links: Links, audit: Audit, news: News) -> None:
+        """
+        Args:
+            links: to the broker.
+            audit: is told of the end of each job that changes something.
+            news: is told of progress.
+        """
+        self._links, self._audit, self._news = links, audit, news
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self.changes = 0
+        """So often a job has changed."""
+
+    def start(self, order: JobOrder, user: str, address: str, credentials: Credentials) -> Job:
+        """Begin.
+
+        Raises:
+            Refusal: 429, too many run already.
+        """
+        running = [each for each in self._jobs.values() if each.state == "running"]
+        if len(running) >= _RUNNING:
+            raise Refusal(429, "too_many_requests", f"{_RUNNING} jobs run already: wait for one")
+        job = Job(secrets.token_urlsafe(9), order, user, address, time.time())
+        self._jobs[job.id] = job
+        while len(self._jobs) > _KEPT:
+            oldest = next(each for each in self._jobs.values() if each.state != "running")
+            del self._jobs[oldest.id]
+        job.task = asyncio.create_task(
+            self._run(job, credentials), name=f"dashboard: {order.kind} from {order.queue}"
+        )
+        self._changed(job)
+        return job
+
+    async def finish(self, job: Job) -> None:
+        """Wait for the end of a job."""
+        assert job.task is not None
+        await asyncio.wait([job.task])
+
+    def find(self, job_id: str) -> Job | None:
+        """The job of that id."""
+        return self._jobs.get(job_id)
+
+    def all(self) -> list[Job]:
+        """Newest first."""
+        return list(reversed(self._jobs.values()))
+
+    def since(self, change: int) -> list[Job]:
+        """Those that have changed since `changes` was `change`."""
+        return [each for each in self._jobs.values() if each.change > change]
+
+    async def stop(self, job: Job) -> None:
+        """Have a job end: what is under way is seen through, the rest stays where it is."""
+        if job.task is not None and not job.task.done():
+            job.task.cancel()
+            await asyncio.wait([job.task])
+
+    async def stop_all(self) -> None:
+        """Have all end."""
+        await asyncio.gather(*(self.stop(each) for each in list(self._jobs.values())))
+
+    # ---------------------------------------------------------------- running
+
+    async def _run(self, job: Job, credentials: Credentials) -> None:
+        try:
+            await self._carry_out(job, credentials)
+            job.state = "done"
+        except asyncio.CancelledError:
+            job.state = "done" if job.more else "stopped"
+        except Refusal as refusal:
+            job.state, job.error = "failed", refusal.reason
+        except BrokerClientError as error:
+            job.state, job.error = "failed", described(error)
+        except Exception:
+            log.exception("%s from queue %r failed", job.order.kind, job.order.queue)
+            job.state, job.error = "failed", "the dashboard failed: see the log of the server"
+        job.ended = time.time()
+        self._changed(job)
+        if not job.order.dry_run:
+            order, done = job.order, job.moved
+            detail = f"{job.state}: {done.moved + done.already_moved} of {done.selected.total()}"
+            target = f"queue {order.queue} in {order.vhost}"
+            target += f" to queue {order.to}" if order.to else ""
+            outcome = 500 if job.state == "failed" else 200
+            self._audit.record(job.user, job.address, order.kind, target, outcome, detail)
+            self._news.tell()
+
+    async def _carry_out(self, job: Job, credentials: Credentials) -> None:
+        order = job.order
+        limit = order.limit
+        if order.keys is not None:
+            limit = min(len(order.keys), limit or len(order.keys))
+
+        def progress(moved: Moved) -> None:
+            job.moved = moved
+            if order.dry_run and moved.seen >= LOOKED_AT and not job.more:
+                job.more = True
+                assert job.task is not None
+                job.task.cancel()
+            if time.monotonic() - job.told >= _TOLD_EVERY:
+                job.told = time.monotonic()
+                self._changed(job)
+
+        options = MoveOptions(order.selection, limit, order.rate, progress=progress)
+        decide = _Decision(job)
+        async with self._links.open(credentials, order.vhost) as link:
+            await move_each(link, order.queue, decide, options, dry_run=order.dry_run)
+
+    def _changed(self, job: Job) -> None:
+        self.changes += 1
+        job.change = self.changes
+        self._news.tell()
+
+
+class _Decision:
+    """What becomes of each message, by the order of a job; counts them by group."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        keys = job.order.keys
+        self._keys = None if keys is None else Counter(keys)
+
+    def __call__(self, delivery: Delivery) -> Outgoing | Fate:
+        order = self._job.order
+        headers = delivery.properties.headers or {}
+        error = error_of(headers)
+        if order.error is not None and error != order.error:
+            return Fate.KEEP
+        key = "" if self._keys is None else key_of(delivery)
+        if self._keys is not None and not self._keys[key]:
+            return Fate.KEEP
+        death = last_death(delivery)
+        fate = _fate(order, delivery, death)
+        if fate is Fate.KEEP:
+            return Fate.KEEP
+        if self._keys is not None:
+            self._keys[key] -= 1
+        group = str(death.get("queue", "")), str(death.get("reason", "")), error
+        self._job.groups[group] += 1
+        if isinstance(fate, Outgoing) and self._job.traces.total() < _TRACED:
+            self._job.traces[content_of(delivery).trace] += 1
+            self._job.targets[fate.routing_key] += 1
+        return fate
+
+
+def _fate(order: JobOrder, delivery: Delivery, death: Any) -> Outgoing | Fate:
+    headers = delivery.properties.headers or {}
+    if order.kind == "delete":
+        return Fate.REMOVE
+    if order.kind == "move":
+        return copy_for(order.to, delivery, headers)
+    origin = death.get("queue")
+    if not isinstance(origin, str) or not origin:
+        return Fate.KEEP  # it never died: there is nowhere to put it back
+    return copy_for(origin, delivery, without_deaths(headers))
+
+
+async def replace_message(
+    links: Links, credentials: Credentials, vhost: str, queue: str, key: str, copy: Outgoing
+) -> Moved:
+    """Publish `copy` and, once it is confirmed, take the message of that key out of `queue`.
+
+    A crash in between leaves both, with what message id the copy has; none is ever lost.
+
+    Raises:
+        Refusal: the broker cannot be reached.
+        BrokerClientError: it refuses.
+    """
+    found = False
+
+    def decide(delivery: Delivery) -> Outgoing | Fate:
+        nonlocal found
+        if found or key_of(delivery) != key:
+            return Fate.KEEP
+        found = True
+        return copy
+
+    async with links.open(credentials, vhost) as link:
+        return await move_each(link, queue, decide, MoveOptions(limit=1, check_target=False))

@@ -1,0 +1,65 @@
+"""Connections to the broker itself, for what its management API cannot do safely."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+from collections.abc import AsyncIterator
+
+from broker_client.config.url import build_url, parse_url
+from broker_client.dashboard.credentials import Credentials
+from broker_client.dashboard.refusals import Refusal
+from broker_client.errors import BrokerClientError, described
+from broker_client.transport.base import Link
+
+_CONNECT_TIMEOUT = 10.0
+_OPERATION_TIMEOUT = 60.0  # RabbitMQ's queues can be busy for long with what is given back
+_CONNECTOR = "broker_client.transport.rabbitmq.connector"
+
+
+class Links:
+    """Opens connections by AMQP, as the user who asks."""
+
+    def __init__(self, url: str | None) -> None:
+        """
+        Args:
+            url: of the broker, without a login; None where it is not known.
+
+        Raises:
+            ValueError: it is no such URL.
+        """
+        self._parts = None if url is None else parse_url(url)
+
+    @property
+    def are_known(self) -> bool:
+        """There is an address to connect to."""
+        return self._parts is not None
+
+    @contextlib.asynccontextmanager
+    async def open(self, credentials: Credentials | None, vhost: str) -> AsyncIterator[Link]:
+        """A connection of its own, closed at the end.
+
+        Raises:
+            Refusal: 501 without an address, 502 where it cannot be opened.
+        """
+        if self._parts is None or credentials is None:
+            reason = "no AMQP address of the broker is known here: start it with --amqp"
+            raise Refusal(501, "no_amqp", reason)
+        # It takes its time to load, and the broker may share the event loop.
+        module = await asyncio.to_thread(importlib.import_module, _CONNECTOR)
+        login = self._parts._replace(
+            user=credentials.user, password=credentials.reveal(), vhost=None, query=""
+        )
+        connector = module.NetworkConnector(
+            build_url(login), vhost=vhost, name="dashboard", operation_timeout=_OPERATION_TIMEOUT
+        )
+        try:
+            link: Link = await connector.connect(timeout=_CONNECT_TIMEOUT)
+        except BrokerClientError as error:
+            raise Refusal(502, "unreachable", described(error)) from None
+        try:
+            yield link
+        finally:
+            with contextlib.suppress(BrokerClientError):
+                await link.close()

@@ -1,0 +1,214 @@
+"""One queue: what it is, the messages in it, and one message edited and sent again."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from broker_client.dashboard.api import LoginRefusedError, encoded
+from broker_client.dashboard.argument_words import words_of
+from broker_client.dashboard.asks import Answers, Ask
+from broker_client.dashboard.jobs import replace_message
+from broker_client.dashboard.messages import HASHED_BYTES, message_of
+from broker_client.dashboard.refusals import Refusal, bad_request
+from broker_client.dashboard.requests import MAX_MESSAGE_BYTES, number, text
+from broker_client.dashboard.rows import as_object, dead_letter_exchange, dead_letter_key, row_of
+from broker_client.errors import BrokerClientError, described
+from broker_client.message import Outgoing, Properties
+
+answers = Answers()
+
+_MOST_PEEKED = 200
+_MOST_SHOWN_BYTES = 1_000_000
+_PEEK_WARNING = (
+    "RabbitMQ marks a message that was looked at as redelivered, and a quorum queue counts it as "
+    "a delivery."
+)
+_NUMBERS = ("delivery_mode", "priority")
+_HELD = (("in_flight", "in-flight"), ("deferred", "deferred"))
+
+
+@answers.on("GET", "/ui/queues/{vhost}/{queue}")
+async def describe_queue(ask: Ask) -> Any:
+    """A queue, its consumers and bindings; of our broker also what it holds back."""
+    vhost, name = ask.vhost_and_queue()
+    path = f"queues/{encoded(vhost)}/{encoded(name)}"
+    queue = await ask.get(path)
+    bindings, row = await ask.get(f"{path}/bindings"), _row(ask, queue)
+    described: dict[str, Any] = {
+        "queue": queue,
+        "row": row,
+        "words": words_of(queue),
+        "bindings": [each for each in bindings if each.get("source")],
+        "consumers": [_consumer(each) for each in queue.get("consumer_details") or ()],
+    }
+    if "broker_client" in queue:
+        for key, part in _HELD:
+            held = await _held(ask, f"{path}/{part}")
+            if held is not None:
+                described[key] = held
+    exchange = dead_letter_exchange(queue)
+    if exchange is not None:
+        targets = ask.dashboard.sampler.dead_letter_queues
+        described["dead_letters_to"] = {
+            "exchange": exchange,
+            "routing_key": dead_letter_key(queue),
+            "queues": [list(to) for to, sources in targets.items() if (vhost, name) in sources],
+        }
+    return described
+
+
+def _row(ask: Ask, queue: Mapping[str, Any]) -> Any:
+    """What the queue list says, with what is newer."""
+    sample = ask.dashboard.sampler.latest
+    known = sample.rows.get((queue["vhost"], queue["name"]), {})
+    kept = {key: known[key] for key in ("spark", "dead_letter_queue") if key in known}
+    return {**row_of(queue, datetime.now(UTC).timestamp()), **kept}
+
+
+async def _held(ask: Ask, path: str) -> Any:
+    """A list that needs a permission; None without it."""
+    try:
+        return await ask.get(path, "most=100")
+    except LoginRefusedError:
+        return None
+
+
+def _consumer(described: Mapping[str, Any]) -> dict[str, Any]:
+    channel = as_object(described.get("channel_details"))
+    own = as_object(described.get("broker_client"))
+    told: dict[str, Any] = {
+        "tag": described.get("consumer_tag"),
+        "channel": channel.get("name"),
+        "connection": channel.get("connection_name"),
+        "user": channel.get("user"),
+        "prefetch": described.get("prefetch_count"),
+        "ack_required": described.get("ack_required"),
+        "active": described.get("active", True),
+        "exclusive": described.get("exclusive"),
+    }
+    if own:
+        told["unacked"] = own.get("in_flight")
+        told["since"] = own.get("since")
+        told["message_timeout"] = own.get("message_timeout")
+        told["counts"] = {
+            each: own.get(each) for each in ("acked", "requeued", "rejected", "timed_out")
+        }
+    return told
+
+
+# --------------------------------------------------------------------------- peek
+
+
+async def peek_messages(
+    ask: Ask, vhost: str, queue: str, count: int, shown_bytes: int
+) -> list[dict[str, Any]]:
+    """The first messages of a queue, which stay there."""
+    body = {
+        "count": count,
+        "ackmode": "ack_requeue_true",
+        "encoding": "auto",
+        "truncate": max(shown_bytes, HASHED_BYTES),
+    }
+    got = await ask.post(f"queues/{encoded(vhost)}/{encoded(queue)}/get", body)
+    return [message_of(each, at, shown_bytes) for at, each in enumerate(got)]
+
+
+@answers.on("POST", "/ui/queues/{vhost}/{queue}/peek")
+async def peek(ask: Ask) -> Any:
+    """Look at the first messages of a queue."""
+    vhost, name = ask.vhost_and_queue()
+    data = await ask.json()
+    count = number(data, "count", 50, 1, _MOST_PEEKED) or 50
+    shown_bytes = number(data, "truncate", 65_536, 1, _MOST_SHOWN_BYTES) or 65_536
+    messages = await peek_messages(ask, vhost, name, count, shown_bytes)
+    path = f"queues/{encoded(vhost)}/{encoded(name)}"
+    queue = as_object(await ask.get(path, "columns=messages_ready,broker_client.paused"))
+    told = {"messages": messages, "ready": max(queue.get("messages_ready", 0), len(messages))}
+    if "broker_client" not in queue:
+        told["warning"] = _PEEK_WARNING
+    return told
+
+
+# --------------------------------------------------------------------------- edit and resend
+
+
+@answers.on("POST", "/ui/queues/{vhost}/{queue}/resend")
+async def resend(ask: Ask) -> Any:
+    """Publish an edited copy and, once it is confirmed, take the original out."""
+    vhost, name = ask.vhost_and_queue()
+    data = await ask.json(MAX_MESSAGE_BYTES)
+    key = text(data, "key")
+    if data.get("confirmed") is not True:
+        raise bad_request("confirmed must be true")
+    copy = _outgoing(data)
+    target = f"queue {name} in {vhost}"
+    credentials = ask.session.account.credentials
+    assert credentials is not None
+    try:
+        links = ask.dashboard.links
+        moved = await replace_message(links, credentials, vhost, name, key, copy)
+    except BrokerClientError as error:
+        ask.record("resend", target, 502)
+        raise Refusal(502, "failed", described(error)) from None
+    if not moved.selected:
+        ask.record("resend", target, 409)
+        raise Refusal(409, "gone", "the message is not there any more: nothing was done")
+    ask.record("resend", target, 200, f"to {copy.exchange!r} with key {copy.routing_key!r}")
+    refused = next(iter(moved.refused), "")
+    return {"routed": not refused, "taken": moved.moved > 0, "reason": refused}
+
+
+def _outgoing(data: Mapping[str, Any]) -> Outgoing:
+    given = dict(data)
+    properties = _properties(_object(given, "properties"), _object(given, "headers"))
+    payload, encoding = text(given, "payload"), text(given, "payload_encoding", "string")
+    if encoding == "string":
+        body = payload.encode()
+    elif encoding == "base64":
+        try:
+            body = base64.b64decode(payload, validate=True)
+        except (binascii.Error, ValueError):
+            raise bad_request("payload is not base64") from None
+    else:
+        raise bad_request("payload_encoding is string or base64")
+    exchange = text(given, "exchange", "")
+    exchange = "" if exchange == "amq.default" else exchange
+    return Outgoing(exchange, text(given, "routing_key"), body, properties, mandatory=True)
+
+
+def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise bad_request(f"{key} must be an object")
+    return value
+
+
+def _properties(given: Mapping[str, Any], headers: Mapping[str, Any]) -> Properties:
+    fields: dict[str, Any] = {"headers": dict(headers) or None}
+    for key, value in given.items():
+        if key not in Properties._fields or key == "headers":
+            raise bad_request(f"unknown property: {key}")
+        if key == "user_id":
+            continue  # the broker lets one publish in one's own name only
+        if key == "timestamp":
+            fields[key] = _moment(value)
+        elif key in _NUMBERS:
+            fields[key] = number(dict(given), key, None, 0, 255)
+        elif isinstance(value, str):
+            fields[key] = value
+        else:
+            raise bad_request(f"{key} must be a text")
+    return Properties(**fields)
+
+
+def _moment(value: Any) -> datetime:
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return datetime.fromtimestamp(value, UTC)
+        except (OverflowError, ValueError, OSError):
+            pass
+    raise bad_request("timestamp must be seconds since 1970")
