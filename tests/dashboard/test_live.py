@@ -14,7 +14,7 @@ from broker_client.dashboard.dashboard import Dashboard
 from broker_client.server.http.listener import AsgiListener
 from tests.dashboard.conftest import Page, Shown, encoded
 from tests.support.eventually import eventually
-from tests.support.rabbitmq import free_port
+from tests.support.own_server import free_port
 
 Event = tuple[str, Any]
 
@@ -52,7 +52,7 @@ async def has_ready(shown: Shown, name: str, count: int) -> Any:
     """The row once the API tells of so many messages: RabbitMQ's counts come late."""
 
     async def there() -> bool:
-        return (await row_of(shown, name)).get("ready", 0) == count
+        return bool((await row_of(shown, name)).get("ready", 0) == count)
 
     await eventually(there, timeout=15)
     return await row_of(shown, name)

@@ -55,7 +55,7 @@ def test_tries_of_a_subscription_and_its_error_are_told() -> None:
         "recovery": {"orders": {"republished": 3}},
         "error": {"name": "ValueError", "message": "no such <b>item</b>"},
     }
-    headers = {"rascal": history, "x-death": [a_death(exchange="", **{"routing-keys": ["orders"]})]}
+    headers = {"rascal": history, "x-death": [{**a_death(), "routing-keys": ["orders"]}]}
     assert texts(headers) == [
         "Published to exchange 'events' with routing key 'order.placed'.",
         "Failed in queue 'orders' and was put back to try again, 3 times.",

@@ -11,7 +11,7 @@ def an_exchange(name: str, type: str = "topic", **arguments: Any) -> dict[str, A
     return {"name": name, "type": type, "arguments": arguments}
 
 
-def a_binding(source: str, to: str, key: str = "", kind: str = "queue", **arguments: Any) -> Any:
+def a_binding(source: str, to: str, key: str = "", kind: Any = "queue", **arguments: Any) -> Any:
     return {
         "source": source,
         "destination": to,
@@ -19,6 +19,9 @@ def a_binding(source: str, to: str, key: str = "", kind: str = "queue", **argume
         "routing_key": key,
         "arguments": arguments,
     }
+
+
+RED_OR_THREE: dict[str, Any] = {"x-match": "any", "color": "red", "size": 3}
 
 
 def test_topic_exchange_routes_by_words() -> None:
@@ -29,7 +32,7 @@ def test_topic_exchange_routes_by_words() -> None:
 
 
 def test_headers_exchange_routes_by_headers() -> None:
-    binding = a_binding("h", "a", **{"x-match": "any", "color": "red", "size": 3})
+    binding = a_binding("h", "a", **RED_OR_THREE)
     topology = Topology([an_exchange("h", "headers")], [binding])
     assert topology.route("h", "", {"color": "red"}).queues == {"a": [("h", "")]}
     assert topology.route("h", "", {"color": "blue"}).queues == {}
@@ -87,7 +90,7 @@ def test_drawing_marks_what_leads_nowhere() -> None:
         an_exchange("events"),
         an_exchange("lost"),
     ]
-    queues = [
+    queues: list[dict[str, Any]] = [
         {"name": "orders", "messages_ready": 4, "consumers": 2},
         {"name": "dead", "type": "quorum"},
     ]
