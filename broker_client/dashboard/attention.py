@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker_client.dashboard.rows import Row
+from broker_client.runtime.pace import paced
 
 _GROWTH_OVER = 300.0  # seconds
 _STUCK_AFTER = 60.0
@@ -28,8 +29,8 @@ class Past:
     """What was found already, and when first."""
 
 
-def find(
-    rows: Iterable[Row],
+async def find(
+    rows: Sequence[Row],
     alarms: Sequence[str],
     blocked: Sequence[Mapping[str, Any]],
     growth: Mapping[Key, float],
@@ -57,7 +58,7 @@ def find(
             {"level": "warning", "kind": "blocked_publishers", "connection": name, "text": text}
         )
     stuck: dict[Key, float] = {}
-    for row in rows:
+    async for row in paced(rows):
         found.extend(_of_queue(row, growth, past, stuck, now))
     past.stuck_since = stuck
     since: dict[tuple[str, ...], float] = {}

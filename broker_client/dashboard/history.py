@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from broker_client.runtime.pace import paced
+
 SERIES = ("ready", "unacked", "deferred", "publish", "deliver", "ack")
 """What is kept of a queue and of a vhost: messages, and messages a second."""
 
@@ -128,7 +130,9 @@ class History:
         for key in self._queues.keys() - queues:
             del self._queues[key]
 
-    def shown(self, now: float, kind: str, vhosts: set[str], queue: Key | None) -> dict[str, Any]:
+    async def shown(
+        self, now: float, kind: str, vhosts: set[str], queue: Key | None
+    ) -> dict[str, Any]:
         """The points as the page draws them.
 
         Args:
@@ -144,14 +148,18 @@ class History:
             pairs = [pair for vhost, pair in self._vhosts.items() if vhost in vhosts]
         step = FINE_STEP if kind == "fine" else COARSE_STEP
         rings = [pair.fine if kind == "fine" else pair.coarse for pair in pairs]
-        told = [ring.points(now) for ring in rings]
         shown: dict[str, Any] = {"step": step, "time": int(now / step) * step}
-        for at, name in enumerate(SERIES):
-            columns = zip(*(points[at] for points in told), strict=True)
-            shown[name] = [_sum(column) for column in columns]
-        return shown
+        sums: list[list[float | None]] = [[] for _ in SERIES]
+        async for ring in paced(rings):
+            points = ring.points(now)
+            sums = [
+                list(map(_added, *both)) if both[0] else both[1]
+                for both in zip(sums, points, strict=True)
+            ]
+        return {**shown, **dict(zip(SERIES, sums, strict=True))}
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(sum(known), 2) if known else None
+def _added(first: float | None, second: float | None) -> float | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return round(first + second, 2)

@@ -32,7 +32,7 @@ _STREAMS_OF_A_SESSION = 10
 async def overview(ask: Ask) -> Any:
     """Totals, rates, and what needs attention first."""
     vhosts = await ask.dashboard.vhosts_of(ask.session)
-    return overview_of(await ask.dashboard.sampler.fresh(), vhosts)
+    return await overview_of(await ask.dashboard.sampler.fresh(), vhosts)
 
 
 @answers.on("GET", "/ui/queues")
@@ -61,7 +61,7 @@ async def history(ask: Ask) -> Any:
     there = {each for each, _ in sampler.latest.rows if sees(seen, each)}
     wanted = there if vhost is None else {vhost}
     key = None if queue is None else (vhost or "", queue)
-    return sampler.history.shown(sampler.latest.time or time.time(), kind, wanted, key)
+    return await sampler.history.shown(sampler.latest.time or time.time(), kind, wanted, key)
 
 
 @answers.on("GET", "/ui/stream", counts_as_use=False)

@@ -101,7 +101,7 @@ def _rate(stats: Mapping[str, Any], counter: str) -> float:
 
 def as_object(value: object) -> Mapping[str, Any]:
     """`value`, a JSON object; RabbitMQ writes an empty one as ``[]``, or leaves it out."""
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -179,7 +179,7 @@ class Sampler:
         blocked = await self._blocked()
         alarms = _alarms(overview, nodes)
         growth = {key: self._growth(key, now) for key in self._dead_letters.queues}
-        found = attention.find(rows.values(), alarms, blocked, growth, self._past, now)
+        found = await attention.find(list(rows.values()), alarms, blocked, growth, self._past, now)
         if self.failure:
             log.info("%s answers again", self._api.place)
         self.failure = ""
@@ -246,7 +246,8 @@ class Sampler:
         names = [each["name"] for each in queues if each["vhost"] == vhost]
         exchanges = await self._api.get(f"exchanges/{encoded(vhost)}", self._account)
         bindings = await self._api.body(f"bindings/{encoded(vhost)}", self._account)
-        return Topology(exchanges, [each async for each in paced_objects(bindings)], names)
+        described = [each async for each in paced_objects(bindings)]
+        return await asyncio.to_thread(Topology, exchanges, described, names)
 
 
 def _alarms(overview: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> list[str]:

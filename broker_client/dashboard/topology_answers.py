@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from broker_client.dashboard.api import encoded
@@ -61,7 +62,7 @@ async def topology(ask: Ask) -> Any:
         for each in queues
         if (to := dead_letter_exchange(each)) is not None
     }
-    return drawing_of(found, queues, dead)
+    return await asyncio.to_thread(drawing_of, found, queues, dead)
 
 
 async def _topology(ask: Ask, vhost: str) -> tuple[Topology, list[Any]]:
@@ -73,5 +74,6 @@ async def _topology(ask: Ask, vhost: str) -> tuple[Topology, list[Any]]:
     exchanges = await ask.get(f"exchanges/{encoded(vhost)}")
     bindings = await api.body(f"bindings/{encoded(vhost)}", account)
     names = [each["name"] for each in queues]
-    made = Topology(exchanges, [each async for each in paced_objects(bindings)], names)
-    return made, queues
+    described = [each async for each in paced_objects(bindings)]
+    # In a thread: it is made in one step, and the broker may share the event loop.
+    return await asyncio.to_thread(Topology, exchanges, described, names), queues

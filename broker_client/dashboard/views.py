@@ -10,7 +10,7 @@ from typing import Any
 from broker_client.dashboard.broker_info import BrokerInfo
 from broker_client.dashboard.rows import Row
 from broker_client.dashboard.sampler import Sample
-from broker_client.runtime.pace import as_json
+from broker_client.runtime.pace import as_json, paced
 
 Vhosts = frozenset[str] | None
 """That a user may see; None is all of them."""
@@ -31,10 +31,16 @@ def visible_rows(sample: Sample, vhosts: Vhosts) -> list[Row]:
     return [row for (vhost, _), row in sample.rows.items() if sees(vhosts, vhost)]
 
 
-def overview_of(sample: Sample, vhosts: Vhosts) -> dict[str, Any]:
+async def overview_of(sample: Sample, vhosts: Vhosts) -> dict[str, Any]:
     """The page "overview", for one who sees `vhosts`."""
+    totals: dict[str, Any] = dict.fromkeys(_SUMS, 0)
+    rates = dict.fromkeys(_RATES, 0.0)
     rows = visible_rows(sample, vhosts)
-    totals: dict[str, Any] = {name: sum(row.get(name, 0) for row in rows) for name in _SUMS}
+    async for row in paced(rows):
+        for name in _SUMS:
+            totals[name] += row.get(name, 0)
+        for name in _RATES:
+            rates[name] += row.get(name, 0)
     totals["queues"] = len(rows)
     overview = sample.overview
     if vhosts is None:
@@ -51,7 +57,7 @@ def overview_of(sample: Sample, vhosts: Vhosts) -> dict[str, Any]:
         "cluster_name": broker.name,
         "node": overview.get("node", ""),
         "totals": totals,
-        "rates": {name: round(sum(row.get(name, 0) for row in rows), 1) for name in _RATES},
+        "rates": {name: round(rate, 1) for name, rate in rates.items()},
         "alarms": [each["alarm"] for each in sample.attention if each["kind"] == "alarm"],
         "attention": [each for each in sample.attention if _concerns(each, vhosts)],
     }
@@ -67,12 +73,14 @@ def _concerns(finding: Mapping[str, Any], vhosts: Vhosts) -> bool:
     return vhosts is None or finding["kind"] in _VISIBLE_TO_ALL
 
 
-def delta_of(before: Sample | None, sample: Sample, vhosts: Vhosts) -> dict[str, Any]:
+async def delta_of(before: Sample | None, sample: Sample, vhosts: Vhosts) -> dict[str, Any]:
     """What has changed since `before` of the queues that the user may see."""
     rows = visible_rows(sample, vhosts)
     if before is None:
         return {"full": True, "queues": rows}
-    changed = [row for row in rows if before.rows.get((row["vhost"], row["name"])) != row]
+    changed = [
+        row async for row in paced(rows) if before.rows.get((row["vhost"], row["name"])) != row
+    ]
     gone = [list(key) for key in before.rows.keys() - sample.rows.keys() if sees(vhosts, key[0])]
     return {"full": False, "changed": changed, "gone": gone}
 
@@ -87,14 +95,14 @@ class SharedEvents:
         """The event `queues`."""
         key = ("queues", before and before.number, sample.number, vhosts)
         if key not in self._encoded:
-            self._keep(key, await event("queues", delta_of(before, sample, vhosts)))
+            self._keep(key, await event("queues", await delta_of(before, sample, vhosts)))
         return self._encoded[key]
 
     async def overview(self, sample: Sample, vhosts: Vhosts) -> bytes:
         """The event `overview`."""
         key = ("overview", sample.number, vhosts)
         if key not in self._encoded:
-            self._keep(key, await event("overview", overview_of(sample, vhosts)))
+            self._keep(key, await event("overview", await overview_of(sample, vhosts)))
         return self._encoded[key]
 
     def _keep(self, key: tuple[object, ...], encoded: bytes) -> None:

@@ -122,7 +122,7 @@ async def _answer(management: Management, request: Request, operation: Operation
         if type(result) is int:
             return Response(status_code=result)
         if operation.is_list:
-            result = listed(result, call.query)
+            result = await listed(result, call.query)
         elif operation.method == "GET":
             result = shown(result, call.query)
         return Response(await as_json(result), media_type="application/json")

@@ -7,6 +7,7 @@ from typing import Any
 
 from broker_client.core.access_pattern import AccessPattern
 from broker_client.errors import UsageError
+from broker_client.runtime.pace import paced
 from broker_client.server.http.calls import number
 from broker_client.server.http.errors import bad_request
 
@@ -15,7 +16,7 @@ _MAX_PAGE_SIZE = 500
 Item = Mapping[str, Any]
 
 
-def listed(items: Sequence[Item], query: Mapping[str, str]) -> Any:
+async def listed(items: Sequence[Item], query: Mapping[str, str]) -> Any:
     """`items` as the query asks for: a list, or with `page` an object that holds one page.
 
     Args:
@@ -32,7 +33,7 @@ def listed(items: Sequence[Item], query: Mapping[str, str]) -> Any:
             found.reverse()
     columns = _columns(query)
     if "page" not in query and "page_size" not in query:
-        return [with_columns(item, columns) for item in found]
+        return [with_columns(item, columns) async for item in paced(found)]
     page, size = number(query, "page", 1), number(query, "page_size", 100)
     if not 1 <= size <= _MAX_PAGE_SIZE:
         raise bad_request(f"page_size is 1 to {_MAX_PAGE_SIZE}")
@@ -56,28 +57,39 @@ def shown(item: Item, query: Mapping[str, str]) -> Item:
     return with_columns(item, _columns(query))
 
 
-def with_columns(item: Item, columns: Sequence[str]) -> Item:
+Columns = dict[str, Any]
+"""Keys that are kept, each with those that are kept of the object in it; None for all of them."""
+
+
+def with_columns(item: Item, columns: Columns) -> Item:
     """`item` with some columns only; `a.b` is the column `b` of the object in `a`."""
     if not columns:
         return item
     kept: dict[str, Any] = {}
-    for column in columns:
-        value = _at(item, column)
-        if value is _MISSING:
+    for column, inner in columns.items():
+        if column not in item:
             continue
-        target = kept
-        *path, last = column.split(".")
-        for part in path:
-            target = target.setdefault(part, {})
-        target[last] = value
+        value = item[column]
+        if inner is None:
+            kept[column] = value
+        elif isinstance(value, dict) and (part := with_columns(value, inner)):
+            kept[column] = part
     return kept
 
 
 _MISSING: Any = object()
 
 
-def _columns(query: Mapping[str, str]) -> list[str]:
-    return [column for column in query.get("columns", "").split(",") if column]
+def _columns(query: Mapping[str, str]) -> Columns:
+    columns: Columns = {}
+    for column in query.get("columns", "").split(","):
+        *path, last = column.split(".")
+        target: Columns | None = columns
+        for part in path:
+            target = None if target is None else target.setdefault(part, {})
+        if last and target is not None:
+            target[last] = None  # all of it, whatever else was asked for
+    return columns
 
 
 def _at(item: Any, column: str) -> Any:

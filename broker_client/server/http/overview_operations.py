@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import Any
 
 from pamqp import commands
@@ -30,11 +31,15 @@ async def overview(call: Call) -> Any:
     management, node = call.management, call.node
     vhosts = [each for each in node.engine.state.vhosts.values() if call.caller.sees(each.name)]
     queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
-    ready, in_flight = sum(len(q.ready) for q in queues), sum(q.in_flight for q in queues)
-    counts = Counts(*(sum(each) for each in zip(*map(counts_of, queues), (0, 0, 0), strict=True)))
-    rates = Counts(
-        *(sum(each) for each in zip(*map(management.rates.of, queues), (0, 0, 0), strict=True))
-    )
+    ready = in_flight = deferred = consumers = 0
+    counts, rates = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
+    async for queue in paced(queues):
+        ready += len(queue.ready)
+        in_flight += queue.in_flight
+        deferred += len(queue.deferred)
+        consumers += len(queue.consumers)
+        counts = list(map(add, counts, counts_of(queue)))
+        rates = list(map(add, rates, management.rates.of(queue)))
     connections = management.connections(call.caller)
     described: dict[str, Any] = {
         **management.versions(),
@@ -45,7 +50,7 @@ async def overview(call: Call) -> Any:
             {"name": each, "description": "", "enabled": True}
             for each in ("direct", "fanout", "headers", "topic", "x-delayed-message")
         ],
-        "message_stats": message_stats(counts, rates),
+        "message_stats": message_stats(Counts(*counts), Counts(*rates)),
         "churn_rates": {},
         "queue_totals": {
             "messages": ready + in_flight,
@@ -57,13 +62,13 @@ async def overview(call: Call) -> Any:
             "channels": sum(each["channels"] for each in connections),
             "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
             "queues": len(queues),
-            "consumers": sum(len(queue.consumers) for queue in queues),
+            "consumers": consumers,
         },
         "statistics_db_event_queue": 0,
         "listeners": management.listeners() if call.caller.has(MONITORING) else [],
         "contexts": [],
         "broker_client": {
-            "deferred": sum(len(queue.deferred) for queue in queues),
+            "deferred": deferred,
             "alarms": list(node.alarms),
         },
     }

@@ -42,23 +42,23 @@ def test_growth_is_from_the_first_that_is_known() -> None:
     assert ring.growth(400.0, 300.0) == 15
 
 
-def test_sums_of_visible_vhosts_alone_are_shown() -> None:
+async def test_sums_of_visible_vhosts_alone_are_shown() -> None:
     history = History()
     for vhost, ready in (("a", 1), ("b", 10), ("c", 100)):
         history.put_vhost(vhost, 60.0, some(ready))
-    shown = history.shown(60.0, "coarse", {"a", "c"}, None)
+    shown = await history.shown(60.0, "coarse", {"a", "c"}, None)
     assert (shown["step"], shown["time"], len(shown["ready"])) == (60.0, 60, 1440)
     assert shown["ready"][-1] == 101
     assert shown["ready"][0] is None
-    assert history.shown(60.0, "fine", set(), None)["ready"] == []
+    assert (await history.shown(60.0, "fine", set(), None))["ready"] == []
 
 
-def test_idle_queue_costs_nothing_and_a_deleted_one_no_longer() -> None:
+async def test_idle_queue_costs_nothing_and_a_deleted_one_no_longer() -> None:
     history = History()
     assert history.put_queue(("/", "q"), 0.0, ZERO) is None
     assert history.put_queue(("/", "q"), 0.0, some(1)) is not None
     assert history.put_queue(("/", "q"), 5.0, ZERO) is not None
-    assert history.shown(5.0, "fine", set(), ("/", "q"))["ready"][-2:] == [1.0, 0.0]
+    assert (await history.shown(5.0, "fine", set(), ("/", "q")))["ready"][-2:] == [1.0, 0.0]
     history.forget({"/"}, set())
     assert history.queue(("/", "q")) is None
 
