@@ -314,15 +314,26 @@ class Reader:
     def _scalar(
         self, loader: yaml.SafeLoader, node: yaml.ScalarNode, path: tuple[Key, ...]
     ) -> object:
-        value = loader.construct_object(node, deep=True)
+        value = self._constructed(loader, node, path, _line(node))
         if not isinstance(value, str) or "$" not in value:
             return value
         text = self._expand(value, path, _line(node))
         if node.style is None and text != value and FREE_FORM.intersection(path):
             # No model will turn "10" into a number here, so YAML's own rules do.
             tag = loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-            return loader.construct_object(yaml.ScalarNode(tag, text), deep=True)
+            return self._constructed(loader, yaml.ScalarNode(tag, text), path, _line(node))
         return text
+
+    def _constructed(
+        self, loader: yaml.SafeLoader, node: yaml.ScalarNode, path: tuple[Key, ...], line: int
+    ) -> object:
+        try:
+            return loader.construct_object(node, deep=True)
+        except (ValueError, LookupError, AttributeError):  # what PyYAML lets through
+            kind = str(node.tag).rpartition(":")[2]
+            message = f"is no valid {kind}, as which YAML reads it; put a text in quotes"
+            self.problems.append(Problem(dotted(path), message, line=line))
+            return None
 
     def _plain(self, value: object, path: tuple[Key, ...]) -> object:
         if isinstance(value, BaseModel | SecretStr):

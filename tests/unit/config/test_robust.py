@@ -161,6 +161,28 @@ def test_file_that_is_too_deep_or_too_large_is_refused_with_its_line(name: str) 
     assert problem.line == line
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("2026-13-45", "timestamp"),
+        ("2026-01-01T99:00:00Z", "timestamp"),
+        ("9" * 5_000, "int"),
+        ("!!int x", "int"),
+        ("!!int ''", "int"),
+        ("!!float 1.5.2", "float"),
+        ("!!bool perhaps", "bool"),
+        ("!!timestamp soon", "timestamp"),
+    ],
+)
+def test_value_that_yaml_cannot_read_is_refused_with_its_line(value: str, kind: str) -> None:
+    text = f"vhosts:\n  /:\n    queues:\n      q: {value}\n"
+    with pytest.raises(ConfigError) as caught:
+        load_text(text, "app.yaml")
+    (problem, *_) = caught.value.problems
+    assert problem.message.startswith(f"is no valid {kind}, as which YAML reads it")
+    assert (problem.path, problem.line) == ("vhosts./.queues.q", 4)
+
+
 def test_mapping_that_contains_itself_is_refused() -> None:
     document: dict[str, Any] = {"vhosts": {}}
     document["vhosts"]["/"] = document
