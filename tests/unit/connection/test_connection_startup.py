@@ -117,6 +117,28 @@ async def test_addresses_whose_links_all_die_early_are_not_tried_without_pause()
     await harness.connection.close()
 
 
+@pytest.mark.parametrize(("used_for", "waits"), [(0.5, True), (1.5, False)])
+async def test_link_that_was_of_use_for_as_long_as_the_first_wait_is_stable(
+    used_for: float, waits: bool
+) -> None:
+    """However soon it dies: waits must not grow over an address that serves."""
+    harness = ConnectionHarness(a_retry())
+    await harness.connection.open()
+    outages = []
+    for _ in range(4):
+        began = now()
+        await asyncio.sleep(2.0)
+        link = harness.connectors[0].link
+        link.used_at = began + used_for  # the last confirm or ack
+        link.lose()
+        lost = now()
+        await harness.connection.wait_up()
+        outages.append(now() - lost)
+    assert outages[0] == 0.0
+    assert [outage > 0.0 for outage in outages[1:]] == [waits] * 3
+    await harness.connection.close()
+
+
 async def test_address_whose_topology_fails_is_passed_over_in_one_round() -> None:
     harness = ConnectionHarness(a_retry(), a_retry())
     harness.owner.failures = [TopologyError("/", "queue 'q'", "404 home node down")]
