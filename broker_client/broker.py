@@ -888,8 +888,11 @@ class _Resubscribed:
         subscription.once("subscribed", lambda *_: self._again.set())
 
     async def wait(self, deadline: float) -> bool:
-        """True once it is subscribed again or was cancelled; False when time is up (loop time)."""
-        while not self._again.is_set() and not self.subscription.is_cancelled:
+        """True once it is subscribed again, is so as soon as its handlers are done, or was
+        cancelled; False when time is up (loop time)."""
+        while not (
+            self._again.is_set() or self.subscription.is_cancelled or self.subscription.awaits_room
+        ):
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 return False

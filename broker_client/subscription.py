@@ -157,6 +157,12 @@ class Subscription(Emitter):
         return self._consumer.state == "subscribed"
 
     @property
+    def awaits_room(self) -> bool:
+        """True while it consumes nothing, though connected: handlers of messages from before a
+        pause or a lost connection still take up all of its `prefetch`."""
+        return self._consumer.awaits_room
+
+    @property
     def is_paused(self) -> bool:
         """True between `pause` and `resume`."""
         return self._consumer.is_paused

@@ -89,7 +89,8 @@ class Consumer:
         self._qos = -1  # prefetch that the channel was told last
         self._held_before: set[UnackedDelivery] = set()  # by consumers before the present one
         self._refill: asyncio.Task[None] | None = None
-        self._awaits_room = False  # the channel is there, and the prefetch is used up
+        self.awaits_room = False
+        """True while its channel is there, and earlier deliveries hold all of the prefetch."""
         self._tasks: TaskGroup | None = None
         self._consumer_tag = ""
         self._consumers = 0  # started so far
@@ -173,7 +174,7 @@ class Consumer:
             can.delayed_retry and self._setup.has_delayed_retry
         )
         try:
-            self._qos, self._awaits_room = -1, False
+            self._qos, self.awaits_room = -1, False
             async with self._operations:
                 if self.is_paused:
                     self.state = "paused"
@@ -243,7 +244,7 @@ class Consumer:
         elif len(held) < prefetch:
             await self._set_prefetch(channel, prefetch - len(held))
         else:
-            self.state, self._awaits_room = "subscribing", True
+            self.state, self.awaits_room = "subscribing", True
             return
         options = self._config.options
         self._consumer_tag = await channel.consume(
@@ -259,7 +260,7 @@ class Consumer:
             arguments=self._arguments(),
         )
         self._consumers += 1
-        self._awaits_room = False
+        self.awaits_room = False
         self._watchdog.started()
         self.state = "subscribed"  # also when ending meanwhile: `_drain` is to stop this consumer
         if announce and not self.is_closing:
@@ -281,7 +282,7 @@ class Consumer:
                         async with asyncio.timeout(_QUIET_TIMEOUT):
                             await self._unacked.wait_until(lambda: not self._unacked.held())
                 try:
-                    await self._start_consumer(channel, announce=self._awaits_room)
+                    await self._start_consumer(channel, announce=self.awaits_room)
                 except BrokerClientError as error:
                     self._leave(error)  # the runner consumes on another
                     break
@@ -289,7 +290,7 @@ class Consumer:
 
     def _has_room(self) -> bool:
         """True if a new consumer would get more: earlier deliveries hold less than before."""
-        if self._awaits_room:
+        if self.awaits_room:
             return len(self._unacked.held()) < self._config.prefetch
         return self.state == "subscribed" and not any(
             self._unacked.holds(each) for each in self._held_before
@@ -340,8 +341,8 @@ class Consumer:
             if channel is not None and self.state == "subscribed":
                 self.state = "paused"
                 await self._stop_consumer(channel)
-            elif self._awaits_room:
-                self.state, self._awaits_room = "paused", False
+            elif self.awaits_room:
+                self.state, self.awaits_room = "paused", False
             self._release_waiting()
 
     async def resume(self) -> None:

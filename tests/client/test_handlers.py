@@ -188,6 +188,21 @@ async def test_pausing_and_resuming_does_not_add_to_what_the_prefetch_allows(
     await eventually(lambda: subscription.stats().acked == 25, timeout=20)
 
 
+async def test_cuts_do_not_add_to_the_handlers_that_the_prefetch_allows(
+    start: StartBroker,
+) -> None:
+    broker = await start(a_config(prefetch=3))
+    subscription, running, go = await busy_subscription(broker)
+    await publish(broker, *range(10))
+    await eventually(lambda: len(running) == 3, timeout=10)
+    for _ in range(3):
+        await broker.bounce()
+        await publish(broker, "more")
+    assert sorted(running) == [0, 1, 2]
+    go.set()
+    await eventually(lambda: subscription.stats().acked == 13, timeout=20)
+
+
 async def test_prefetch_is_whole_again_once_what_was_held_before_a_pause_is_settled(
     start: StartBroker,
 ) -> None:
