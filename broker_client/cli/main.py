@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from broker_client.cli.asyncapi import asyncapi
 from broker_client.cli.dashboard import dashboard
 from broker_client.cli.definitions import definitions_app
 from broker_client.cli.import_rascal import import_rascal
@@ -58,6 +59,7 @@ app.command("import-rascal")(import_rascal)
 app.command("plan")(plan)
 app.command("apply")(apply)
 app.command("run")(run)
+app.command("asyncapi")(asyncapi)
 app.command("serve")(serve)
 app.command("dashboard")(dashboard)
 app.command("publish")(publish)

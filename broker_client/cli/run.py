@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +13,7 @@ import typer
 
 from broker_client.broker import Broker
 from broker_client.cli.logs import LogLevel, log_to_stderr
+from broker_client.cli.program import NoProgramError, find_router
 from broker_client.cli.supervisor import SUPERVISOR_FD, Supervisor
 from broker_client.errors import BrokerClientError
 from broker_client.router import Router
@@ -46,41 +45,15 @@ def run(
         folder = Path.cwd() if reload else None
         raise typer.Exit(asyncio.run(_supervise(command, workers, folder)))
     try:
-        router = _find(target)
+        router = find_router(target)
         asyncio.run(_run(router))
-    except (BrokerClientError, _NoProgramError) as error:
+    except (BrokerClientError, NoProgramError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
 
 
 async def _supervise(command: list[str], workers: int, folder: Path | None) -> int:
     return await Supervisor(command, workers, folder).run()
-
-
-class _NoProgramError(Exception):
-    """What was named cannot be run."""
-
-
-def _find(target: str) -> Router:
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise _NoProgramError(f"{target!r} names no program: write MODULE:NAME, such as app:router")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # an import of the program's own
-        raise _NoProgramError(f"there is no module {module_name!r} in {Path.cwd()}") from None
-    found = module
-    for part in name.split("."):
-        found = getattr(found, part, None)  # type: ignore[assignment]
-    if not isinstance(found, Router) or found.config is None:
-        raise _NoProgramError(
-            f"{target} is {type(found).__name__}; needed is a Router with a configuration: "
-            "Router('app.yaml')"
-        )
-    return found
 
 
 async def _run(router: Router) -> None:

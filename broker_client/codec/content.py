@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from broker_client.errors import InvalidContentError
 
@@ -35,6 +36,30 @@ def encode(content: Any) -> tuple[bytes, str | None]:
         return bytes(content), None
     if isinstance(content, str):
         return _utf8(content, TEXT), TEXT
+    return encode_json(content), JSON
+
+
+def encode_json(content: Any) -> bytes:
+    """Any content but bytes as JSON.
+
+    Raises:
+        InvalidContentError: JSON cannot express it.
+    """
+    try:
+        body = to_json(content, inf_nan_mode="constants")
+    except (ValueError, PydanticSerializationError, RecursionError):
+        return _encode_slowly(content)  # which knows what is wrong, or finds that nothing is
+    if (
+        # A number that JSON does not have; keys that are None, or such a number.
+        (b"NaN" in body or b"Infinity" in body)
+        or (b'None":' in body or b'nan":' in body or b'inf":' in body)
+    ):
+        return _encode_slowly(content)
+    return body
+
+
+def _encode_slowly(content: Any) -> bytes:
+    """As the standard library does it, which decides what JSON can express."""
     try:
         try:
             text = _encode_json(content)
@@ -42,7 +67,7 @@ def encode(content: Any) -> tuple[bytes, str | None]:
             text = _encode_json(to_jsonable_python(content, by_alias=True))
     except (TypeError, ValueError, PydanticSerializationError, RecursionError) as error:
         raise InvalidContentError(JSON, str(error)) from error
-    return _utf8(text, JSON), JSON
+    return _utf8(text, JSON)
 
 
 def decode(body: bytes, content_type: str | None) -> Any:
@@ -72,6 +97,9 @@ def _decoder_of(content_type: str) -> Callable[[bytes], Any]:
 
 
 def _decode_json(body: bytes) -> Any:
+    with contextlib.suppress(ValueError, RecursionError):
+        return from_json(body)
+    # The standard library decides what JSON is; it also reads what is nested deeper.
     try:
         return _decode_json_text(body.decode())
     except ValueError:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from broker_client.config.encryption import EncryptionConfig
 from broker_client.config.values import ByteSize, Count, Duration, Positive, Settings
+
+_MODEL = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 
 class PoolConfig(Settings):
@@ -123,6 +126,21 @@ class PublicationConfig(Settings):
     """Time before the message reaches its queues, unless the call says otherwise."""
     encryption: EncryptionConfig | None = None
     """Encrypt bodies: the name of a profile of the `encryption` section, or a profile."""
+    model: Annotated[
+        Any, WithJsonSchema({"type": "string", "pattern": _MODEL.pattern, "default": None})
+    ] = None
+    """What every content has to fit, checked at each publish: a pydantic model, a dataclass or
+    another type that pydantic can check, written `module:Name`; in Python also the type itself.
+    Contents are published as JSON then."""
+
+    @field_validator("model")
+    @classmethod
+    def _model_is_named(cls, value: Any) -> Any:
+        if isinstance(value, str) and _MODEL.fullmatch(value) is None:
+            raise ValueError(
+                f"{value!r} names no type; write module:Name, such as app.models:Order"
+            )
+        return value
 
     @model_validator(mode="after")
     def _exchange_or_queue(self) -> Self:

@@ -23,10 +23,10 @@ import types
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+from pydantic import ValidationError
 
 from broker_client.ackornack import AckOrNack
+from broker_client.codec.models import adapter_of, complaints
 from broker_client.config import Replies
 from broker_client.consuming import replies
 from broker_client.consuming.batches import Batches, Run
@@ -262,13 +262,9 @@ def content_check(handler: Handler, annotation: Any) -> Callable[[Any], Any] | N
     if annotation in _ANY:
         return None
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as error:
-        raise InvalidHandlerError(
-            _name(handler),
-            f"pydantic cannot check a content against {annotation!r}; annotate it as Any, or with "
-            "a model, a dataclass or a built-in type",
-        ) from error
+        adapter = adapter_of(annotation)
+    except ValueError as error:
+        raise InvalidHandlerError(_name(handler), f"{error}, or the annotation Any") from error
 
     def check(content: Any) -> Any:
         if isinstance(content, bytes):
@@ -280,8 +276,32 @@ def content_check(handler: Handler, annotation: Any) -> Callable[[Any], Any] | N
 
 def _invalid(message: Message, error: ValidationError) -> InvalidContentError:
     """Where and why the content is invalid, without the content itself."""
-    problems = "; ".join(
-        f"{'.'.join(str(part) for part in each['loc']) or 'content'}: {each['msg']}"
-        for each in error.errors(include_input=False, include_url=False)
+    return InvalidContentError(message.content_type or "content", complaints(error))
+
+
+class HandlerTypes(NamedTuple):
+    """What a handler says of its messages; None where it says nothing."""
+
+    content: Any
+    result: Any
+
+
+def types_of(handler: Handler, *, of_lists: bool = False) -> HandlerTypes:
+    """The types of a handler's content and result, as it is annotated.
+
+    Args:
+        handler: a function of the content, the message, or both.
+        of_lists: its subscription has a batch, and it takes lists.
+
+    Raises:
+        InvalidHandlerError: its arguments cannot be told apart, or are others.
+    """
+    call = _call_of(handler, of_lists=of_lists)
+    hints = _hints(handler)
+    content = hints.get(call.content) if call.content is not None else None
+    if of_lists and content is not None and call.content is not None:
+        content = _item_of(handler, call.content, content)
+    result = hints.get("return")
+    return HandlerTypes(
+        *(None if each in (*_ANY, type(None)) else each for each in (content, result))
     )
-    return InvalidContentError(message.content_type or "content", problems)

@@ -20,6 +20,7 @@ from broker_client.config import BrokerConfig, Forward, PublicationConfig
 from broker_client.errors import InvalidMessageError, PublishError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
+from broker_client.publishing.encoding import encoders_of
 from broker_client.publishing.publish_call import PublishCall, PublishChains, PublishMiddleware
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import (
@@ -62,6 +63,7 @@ class Publisher:
 
     Raises:
         UnsupportedError: something is to be encrypted, and the package for that is missing.
+        ConfigError: the model of a publication is not there, or is none.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Publisher:
             or any(each.encryption for each in config.subscriptions.values())
         ):
             check_available()
+        self._encoders = encoders_of(config)
 
     def __repr__(self) -> str:
         return f"<Publisher: {len(self._templates)} publications used>"
@@ -91,7 +94,7 @@ class Publisher:
         if overrides:
             overrides = cast(PublishOverrides, given(overrides))
             check_overrides(overrides)
-        body, content_type = contents.encode(content)
+        body, content_type = template.encode(content)
         return await self._publish(template, body, content_type, routing_key, overrides, started)
 
     async def forward(
@@ -190,7 +193,8 @@ class Publisher:
             config = self._config.find_publication(name)
             if config is None:
                 raise UnknownNameError("publication", name, list(self._config.publications))
-            template = Template(self._config, config, self._vhosts[config.vhost])
+            encode = self._encoders.get(name, contents.encode)
+            template = Template(self._config, config, self._vhosts[config.vhost], encode)
             self._templates[name] = template
         return template
 
@@ -219,7 +223,7 @@ class Publisher:
         timeout, max_nacks = overrides.get("timeout", config.timeout), template.max_nacks
         outbox = template.vhost.outbox if config.confirm else None
         is_plain = not (outbox or overrides.get("delay", config.delay))
-        time, encode, outgoing = asyncio.get_running_loop().time, contents.encode, template.outgoing
+        time, encode, outgoing = asyncio.get_running_loop().time, template.encode, template.outgoing
 
         async def add(content: Any) -> None:
             if run.under_way >= window:

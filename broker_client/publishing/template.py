@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from broker_client.amqp.encode import check_publish
 from broker_client.amqp.tables import FrozenTable
+from broker_client.codec import content as contents
 from broker_client.codec.encryption import encrypt, encryption_note
 from broker_client.config import BrokerConfig, Forward, PublicationConfig, VhostConfig
 from broker_client.errors import InvalidMessageError, nearest
@@ -20,6 +21,7 @@ from broker_client.message import (
     Outgoing,
     Properties,
 )
+from broker_client.publishing.encoding import Encode
 from broker_client.publishing.message_ids import new_message_id
 from broker_client.publishing.vhost_publisher import VhostPublisher
 
@@ -154,6 +156,7 @@ class Template:
         "_mandatory",
         "_properties",
         "config",
+        "encode",
         "exchange",
         "max_nacks",
         "routing_key",
@@ -161,9 +164,15 @@ class Template:
     )
 
     def __init__(
-        self, every: BrokerConfig, config: PublicationConfig, vhost: VhostPublisher
+        self,
+        every: BrokerConfig,
+        config: PublicationConfig,
+        vhost: VhostPublisher,
+        encode: Encode = contents.encode,
     ) -> None:
         self.config = config
+        self.encode = encode
+        """Makes a body and its content type of a content."""
         self.vhost = vhost
         self.exchange, self.routing_key = every.target_of(config)
         self._is_queue = config.queue is not None

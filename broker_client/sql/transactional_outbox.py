@@ -16,6 +16,7 @@ from broker_client.codec import content as contents
 from broker_client.config.loader import Source, load_config
 from broker_client.errors import UnknownNameError
 from broker_client.message import Outgoing, Properties
+from broker_client.publishing.encoding import encoders_of
 from broker_client.publishing.template import PublishOverrides, check_overrides, given
 from broker_client.sql.outbox_relay import OutboxRelay, unconfirmed
 from broker_client.sql.tables import (
@@ -60,6 +61,7 @@ class TransactionalOutbox:
         """
         self.tables = OutboxTables(metadata, prefix, schema)
         self._config = None if config is None else load_config(config)
+        self._encoders = {} if self._config is None else encoders_of(self._config)
         self._trace: Any = None
         if self._config is not None and self._config.tracing is not None:
             from broker_client.tracing import current_context  # imported where it is asked for
@@ -165,7 +167,7 @@ class TransactionalOutbox:
         self._check_publication(name)
         options = given(overrides)
         check_overrides(options)
-        body, content_type = contents.encode(content)
+        body, content_type = self._encoders.get(name, contents.encode)(content)
         message_id = options.pop("message_id", None) or urandom(16).hex()
         options.pop("timeout", None)
         if self._trace is not None:

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +22,32 @@ HOME = Path(os.environ.get("RASCAL_HOME") or Path(sys.prefix) / "share" / "rasca
 RunRascal = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
 
-@pytest.fixture(scope="session")
-def rascal_home() -> Path:
-    """A folder with rascal in its `node_modules`."""
+def npm_home(home: Path, packages: Sequence[str]) -> Path:
+    """`home`, with `packages` in its `node_modules`; installed there the first time."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         if os.environ.get("CI"):
             pytest.fail("node and npm are not installed, and CI is set")
-        pytest.skip("LEFT OUT: node is not installed; these tests run its rascal")
-    HOME.mkdir(parents=True, exist_ok=True)
-    with (HOME / ".lock").open("w") as lock:  # another run may be installing it
+        pytest.skip(f"LEFT OUT: node is not installed; these tests run {' '.join(packages)}")
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / ".lock").open("w") as lock:  # another run may be installing it
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (HOME / "node_modules" / "rascal").is_dir():
+        if not (home / "node_modules" / packages[0].rpartition("@")[0]).is_dir():
             options = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund")
             subprocess.run(
-                [npm, "install", *options, *PACKAGES],
-                cwd=HOME,
+                [npm, "install", *options, *packages],
+                cwd=home,
                 check=True,
                 capture_output=True,
                 timeout=300,
             )
-    return HOME
+    return home
+
+
+@pytest.fixture(scope="session")
+def rascal_home() -> Path:
+    """A folder with rascal in its `node_modules`."""
+    return npm_home(HOME, PACKAGES)
 
 
 @pytest.fixture
