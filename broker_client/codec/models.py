@@ -40,10 +40,7 @@ def adapter_of(model: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(model)
     except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as error:
-        raise ValueError(
-            f"pydantic cannot check a content against {model!r}; a model, a dataclass, a "
-            "TypedDict or a built-in type is needed"
-        ) from error
+        raise ValueError(f"pydantic cannot check a content against {model!r}") from error
 
 
 def complaints(error: ValidationError) -> str:

@@ -264,7 +264,10 @@ def content_check(handler: Handler, annotation: Any) -> Callable[[Any], Any] | N
     try:
         adapter = adapter_of(annotation)
     except ValueError as error:
-        raise InvalidHandlerError(_name(handler), f"{error}, or the annotation Any") from error
+        raise InvalidHandlerError(
+            _name(handler),
+            f"{error}; annotate it as Any, or with a model, a dataclass or a built-in type",
+        ) from error
 
     def check(content: Any) -> Any:
         if isinstance(content, bytes):
