@@ -8,7 +8,7 @@ URL ?= embedded://
 SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline test check bench bench-spark soak fuzz clean
+.PHONY: help demo pipeline test check bench bench-spark soak fuzz docs clean
 
 help: ## Print this
 	@echo "make TARGET, where TARGET is one of"
@@ -45,6 +45,10 @@ soak: ## Kills and faults of every kind under load: is anything lost? SECONDS=60
 
 fuzz: ## Random bytes and conversations for the AMQP code; what failed is kept in .fuzz/. SECONDS=600
 	@scripts/fuzz "$(SECONDS)"
+
+docs: ## The documents as a site, in build/site; strict, and nothing in it is loaded from elsewhere
+	@scripts/venv test
+	@NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/python" -m mkdocs build --quiet
 
 clean: ## Remove .venv, caches and builds
 	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -1,0 +1,98 @@
+"""The service of docs/tutorial.md is made and run; docs/handlers.md and the first page run, too."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.docs.documents import blocks
+from tests.docs.fragments import check_fragments
+from tests.docs.processes import run_python
+from tests.support.eventually import eventually
+from tests.support.rabbitmq import free_port
+from tests.support.served import Served
+
+pytestmark = pytest.mark.timeout(120)
+TUTORIAL = "docs/tutorial.md"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A folder with the files of the tutorial."""
+    for block in blocks(TUTORIAL):
+        if named := re.match(r"# ([\w.-]+)\n", block.text):
+            (tmp_path / named[1]).write_text(block.text)
+    return tmp_path
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with Served() as served:
+        yield served
+
+
+def test_tests_of_the_tutorial_pass(shop: Path) -> None:
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=shop)
+    assert "3 passed" in done.stdout, done.stdout
+
+
+def test_configuration_of_the_tutorial_has_no_warning(shop: Path) -> None:
+    done = run_python("-m", "broker_client", "check", "--strict", "shop.yaml", cwd=shop)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_api_and_worker_of_the_tutorial_run_on_a_served_broker(
+    shop: Path, served: Served
+) -> None:
+    port = free_port()
+    environment = {**os.environ, "BROKER_URL": served.url()}
+    commands = (
+        ("-m", "uvicorn", "api:app", "--port", str(port)),
+        ("-m", "broker_client", "run", "worker:router"),
+    )
+    with (shop / "out.txt").open("w") as out:
+        processes = [
+            subprocess.Popen(
+                (sys.executable, *command), cwd=shop, env=environment, stdout=out, stderr=out
+            )
+            for command in commands
+        ]
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+
+                async def ready() -> bool:
+                    try:
+                        return (await client.get("/health/ready")).status_code == 200
+                    except httpx.TransportError:
+                        return False
+
+                await eventually(ready, timeout=60)
+                answer = await client.post("/orders", json={"id": 7, "city": "Bergen"})
+                assert (answer.status_code, answer.json()) == (202, {"id": 7})
+                assert (await client.post("/orders", json={"id": 7})).status_code == 422
+            await eventually(
+                lambda: "shipped order 7 to Bergen" in (shop / "out.txt").read_text(), timeout=60
+            )
+        finally:
+            for process in processes:
+                process.terminate()
+            statuses = [process.wait(30) for process in processes]
+    assert statuses[1] == 0  # uvicorn ends by the signal again, once it has ended in order
+
+
+async def test_fragments_of_the_page_on_handlers_print_what_it_shows() -> None:
+    await check_fragments("docs/handlers.md", {})
+
+
+def test_first_page_of_the_site_runs(tmp_path: Path) -> None:
+    [program] = [block.text for block in blocks("docs/index.md") if block.language == "py"]
+    (tmp_path / "hello.py").write_text(program)
+    done = run_python("hello.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "cooking {'pizza': 2}\n"), done.stderr
