@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the documents beside docs/ become pages, and their links lead within the site."""
+"""Hooks of mkdocs: documents beside docs/ become pages; links lead within the site."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -48,43 +49,48 @@ def test_configuration_of_the_tutorial_has_no_warning(shop: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-async def test_api_and_worker_of_the_tutorial_run_on_a_served_broker(
-    shop: Path, served: Served
-) -> None:
-    port = free_port()
-    environment = {**os.environ, "BROKER_URL": served.url()}
-    commands = (
-        ("-m", "uvicorn", "api:app", "--port", str(port)),
-        ("-m", "broker_client", "run", "worker:router"),
-    )
-    with (shop / "out.txt").open("w") as out:
+@contextmanager
+def running(shop: Path, port: int, url: str) -> Iterator[Path]:
+    """The API and the worker in processes of their own; gives the file that they print to."""
+    environment = {**os.environ, "BROKER_URL": url}
+    api = ("-m", "uvicorn", "api:app", "--port", str(port))
+    worker = ("-m", "broker_client", "run", "worker:router")
+    printed = shop / "out.txt"
+    with printed.open("w") as out:
         processes = [
             subprocess.Popen(
                 (sys.executable, *command), cwd=shop, env=environment, stdout=out, stderr=out
             )
-            for command in commands
+            for command in (api, worker)
         ]
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-
-                async def ready() -> bool:
-                    try:
-                        return (await client.get("/health/ready")).status_code == 200
-                    except httpx.TransportError:
-                        return False
-
-                await eventually(ready, timeout=60)
-                answer = await client.post("/orders", json={"id": 7, "city": "Bergen"})
-                assert (answer.status_code, answer.json()) == (202, {"id": 7})
-                assert (await client.post("/orders", json={"id": 7})).status_code == 422
-            await eventually(
-                lambda: "shipped order 7 to Bergen" in (shop / "out.txt").read_text(), timeout=60
-            )
+            yield printed
         finally:
             for process in processes:
                 process.terminate()
             statuses = [process.wait(30) for process in processes]
     assert statuses[1] == 0  # uvicorn ends by the signal again, once it has ended in order
+
+
+async def test_api_and_worker_of_the_tutorial_run_on_a_served_broker(
+    shop: Path, served: Served
+) -> None:
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    with running(shop, port, served.url()) as printed:
+        async with httpx.AsyncClient(base_url=address) as client:
+
+            async def ready() -> bool:
+                try:
+                    return (await client.get("/health/ready")).status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            await eventually(ready, timeout=60)
+            answer = await client.post("/orders", json={"id": 7, "city": "Bergen"})
+            assert (answer.status_code, answer.json()) == (202, {"id": 7})
+            assert (await client.post("/orders", json={"id": 7})).status_code == 422
+        await eventually(lambda: "shipped order 7 to Bergen" in printed.read_text(), timeout=60)
 
 
 async def test_fragments_of_the_page_on_handlers_print_what_it_shows() -> None:
