@@ -17,7 +17,7 @@ from tests.docs.documents import blocks
 from tests.docs.fragments import check_fragments
 from tests.docs.processes import run_python
 from tests.support.eventually import eventually
-from tests.support.rabbitmq import free_port
+from tests.support.own_server import free_port
 from tests.support.served import Served
 
 pytestmark = pytest.mark.timeout(120)
