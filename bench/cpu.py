@@ -2,6 +2,7 @@
 
     python -m bench.cpu                          # all steps; about a minute
     python -m bench.cpu publish consume --on memory --rounds 30
+    python -m bench.cpu publish consume --on memory --rooms    # the calls, by room of the package
 
 Wall time on a machine with other work tells little of a change of some percent. Processor time of
 many short rounds does, taken by its median, and the number of calls does not depend on the machine
@@ -22,16 +23,20 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import broker_client
 from broker_client import AckOrNack, Broker, Message
 
 BODY = b"x" * 256
 PLACES = ("memory", "file", "event-log")
 IN_MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+_PACKAGE = Path(broker_client.__file__).parent
 STEPS = ("publish", "publish-many", "consume", "touch")
 
 
@@ -139,21 +144,39 @@ class Processor:
 
 
 class Calls:
-    """Counts calls of functions written in Python, in this thread."""
+    """Counts calls of functions in this thread: those written in Python by the file they are in,
+    those of C functions together."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.by_file: Counter[str] = Counter()
+        self.of_c = 0
 
     async def __call__(self, work: Work) -> None:
-        def count(frame: object, event: str, argument: object) -> None:
+        def count(frame: FrameType, event: str, argument: object) -> None:
             if event == "call":
-                self.count += 1
+                self.by_file[frame.f_code.co_filename] += 1
+            elif event == "c_call":
+                self.of_c += 1
 
         sys.setprofile(count)
         try:
             await work()
         finally:
             sys.setprofile(None)
+
+    def by_room(self) -> Counter[str]:
+        """The calls by room of the package; what is beside the rooms is one, `asyncio` another."""
+        rooms: Counter[str] = Counter({"C functions": self.of_c})
+        for file, calls in self.by_file.items():
+            rooms[_room(Path(file))] += calls
+        return rooms
+
+
+def _room(file: Path) -> str:
+    if file.is_relative_to(_PACKAGE):
+        parts = file.relative_to(_PACKAGE).parts
+        return parts[0] if len(parts) > 1 else "broker, publication, message …"
+    return "asyncio" if "asyncio" in file.parts else "others"
 
 
 @asynccontextmanager
@@ -194,9 +217,17 @@ async def measure(
             await step_of(load, step)(calls)
             figures[step] = (
                 statistics.median(seconds[step]) / count * 1e6,
-                calls.count / count,
+                calls.by_file.total() / count,
             )
     return figures
+
+
+async def calls_by_room(place: str, step: str, count: int) -> dict[str, float]:
+    """Calls a message of `step` in each room, most first."""
+    calls = Calls()
+    async with load_on(place, count) as load:
+        await step_of(load, step)(calls)
+    return {room: number / count for room, number in calls.by_room().most_common()}
 
 
 def main() -> int:
@@ -206,8 +237,16 @@ def main() -> int:
     parser.add_argument("--on", nargs="+", default=PLACES, metavar="PLACE", help="or an AMQP URL")
     parser.add_argument("--messages", type=int, default=2_000, metavar="N", help="a round")
     parser.add_argument("--rounds", type=int, default=15, metavar="N")
+    parser.add_argument("--rooms", action="store_true", help="only calls, by room")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
+    if options.rooms:
+        for place in options.on:
+            for step in options.steps or STEPS:
+                rooms = asyncio.run(calls_by_room(place, step, options.messages))
+                shown = ", ".join(f"{room} {n:.1f}" for room, n in rooms.items() if n >= 0.05)
+                print(f"{place}, {step}: {shown}", flush=True)
+        return 0
     print(f"{'on':<12}{'step':<14}{'µs':>8}{'calls':>8}   a message")
     for place in options.on:
         steps = options.steps or [s for s in STEPS if s != "touch" or "amqp" not in place]

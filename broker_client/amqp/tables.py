@@ -97,6 +97,10 @@ class FrozenTable(Mapping[str, Any]):
         """True if it surely has none of `keys`: their bytes are not in it. It is not decoded."""
         return not any(bytes((len(key),)) + key.encode() in self.encoded for key in keys)
 
+    def plain(self) -> dict[str, Any]:
+        """Its values as a plain table, which the caller owns."""
+        return self._read().copy()
+
     def _read(self) -> dict[str, Any]:
         if self._values is None:
             self._values = decode_arguments(self.encoded)
@@ -456,8 +460,10 @@ def decode_arguments(data: bytes) -> dict[str, Any]:
     Raises:
         MalformedFrameError: `data` is no table.
     """
-    with malformed():
+    try:  # not `with malformed()`, which would cost as much as a few headers
         return decode_table(data, 0)[0]
+    except UNREADABLE as error:
+        raise MalformedFrameError(str(error)) from error
 
 
 def _ordered(value: Any, depth: int = 0) -> Any:

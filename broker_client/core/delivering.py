@@ -34,7 +34,11 @@ def shown_properties(entry: Entry, properties: Properties) -> Properties:
 
 def without(headers: Headers | None, hidden: frozenset[str]) -> Headers | None:
     """`headers` as a plain table without those that are `hidden`."""
-    if headers is None or (type(headers) is dict and hidden.isdisjoint(headers)):
+    if headers is None:
+        return None
+    if type(headers) is FrozenTable:
+        headers = headers.plain()
+    if type(headers) is dict and hidden.isdisjoint(headers):
         return headers
     return {name: value for name, value in headers.items() if name not in hidden}
 

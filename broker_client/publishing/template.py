@@ -326,7 +326,8 @@ def _overridden(properties: Properties, overrides: PublishOverrides) -> Properti
         if name in overrides
     }
     if headers := overrides.get("headers"):
-        changes["headers"] = {**(properties.headers or {}), **headers}
+        # Encoded now: what the caller does to them later is not sent.
+        changes["headers"] = FrozenTable.of({**(properties.headers or {}), **headers})
     if "expiration" in overrides:
         changes["expiration"] = _milliseconds(overrides["expiration"])
     if "persistent" in overrides:

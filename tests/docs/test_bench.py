@@ -10,6 +10,7 @@ import pytest
 
 from bench.contestants import BASE, Run
 from bench.cpu import PLACES, STEPS
+from bench.growth import SIZES
 from bench.report import Figure, as_json, results_of
 from tests.docs.processes import run_python
 from tests.support.rabbitmq import RabbitMQ
@@ -38,6 +39,22 @@ def test_emitter_is_measured() -> None:
     done = run_python("-m", "bench.emitter", "--number", "500")
     assert done.returncode == 0, done.stderr
     assert "make, listen, emit" in done.stdout
+
+
+@pytest.mark.timeout(120)
+def test_growth_is_measured_in_every_direction() -> None:
+    sizes = ["--most", "10", "--messages", "200", "--rounds", "1"]
+    done = run_python("-m", "bench.growth", *sizes)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(",")[0].strip("| ") for line in done.stdout.splitlines()[2:]] == list(SIZES)
+
+
+@pytest.mark.timeout(120)
+def test_calls_are_counted_by_room() -> None:
+    options = ["consume", "--on", "memory", "--messages", "100", "--rooms"]
+    done = run_python("-m", "bench.cpu", *options)
+    assert done.returncode == 0, done.stderr
+    assert {"asyncio", "consuming", "core", "transport"} <= set(done.stdout.split())
 
 
 @pytest.mark.timeout(120)
