@@ -139,6 +139,7 @@ class Broker(Emitter):
         self._shovelled: frozenset[Subscription] = frozenset()  # they have no handlers of the user
         self._handle_middleware: list[tuple[HandleMiddleware, frozenset[str]]] = []
         self._subscriptions: list[Subscription] = []
+        self._handled: dict[str, Subscription] = {}  # the last one of `handle`, by name
         self._ending: tuple[Subscription, ...] = ()  # those that `shutdown` cancels
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -562,17 +563,26 @@ class Broker(Emitter):
             configs += self.config.implied_subscriptions()
         return [self._subscribe(config) for config in configs if only is None or only(config)]
 
-    def handle(self, name: str) -> Callable[[H], H]:
+    def handle(
+        self,
+        name: str,
+        *,
+        type: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        publish: str | None = None,
+    ) -> Callable[[H], H]:
         """Decorator: the function takes the messages of the subscription `name`.
 
-        It takes the content, the `Message`, or both; see `Subscription.handle`, and
-        `broker_client.consuming.handlers` for all it may do. Its subscription is its attribute
-        `subscription`, and one of `Broker.subscriptions`.
+        It takes the content, the `Message`, or both; see `Subscription.handle`, also for the
+        arguments, and `broker_client.consuming.handlers` for all it may do. Its subscription is
+        its attribute `subscription`, and one of `Broker.subscriptions`. Functions with a `type` or
+        `headers` share one, and so does the one for the rest, which comes last.
 
         Raises:
-            UnknownNameError: no such subscription.
+            UnknownNameError: no such subscription or publication.
             BrokerClosedError: the broker was shut down.
-            InvalidHandlerError: the function's arguments cannot be told apart, or are others.
+            InvalidHandlerError: the function's arguments cannot be told apart, or are others; or
+                it would get no message.
         """
         if callable(name):
             raise InvalidHandlerError(
@@ -582,7 +592,13 @@ class Broker(Emitter):
         config = self._subscription_config(name)
 
         def decorate(handler: H) -> H:
-            return self._subscribe(config).handle(handler)
+            subscription = self._handled.get(name)
+            is_shared = subscription is not None and (
+                type is not None or bool(headers) or subscription.has_conditions
+            )
+            if subscription is None or not is_shared or subscription.is_cancelled:
+                subscription = self._handled[name] = self._subscribe(config)
+            return subscription.handle(handler, type=type, headers=headers, publish=publish)
 
         return decorate
 
@@ -597,8 +613,8 @@ class Broker(Emitter):
         surround: Any = self.middleware  # any of its overloads
         for around, names, middleware in router.collected_middleware:
             surround(around, *names)(middleware)
-        for name, handler in router.collected_handlers:
-            self.handle(name)(handler)
+        for name, handler, options in router.collected_handlers:
+            self.handle(name, **options)(handler)
 
     def _subscription_config(self, name: str) -> SubscriptionConfig:
         self._check_usable()

@@ -49,6 +49,7 @@ BrokerClientError
 │   │   ├── AckTimeoutError
 │   │   └── ConsumerLostError
 │   ├── HandlerError
+│   ├── NoHandlerError
 │   ├── RecoveryFailedError
 │   ├── RedeliveriesExceededError
 │   └── RedeliveriesUncountedError
@@ -775,6 +776,20 @@ class HandlerError(DeliveryError):
         return (
             f"subscription {self.subscription!r}: handler of message {self.message_id} "
             f"raised {self.reason}"
+        )
+
+
+class NoHandlerError(DeliveryError):
+    """None of the handlers of a subscription is for this message."""
+
+    def __init__(self, subscription: str, message_id: str | None, type: str | None) -> None:
+        super().__init__(subscription, message_id, type)
+        self.subscription, self.message_id, self.type = subscription, message_id, type
+
+    def __str__(self) -> str:
+        return (
+            f"subscription {self.subscription!r} has no handler for message {self.message_id} of "
+            f"type {self.type!r}: add one without a type and headers for the rest"
         )
 
 

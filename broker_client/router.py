@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from broker_client.config.loader import Source
 from broker_client.consuming.handle_call import HandleMiddleware
@@ -14,6 +14,14 @@ from broker_client.publishing.publish_call import PublishMiddleware
 H = TypeVar("H", bound=Handler)
 P = TypeVar("P", bound=PublishMiddleware)
 M = TypeVar("M", bound=HandleMiddleware)
+
+
+class HandleOptions(TypedDict, total=False):
+    """Arguments of `handle`, as `Subscription.handle` has them."""
+
+    type: str | None
+    headers: Mapping[str, Any] | None
+    publish: str | None
 
 
 class Router:
@@ -31,12 +39,12 @@ class Router:
         """
         self.config = config
         self._middleware: list[tuple[Any, tuple[str, ...], Any]] = []
-        self._handlers: list[tuple[str, Handler]] = []
+        self._handlers: list[tuple[str, Handler, HandleOptions]] = []
 
     def __repr__(self) -> str:
         return f"<Router: {len(self._handlers)} handlers, {len(self._middleware)} middleware>"
 
-    def handle(self, name: str) -> Callable[[H], H]:
+    def handle(self, name: str, **options: Unpack[HandleOptions]) -> Callable[[H], H]:
         """Decorator: as `Broker.handle`, from when a Broker includes this router."""
         if callable(name):
             raise InvalidHandlerError(
@@ -45,7 +53,7 @@ class Router:
             )
 
         def decorate(handler: H) -> H:
-            self._handlers.append((name, handler))
+            self._handlers.append((name, handler, options))
             return handler
 
         return decorate
@@ -75,6 +83,6 @@ class Router:
         return tuple(self._middleware)
 
     @property
-    def collected_handlers(self) -> tuple[tuple[str, Handler], ...]:
-        """(subscription, function) of each."""
+    def collected_handlers(self) -> tuple[tuple[str, Handler, HandleOptions], ...]:
+        """(subscription, function, arguments of `handle`) of each."""
         return tuple(self._handlers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
@@ -17,7 +17,8 @@ from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.dispatcher import Dispatcher
 from broker_client.consuming.handle_call import HandleMiddleware, HandlerChain
-from broker_client.consuming.handlers import Handler, check_listener, listener_from
+from broker_client.consuming.handler_switch import Condition, HandlerSwitch, Listen
+from broker_client.consuming.handlers import Handler, Onward, check_listener, listener_from
 from broker_client.consuming.iterator import DeliveryIterator
 from broker_client.consuming.pauses import Pauses
 from broker_client.consuming.recovery import Recovery
@@ -26,6 +27,7 @@ from broker_client.consuming.settlements import Settlements
 from broker_client.consuming.setup import ConsumingSetup
 from broker_client.consuming.threads import HandlerThreads
 from broker_client.consuming.unacked import Unacked
+from broker_client.errors import InvalidHandlerError
 from broker_client.events.stats import SubscriptionStats
 from broker_client.publishing.publisher import Publisher
 from broker_client.runtime.emitter import Emitter, Listener
@@ -136,6 +138,8 @@ class Subscription(Emitter):
             self._chain = HandlerChain(config.name, middleware, settlements)
         self._batches: list[Batches] = []
         self._threads = HandlerThreads(config)
+        self._switch: HandlerSwitch | None = None  # between handlers with conditions
+        self._has_plain_handler = False
         self._is_iterated = False
 
     def __repr__(self) -> str:
@@ -173,6 +177,11 @@ class Subscription(Emitter):
         return self._consumer.is_closing
 
     @property
+    def has_conditions(self) -> bool:
+        """True once a function of `handle` is for some of the messages."""
+        return self._switch is not None
+
+    @property
     def is_ended(self) -> bool:
         """True once it is cancelled and all of its handlers have ended."""
         return self._consumer.is_closed
@@ -201,7 +210,14 @@ class Subscription(Emitter):
 
     # ------------------------------------------------------------------ listening
 
-    def handle(self, handler: H) -> H:
+    def handle(
+        self,
+        handler: H,
+        *,
+        type: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        publish: str | None = None,
+    ) -> H:
         """Add a handler without acks: a function of the content, the `Message`, or both.
 
         Usable as a decorator. When it returns, the message is acked; when it raises, recovery
@@ -209,9 +225,21 @@ class Subscription(Emitter):
         `broker_client.consuming.handlers`. The function gets an attribute `subscription`, where it
         can have attributes.
 
+        Args:
+            handler: the function.
+            type: the function is for messages with this `type` property.
+            headers: the function is for messages with these headers. Each message goes to the
+                first function that is for it; one without `type` and `headers`, added last, is for
+                the rest.
+            publish: name of the publication that a result, unless it is None, is published
+                through; its confirm comes before the ack.
+
         Raises:
-            InvalidHandlerError: its arguments cannot be told apart, or are others.
+            InvalidHandlerError: its arguments cannot be told apart, or are others; or it would
+                get no message.
+            UnknownNameError: no such publication.
         """
+        onward = None if publish is None else Onward(self._publisher, publish, self.config.name)
         replies = self.config.replies
         listener = listener_from(
             handler,
@@ -220,12 +248,31 @@ class Subscription(Emitter):
             replies,
             self._chain,
             None if self.config.batch is None else self._collector,
+            onward,
         )
+        condition = Condition(type, headers or {})
         self._recovery.answers_failures = replies == "all"
         with suppress(AttributeError, TypeError):
             handler.subscription = self  # type: ignore[attr-defined] # as functions may have any
-        self._listen(listener)
+        if not condition.is_any or self._switch is not None:
+            self._add_case(handler, condition, listener)
+        else:
+            self._has_plain_handler = True
+            self._listen(listener)
         return handler
+
+    def _add_case(self, handler: Handler, condition: Condition, listener: Listen) -> None:
+        name = getattr(handler, "__qualname__", repr(handler))
+        if self._switch is not None:
+            self._switch.add(name, condition, listener)
+            return
+        if self._has_plain_handler:
+            raise InvalidHandlerError(
+                name, f"subscription {self.name!r} has a handler for all messages; add that last"
+            )
+        self._switch = HandlerSwitch(self.name)
+        self._switch.add(name, condition, listener)
+        self._listen(self._switch)
 
     def __aiter__(self) -> DeliveryIterator:
         """``async for message, content, ack_or_nack in subscription``.

@@ -21,6 +21,7 @@ import inspect
 import json
 import types
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
@@ -31,11 +32,13 @@ from broker_client.config import Replies
 from broker_client.consuming import replies
 from broker_client.consuming.batches import Batches, Run
 from broker_client.consuming.checks import Refusal, unreadable
+from broker_client.consuming.dependencies import dependencies_of, with_dependencies
 from broker_client.consuming.handle_call import HandlerChain, Invoke
 from broker_client.consuming.threads import HandlerThreads
 from broker_client.errors import InvalidContentError, InvalidHandlerError
 from broker_client.message import Message
 from broker_client.publishing.publisher import Publisher
+from broker_client.publishing.template import PublishOverrides
 
 Handler = Callable[..., Any]
 
@@ -54,6 +57,7 @@ def listener_from(
     answers: Replies = "all",
     chain: HandlerChain | None = None,
     batches: Callable[[Run], Batches] | None = None,
+    onward: Onward | None = None,
 ) -> Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]:
     """A `message` listener that calls `handler`.
 
@@ -66,6 +70,7 @@ def listener_from(
         threads: run handlers that are no coroutine functions.
         chain: middleware around the handler, inside the check of its content and before the ack.
         batches: makes what collects messages, for a handler of lists.
+        onward: publishes what the handler returned.
 
     Raises:
         InvalidHandlerError: its arguments cannot be told apart, or are others.
@@ -73,9 +78,14 @@ def listener_from(
     call = _call_of(handler, of_lists=batches is not None)
     invoke = _invoker(handler, call, threads)
     if batches is not None:
+        if onward is not None:
+            text = "its subscription has a batch, so there is no result of one message to publish"
+            raise InvalidHandlerError(_name(handler), text)
         invoke = batches(_of_lists(invoke))
     if chain is not None:
         invoke = chain.around(invoke)
+    if onward is not None:
+        invoke = onward.around(invoke)
 
     async def listen(message: Message, content: Any, ack_or_nack: AckOrNack) -> Refusal | None:
         if call.check is not None:
@@ -94,11 +104,60 @@ def listener_from(
     return listen
 
 
+class Onward:
+    """Publishes results of handlers, each confirmed before its message is acked."""
+
+    def __init__(self, publisher: Publisher, publication: str, subscription: str) -> None:
+        """
+        Args:
+            publisher: that publishes.
+            publication: name of the publication.
+            subscription: name of the subscription of the handler.
+
+        Raises:
+            UnknownNameError: no such publication.
+        """
+        publisher.check_publication(publication)
+        self._publisher = publisher
+        self._publication = publication
+        self._subscription = subscription
+
+    def around(self, invoke: Invoke) -> Invoke:
+        """A function that calls a handler by `invoke`, and publishes its result."""
+
+        async def call(message: Message, content: Any, ack_or_nack: AckOrNack) -> Any:
+            result = await invoke(message, content, ack_or_nack)
+            if result is not None:
+                await self._publish(message, result)
+            return result
+
+        return call
+
+    async def _publish(self, message: Message, result: Any) -> None:
+        """Returns once it is confirmed.
+
+        A message that is handled again gives its result the same message id.
+        """
+        properties = message.properties
+        overrides: PublishOverrides = {}
+        if properties.message_id:
+            origin = f"{self._subscription}/{self._publication}/{properties.message_id}"
+            overrides["message_id"] = sha256(origin.encode()).hexdigest()[:32]
+        if correlation_id := properties.correlation_id or properties.message_id:
+            overrides["correlation_id"] = correlation_id
+        await (await self._publisher.publish(self._publication, result, None, overrides))
+
+
 def _invoker(handler: Handler, call: _Call, threads: HandlerThreads) -> Invoke:
     """What calls `handler` with what it takes of a delivery; chosen here, not for each message."""
+    if call.has_dependencies:
+        handler = with_dependencies(handler, _hints(handler))
 
-    def arguments(message: Message, content: Any) -> tuple[list[Any], dict[str, Any]]:
-        given = {call.content: content, call.message: message}
+    def arguments(message: Message, content: Any) -> tuple[list[Any], dict[Any, Any]]:
+        given: dict[Any, Any] = {call.content: content, call.message: message}
+        if call.has_dependencies:  # which may take what the handler itself does not
+            given = {call.content or "content": content, call.message or "message": message}
+            return [], given
         return [given[name] for name in call.by_position], {n: given[n] for n in call.by_name}
 
     async def in_thread(message: Message, content: Any, ack_or_nack: AckOrNack) -> Any:
@@ -115,7 +174,8 @@ def _invoker(handler: Handler, call: _Call, threads: HandlerThreads) -> Invoke:
 
     if not is_coroutine_function(handler):
         return in_thread
-    return with_content if call.by_position == [call.content] and not call.by_name else in_loop
+    is_plain = call.by_position == [call.content] and not call.by_name
+    return with_content if is_plain and not call.has_dependencies else in_loop
 
 
 def _of_lists(invoke: Callable[..., Awaitable[Any]]) -> Run:
@@ -169,6 +229,8 @@ class _Call(NamedTuple):
     by_name: list[str]
     check: Callable[[Any], Any] | None
     """Validates the content, when its parameter's annotation asks for it."""
+    has_dependencies: bool = False
+    """True where fast-depends gives it further arguments."""
 
 
 def _call_of(handler: Handler, *, of_lists: bool = False) -> _Call:
@@ -179,13 +241,17 @@ def _call_of(handler: Handler, *, of_lists: bool = False) -> _Call:
     hints = _hints(handler)
     message_name = "message"
     if of_lists:
-        hints = {name: _item_of(handler, name, hint) for name, hint in hints.items()}
         message_name = "messages"
+    dependencies = dependencies_of(parameters, hints)
     named = {
         name: each
         for name, each in parameters.items()
-        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) and name not in dependencies
     }
+    if of_lists:
+        hints = {
+            name: _item_of(handler, name, hint) for name, hint in hints.items() if name in named
+        }
     if not named and any(each.kind is each.VAR_POSITIONAL for each in parameters.values()):
         return _Call("content", None, ["content"], [], None)  # a decorator's, most likely
     messages = [name for name in named if _is_message(hints.get(name))]
@@ -212,7 +278,8 @@ def _call_of(handler: Handler, *, of_lists: bool = False) -> _Call:
         by_name += [n for n in by_position if named[n].kind is not _POSITIONAL_ONLY]
         by_position = [n for n in by_position if named[n].kind is _POSITIONAL_ONLY]
     check = None if content is None else content_check(handler, hints.get(content, Any))
-    return _Call(content, next(iter(messages), None), by_position, by_name, check)
+    message = next(iter(messages), None)
+    return _Call(content, message, by_position, by_name, check, bool(dependencies))
 
 
 def _item_of(handler: Handler, name: str, annotation: Any) -> Any:

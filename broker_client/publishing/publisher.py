@@ -187,6 +187,14 @@ class Publisher:
             self.forward = forward  # type: ignore[method-assign]
         self._chains.add(middleware, chosen)
 
+    def check_publication(self, name: str) -> None:
+        """Check that there is a publication called `name`.
+
+        Raises:
+            UnknownNameError: there is none.
+        """
+        self._template(name)
+
     def _template(self, name: str) -> Template:
         template = self._templates.get(name)
         if template is None:

@@ -144,6 +144,7 @@ OWNERS = {
     "redis": ("consuming.redeliveries",),
     "opentelemetry": ("tracing",),
     "prometheus_client": ("metrics",),
+    "fast_depends": ("consuming.dependencies",),
     "cronsim": ("config.scheduling", "scheduling"),
     "sqlalchemy": ("sql",),
     "pyspark": ("spark",),

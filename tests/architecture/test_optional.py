@@ -14,7 +14,9 @@ from broker_client.errors import UnsupportedError
 from tests.docs.documents import ROOT
 
 OPTIONAL = [
+    "cronsim",
     "cryptography",
+    "fast_depends",
     "opentelemetry",
     "prometheus_client",
     "pyspark",
