@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from broker_client.cli.program import NoProgramError, find_router
 from broker_client.config.loader import load_config
 from broker_client.consuming.handlers import Handler
 from broker_client.errors import BrokerClientError
+from broker_client.router import Router
 
 
 def asyncapi(
@@ -48,7 +50,7 @@ def asyncapi(
             router = find_router(target)
             assert router.config is not None, "find_router refuses one without"
             config, name = load_config(router.config), target.partition(":")[0]
-            handlers = dict(router.collected_handlers)
+            handlers = _only_handlers(router)
         else:
             config, name = load_config(Path(target)), Path(target).stem
         document = asyncapi_document(config, Info(title or name, api_version), handlers)
@@ -62,3 +64,14 @@ def asyncapi(
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise failed(f"{output}: {error.strerror}") from None
+
+
+def _only_handlers(router: Router) -> dict[str, Handler]:
+    """The handlers by subscription, where all of its messages go to one: its model is theirs."""
+    collected = router.collected_handlers
+    shared = Counter(name for name, _, _ in collected)
+    return {
+        name: handler
+        for name, handler, options in collected
+        if shared[name] == 1 and not (options.get("type") or options.get("headers"))
+    }
