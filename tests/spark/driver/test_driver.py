@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry import trace
 
 from broker_client import Broker
 from broker_client.errors import BrokerClosedError, UnknownNameError
@@ -18,6 +19,7 @@ from broker_client.spark import DriverPublisher, FrameReport
 from broker_client.spark.errors import DriverMisuseError, FramePublishError, OptionError
 from tests.spark.queues import Queues, numbered, until
 from tests.spark.streams import WAIT, Stream
+from tests.support.telemetry import telemetry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -310,3 +312,29 @@ def test_close_twice_is_harmless_and_ends_the_thread(spark: SparkSession) -> Non
     until(lambda: all(each.name != "broker-loop" for each in threading.enumerate()), "the thread")
     with pytest.raises(BrokerClosedError):
         publisher.publish_frame(spark.range(1).selectExpr("'x' body"), "to_queue")
+
+
+# --------------------------------------------------------------------------- traces
+
+
+def test_trace_of_the_driver_goes_on_in_the_messages_and_links_to_that_of_a_row(
+    spark: SparkSession,
+) -> None:
+    recorded = telemetry()
+    recorded.spans.clear()
+    theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    frame = spark.createDataFrame(
+        [("plain", None), ("traced", {"traceparent": theirs})],
+        "body string, headers map<string,string>",
+    )
+    with DriverPublisher({**HERE, "tracing": {"process": "parent"}}) as publisher:
+        with trace.get_tracer("app").start_as_current_span("job") as job:
+            publisher.publish_frame(frame, "to_queue", progress=False)
+        sent = [message.headers["traceparent"] for message, _ in taken(publisher, 2)]
+    ours = job.get_span_context()
+    assert {each.split("-")[1] for each in sent} == {trace.format_trace_id(ours.trace_id)}
+    spans = recorded.named("publish out")
+    assert [span.parent.span_id for span in spans if span.parent] == [ours.span_id] * 2
+    links = [trace.format_span_id(link.context.span_id) for span in spans for link in span.links]
+    assert links == [theirs.split("-")[2]]
+    recorded.spans.clear()
