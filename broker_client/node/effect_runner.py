@@ -42,6 +42,7 @@ from broker_client.store.base import Store
 log = logging.getLogger("broker_client.node")
 
 _BATCH = 500  # effects carried out in one turn of the event loop
+_UNAWAITED_COMMIT = 0.01  # seconds in which records gather that nobody waits for
 
 
 class Receiver(Protocol):
@@ -116,6 +117,8 @@ class EffectRunner:
         self._loop = asyncio.get_running_loop()
         self._backlog: deque[Effect | Callable[[], None]] = deque()
         self._unsafe = False  # records were written since the last commit was asked for
+        self._later: asyncio.TimerHandle | None = None
+        """Of a commit that nobody waits for."""
         self._held: list[Confirm | Callable[[], None]] = []
         self._commits = 0
         self._blocked: dict[ConnectionReceiver, None] = {}
@@ -156,6 +159,8 @@ class EffectRunner:
         self.close_connections(320, "CONNECTION_FORCED - broker forced connection closure")
         self._take_effects()  # what the end itself brought about is kept too
         self.is_closed = True
+        if self._later is not None:
+            self._later.cancel()  # the store commits as it closes
         self.scanner.stop()
         waiting = [item for item in self._backlog if callable(item)]
         self._backlog.clear()
@@ -226,9 +231,26 @@ class EffectRunner:
     # ---------------------------------------------------------------- confirms
 
     def _release(self) -> None:
-        """Have the records committed; send the confirms now if all before them is safe."""
+        """Have the records committed; send the confirms now if all before them is safe.
+
+        Records that nobody waits for, such as those of single acks, are committed many at a time.
+        """
+        if self._unsafe and not self._held:
+            if self._later is None:
+                self._later = self._loop.call_later(_UNAWAITED_COMMIT, self._commit_unawaited)
+            return
+        self._commit()
+
+    def _commit_unawaited(self) -> None:
+        self._later = None
+        self._commit()
+
+    def _commit(self) -> None:
         unsafe, self._unsafe = self._unsafe, False
         held, self._held = self._held, []
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if unsafe or (held and self._commits):
             self._commits += 1
             self._store.commit(partial(self._committed, held))

@@ -277,6 +277,22 @@ async def test_a_persistent_message_is_confirmed_only_after_its_commit() -> None
     assert store.is_closed
 
 
+async def test_single_acks_that_nobody_waits_for_are_committed_together() -> None:
+    store = SlowStore()
+    node = Node(store=store)
+    channel, _ = opened(node)
+    publish(node, channel, *[b"x"] * 20, delivery_mode=PERSISTENT)
+    node.engine.consuming.consume(channel, "q", node.now())
+    await store.settle(node)
+    for tag in range(1, 21):
+        node.ack(channel, tag)
+        await asyncio.sleep(0)  # another turn of the event loop
+    await eventually(lambda: len(store.records) == 20)
+    await eventually(lambda: store.waiting)
+    assert len(store.waiting) < 5
+    await node.close()
+
+
 async def test_confirms_stay_in_order_behind_a_commit_under_way() -> None:
     store = SlowStore()
     node = Node(store=store)
