@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
-from broker_client.errors import InvalidContentError
+from broker_client.codec.registry import codec_of, forgets
+from broker_client.errors import InvalidContentError, described
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -93,7 +94,23 @@ def _decoder_of(content_type: str) -> Callable[[bytes], Any]:
     if kind == TEXT:
         charset = _charset(parameters)
         return lambda body: body.decode(charset)
-    return bytes
+    codec = codec_of(kind)
+    return bytes if codec is None else _guarded(codec.decode)
+
+
+forgets(_decoder_of.cache_clear)
+
+
+def _guarded(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """`decode`, whatever it raises being a fault of the body."""
+
+    def guarded(body: bytes) -> Any:
+        try:
+            return decode(body)
+        except Exception as error:  # noqa: BLE001 - a library's, or the application's
+            raise ValueError(described(error)) from None
+
+    return guarded
 
 
 def _decode_json(body: bytes) -> Any:

@@ -13,7 +13,7 @@ from broker_client.config.connection import BackoffConfig, RetryConfig
 from broker_client.config.encryption import EncryptionConfig
 from broker_client.config.recovery import Strategy
 from broker_client.config.topology import Arguments
-from broker_client.config.values import Count, Duration, Positive, Rate, Settings
+from broker_client.config.values import ByteSize, Count, Duration, Positive, Rate, Settings
 
 # --------------------------------------------------------------------------- streams
 
@@ -226,6 +226,9 @@ class SubscriptionConfig(Settings):
     """Pause when handlers fail too often; off when left out."""
     content_type: str | None = None
     """Read bodies as this content type, whatever the message says."""
+    decompress: ByteSize | None = None
+    """Decompress bodies whose content encoding is `gzip`, `deflate` or `zstd`, to this size at
+    most: a larger one is invalid content. Left out, they stay as they are."""
     options: ConsumeOptions = Field(default_factory=ConsumeOptions)
     """Options of the consumer."""
     retry: RetryConfig = Field(default_factory=RetryConfig)

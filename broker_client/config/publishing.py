@@ -126,6 +126,9 @@ class PublicationConfig(Settings):
     """Time before the message reaches its queues, unless the call says otherwise."""
     encryption: EncryptionConfig | None = None
     """Encrypt bodies: the name of a profile of the `encryption` section, or a profile."""
+    compress: Literal["gzip", "zstd"] | None = None
+    """Compress bodies, and say so in the content encoding; see `decompress` of subscriptions. zstd
+    takes the extra `zstd`."""
     model: Annotated[
         Any, WithJsonSchema({"type": "string", "pattern": _MODEL.pattern, "default": None})
     ] = None
@@ -146,4 +149,8 @@ class PublicationConfig(Settings):
     def _exchange_or_queue(self) -> Self:
         if (self.exchange is None) == (self.queue is None):
             raise ValueError("name either an exchange or a queue")
+        if self.compress is not None and self.options.content_encoding is not None:
+            raise ValueError(
+                "compress sets the content encoding: leave options.content_encoding out"
+            )
         return self

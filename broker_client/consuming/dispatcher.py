@@ -19,6 +19,7 @@ from typing import Any
 
 from broker_client.ackornack import AckOrNack
 from broker_client.codec import content
+from broker_client.codec.compression import decompress
 from broker_client.codec.encryption import decrypt
 from broker_client.config import Nack
 from broker_client.config.values import rate_of
@@ -58,6 +59,7 @@ class Dispatcher:
         """
         self._setup = setup
         self._config = setup.config
+        self._decompress = setup.config.decompress
         self._no_ack = setup.config.options.no_ack
         self._loop_lag = setup.config.loop_lag or math.inf
         self._concurrency = setup.config.concurrency
@@ -221,6 +223,9 @@ class Dispatcher:
             headers = delivery.properties.headers
             if headers and RASCAL in headers:
                 body, content_type = decrypt(self._setup.profiles, body, delivery.properties)
+            if self._decompress is not None and delivery.properties.content_encoding:
+                encoding = delivery.properties.content_encoding
+                body = decompress(body, encoding, self._decompress)
             value = content.decode(body, self._config.content_type or content_type)
         except InvalidContentError as error:
             self._refuse(ack_or_nack, unreadable(error))

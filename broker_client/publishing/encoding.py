@@ -8,31 +8,78 @@ from typing import Any
 from pydantic import ValidationError
 
 from broker_client.codec import content as contents
+from broker_client.codec.compression import Compression, check_available, compress
 from broker_client.codec.models import adapter_of, complaints, find_model
+from broker_client.codec.registry import Codec, codec_of
 from broker_client.config import BrokerConfig, PublicationConfig
-from broker_client.errors import ConfigError, InvalidMessageError, Problem
+from broker_client.errors import (
+    ConfigError,
+    InvalidContentError,
+    InvalidMessageError,
+    Problem,
+    described,
+)
 
 Encode = Callable[[Any], tuple[bytes, str | None]]
 """Makes a body and its content type of a content; raises what a publish may raise."""
 
 
-def encoders_of(config: BrokerConfig) -> dict[str, Encode]:
+def encoders_of(config: BrokerConfig, *, compressing: bool = True) -> dict[str, Encode]:
     """The encoders of those publications that need one of their own, by their names.
+
+    Args:
+        config: of the publications.
+        compressing: False leaves the compression to a later publish.
 
     Raises:
         ConfigError: a model is not there, or is none.
+        UnsupportedError: the package for a compression is not installed.
     """
     found: dict[str, Encode] = {}
     problems: list[Problem] = []
     for name, publication in config.publications.items():
-        if publication.model is not None:
-            try:
-                found[name] = _checked(publication)
-            except ValueError as error:
-                problems.append(Problem(f"publications.{name}.model", str(error)))
+        try:
+            encode = _encoder(publication)
+        except ValueError as error:
+            problems.append(Problem(f"publications.{name}.model", str(error)))
+            continue
+        if publication.compress is not None and compressing:
+            check_available(publication.compress)
+            encode = _compressed(encode, publication.compress)
+        if encode is not contents.encode:
+            found[name] = encode
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def _encoder(publication: PublicationConfig) -> Encode:
+    codec = codec_of(publication.options.content_type)
+    if codec is not None:
+        return _coded(codec, str(publication.options.content_type))
+    return contents.encode if publication.model is None else _checked(publication)
+
+
+def _coded(codec: Codec, content_type: str) -> Encode:
+    """By a codec that the application registered; bytes go as they are."""
+
+    def encode(content: Any) -> tuple[bytes, str | None]:
+        if isinstance(content, bytes | bytearray | memoryview):
+            return bytes(content), content_type
+        try:
+            return codec.encode(content), content_type
+        except Exception as error:
+            raise InvalidContentError(content_type, described(error)) from error
+
+    return encode
+
+
+def _compressed(encode: Encode, compression: Compression) -> Encode:
+    def compressed(content: Any) -> tuple[bytes, str | None]:
+        body, content_type = encode(content)
+        return compress(body, compression), content_type
+
+    return compressed
 
 
 def _checked(publication: PublicationConfig) -> Encode:

@@ -188,7 +188,7 @@ class Template:
         self._mandatory = options.mandatory
         self._properties = Properties(
             content_type=options.content_type,
-            content_encoding=options.content_encoding,
+            content_encoding=config.compress or options.content_encoding,
             headers=FrozenTable.of(options.headers) if options.headers else None,
             delivery_mode=PERSISTENT if options.persistent else TRANSIENT,
             priority=options.priority,
@@ -217,6 +217,8 @@ class Template:
             value = getattr(properties, name)
             if value is not None and getattr(ours, name) is None:
                 given[name] = value  # type: ignore[literal-required] # a name out of _FORWARDED
+        if self.config.compress is not None:
+            given["content_encoding"] = properties.content_encoding  # type: ignore[typeddict-item] # None leaves it out; the body goes as it came
         if properties.delivery_mode is not None:
             given["persistent"] = properties.delivery_mode == PERSISTENT
         if ours.expiration is None and (properties.expiration or "").isdecimal():
@@ -260,7 +262,7 @@ class Template:
         changes: dict[str, Any] = {"headers": every, "user_id": ours.user_id}
         for name in _COPIED:
             value = getattr(options, name)
-            if value is None:
+            if value is None and (name != "content_encoding" or self.config.compress is None):
                 value = getattr(ours, name)
             if value is not None:
                 changes[name] = value

@@ -61,7 +61,9 @@ class TransactionalOutbox:
         """
         self.tables = OutboxTables(metadata, prefix, schema)
         self._config = None if config is None else load_config(config)
-        self._encoders = {} if self._config is None else encoders_of(self._config)
+        self._encoders = (
+            {} if self._config is None else encoders_of(self._config, compressing=False)
+        )
         self._trace: Any = None
         if self._config is not None and self._config.tracing is not None:
             from broker_client.tracing import current_context  # imported where it is asked for

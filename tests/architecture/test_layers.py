@@ -140,6 +140,8 @@ OWNERS = {
     "rich": ("cli",),
     "sqlite3": ("store", "consuming.redeliveries", "consuming.deduplication"),
     "cryptography": ("codec.encryption", "transport.rabbitmq.tls"),
+    "msgpack": ("codec.registry",),
+    "zstandard": ("codec.compression",),
     "regex": ("core.access_pattern",),
     "redis": ("consuming.redeliveries",),
     "opentelemetry": ("tracing",),

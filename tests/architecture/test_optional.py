@@ -17,12 +17,14 @@ OPTIONAL = [
     "cronsim",
     "cryptography",
     "fast_depends",
+    "msgpack",
     "opentelemetry",
     "prometheus_client",
     "pyspark",
     "pyarrow",
     "redis",
     "sqlalchemy",
+    "zstandard",
 ]
 VHOSTS: dict[str, Any] = {"vhosts": {"/": {}}}
 
