@@ -30,17 +30,17 @@ def read_definitions(path: Path) -> Any:
     """The JSON in the file at `path`.
 
     Raises:
-        InvalidDefinitionsError: it cannot be read, or is no JSON.
+        InvalidDefinitionsError: it cannot be read, or is not JSON.
     """
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise InvalidDefinitionsError([f"{path}: {error.strerror}"]) from None
     except json.JSONDecodeError as error:
-        why = f"{path}:{error.lineno}: is no JSON: {error.msg}"
+        why = f"{path}:{error.lineno}: is not JSON: {error.msg}"
         raise InvalidDefinitionsError([why]) from None
     except UnicodeDecodeError as error:
-        raise InvalidDefinitionsError([f"{path}: is no JSON: {error.reason}"]) from None
+        raise InvalidDefinitionsError([f"{path}: is not JSON: {error.reason}"]) from None
     except (RecursionError, ValueError) as error:
         raise InvalidDefinitionsError([f"{path}: cannot be read: {error}"]) from None
 

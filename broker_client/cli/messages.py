@@ -152,7 +152,7 @@ def _json_message(number: int, line: bytes, exchange: str, routing_key: str) -> 
     try:
         given = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise wrong(f"is no JSON: {error}") from None
+        raise wrong(f"is not JSON: {error}") from None
     if not isinstance(given, dict) or not {"body", "body_base64"} & set(given):
         raise wrong("is no object with a body")
     if unknown := sorted(set(given) - _JSON_KEYS):

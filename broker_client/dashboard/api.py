@@ -226,7 +226,7 @@ def decoded(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise unreachable("the management API answered with something that is no JSON") from None
+        raise unreachable("the management API answered with something that is not JSON") from None
 
 
 def encoded(name: str) -> str:

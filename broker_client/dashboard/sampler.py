@@ -294,6 +294,6 @@ class _Ends:
                 raise StopIteration
             value, self._at = self._decoder.raw_decode(text, self._at)
         except (IndexError, ValueError, RecursionError):
-            reason = "the management API answered with something that is no JSON"
+            reason = "the management API answered with something that is not JSON"
             raise unreachable(reason) from None
         return value

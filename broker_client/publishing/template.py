@@ -87,9 +87,7 @@ def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> N
             near = nearest(name, sorted(known))
             hint = f"did you mean {near!r}?; " if near else ""
             listed = f"({hint}allowed: {', '.join(sorted(known))})"
-            raise InvalidMessageError(
-                f"{name!r}", f"is nothing that a publish can be told {listed}"
-            )
+            raise InvalidMessageError(f"{name!r}", f"is not an option of a publish {listed}")
         if name == "timeout" or (name == "expiration" and value is not None):
             most = _LONGEST_EXPIRATION if name == "expiration" else float("inf")
             if not isinstance(value, int | float) or not 0 <= value <= most:

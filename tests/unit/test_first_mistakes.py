@@ -74,7 +74,7 @@ async def test_unknown_option_of_a_publish_is_told_with_those_there_are() -> Non
         lambda broker: broker.publish("orders", {}, header={}),  # type: ignore[call-arg]
         InvalidMessageError,
     )
-    assert "'header' is nothing that a publish can be told (did you mean 'headers'?; " in text
+    assert "'header' is not an option of a publish (did you mean 'headers'?; " in text
     assert "allowed: app_id, " in text
 
 

@@ -73,7 +73,7 @@ class Call:
         """The body, an object; an empty one is an object without keys.
 
         Raises:
-            Refusal: 400 where it is no JSON object, 413 where it is too long.
+            Refusal: 400 where it is not JSON object, 413 where it is too long.
         """
         body = await self.body()
         if not body.strip():
@@ -113,7 +113,7 @@ def decoded_json(body: bytes) -> Any:
     """What `body` is the JSON of.
 
     Raises:
-        Refusal: 400 where it is no JSON, or holds what no text or number of JSON may be.
+        Refusal: 400 where it is not JSON, or holds what no text or number of JSON may be.
     """
     try:
         decoded = json.loads(body.decode(), parse_constant=_refuse_constant)

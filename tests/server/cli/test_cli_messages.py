@@ -47,7 +47,7 @@ def test_json_lines_carry_headers_keys_and_properties(url: str) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "line 2: is no JSON"),
+        ("{", "line 2: is not JSON"),
         ("[]", "line 2: is no object with a body"),
         ('{"body": 1, "nope": 2}', "line 2: 'nope' is none of"),
         ('{"body": 1, "headers": 2}', "line 2: headers and properties are objects"),

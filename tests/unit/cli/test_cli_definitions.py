@@ -65,8 +65,8 @@ def test_an_export_into_a_file_is_for_its_owner_only(data: str, file: Path, tmp_
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (b"{", "definitions.json:1: is no JSON"),
-        (b"\xff", "definitions.json: is no JSON"),
+        (b"{", "definitions.json:1: is not JSON"),
+        (b"\xff", "definitions.json: is not JSON"),
         (b"[" * 100_000, "definitions.json: cannot be read"),
         (b"[]", "definitions are an object, not []"),
         (b'{"queues": [{"name": "q"}]}', "queues[0].vhost: is missing"),
