@@ -292,7 +292,8 @@ async def test_stores_do_not_wait_for_the_threads_of_the_program(
         | {"redeliveries": {"counters": {"file": {k: counter[k] for k in ("type", "path")}}}}
     )
     subscription = await broker.subscribe("work")
-    subscription.on("error", lambda error: None)
+    errors: list[Exception] = []
+    subscription.on("error", errors.append)
     seen: list[bool] = []
 
     @subscription.handle
@@ -311,6 +312,8 @@ async def test_stores_do_not_wait_for_the_threads_of_the_program(
         go.set()
         await asyncio.gather(*busy)
     assert seen == [False, True]
+    # A store that has no answer in time is an error, and the message is handled all the same.
+    assert [type(error) for error in errors] == [HandlerError]
 
 
 # --------------------------------------------------------------------------- access
