@@ -54,6 +54,7 @@ from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import ForwardOverrides, PublishOverrides
 from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.router import Router
+from broker_client.runtime import forks
 from broker_client.runtime.clock import WallClock
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.middleware import check_middleware
@@ -142,7 +143,7 @@ class Broker(Emitter):
         self._handled: dict[str, Subscription] = {}  # the last one of `handle`, by name
         self._ending: tuple[Subscription, ...] = ()  # those that `shutdown` cancels
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = os.getpid()
+        self._forks = forks.count
         self._closing = False  # subscriptions drain; their handlers may still publish
         self._closed = False
         self._half_made = False  # `create` failed; there may be something to nuke
@@ -196,7 +197,7 @@ class Broker(Emitter):
         self._loop = self._tasks.loop = asyncio.get_running_loop()
         vhosts = ", ".join(self.config.vhosts)
         text = f"unclosed Broker (vhosts {vhosts}): await its shutdown(), or use `async with`"
-        self._forgotten = weakref.finalize(self, _warn_unclosed, text, self._pid)
+        self._forgotten = weakref.finalize(self, _warn_unclosed, text, self._forks)
         try:
             for config in self.config.vhosts.values():
                 self._add_vhost(self._make_vhost(config))
@@ -877,7 +878,7 @@ class Broker(Emitter):
         return loop
 
     def _check_loop(self) -> asyncio.AbstractEventLoop:
-        if os.getpid() != self._pid:
+        if forks.count != self._forks:
             raise WrongLoopError("this Broker was made before the process forked")
         try:
             loop = asyncio.get_running_loop()
@@ -929,12 +930,12 @@ def _by_name(subscriptions: Iterable[Subscription]) -> dict[str, SubscriptionSta
     return found
 
 
-def _warn_unclosed(text: str, pid: int) -> None:
+def _warn_unclosed(text: str, made_in: int) -> None:
     """Warn of a Broker that was collected, or outlived by the program, without `shutdown`.
 
     It cannot be closed here: its loop may be closed, and the interpreter may be shutting down.
     """
-    if os.getpid() == pid:  # a forked child must not report its parent's Broker
+    if forks.count == made_in:  # a forked child must not report its parent's Broker
         warnings.warn(text, ResourceWarning, stacklevel=1, source=text)
 
 
