@@ -36,7 +36,6 @@ app = typer.Typer(
     name="broker-client",
     help="Declarative AMQP client with a built-in broker.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,  # locals may hold a password
 )
 
