@@ -46,7 +46,7 @@ class Settings(BaseModel):
     models have a `default_factory`, constants are made by `model_construct`.
     """
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         defer_build=True,
         extra="forbid",
         frozen=True,
