@@ -381,11 +381,9 @@ class ServerConnection:
         if CHANNEL_RECEIVES[ChannelProtocolState.CLOSED].get(key) is None:
             raise violations.channel_not_open()
         assert isinstance(method, Channel.Open), "nothing else opens a channel"
-        if self.channel_max:
-            if len(self._channels) >= self.channel_max:
-                raise violations.too_many_channels(len(self._channels), self.channel_max)
-            if number > self.channel_max:
-                raise violations.channel_number_too_high(number, self.channel_max)
+        # RabbitMQ: channel_max bounds how many are open, not their numbers.
+        if self.channel_max and len(self._channels) >= self.channel_max:
+            raise violations.too_many_channels(len(self._channels), self.channel_max)
         self._channels[number] = _Channel()
         self._events.append(ChannelOpened(number))
 

@@ -129,15 +129,6 @@ def too_many_channels(opened: int, allowed: int) -> ReplyError:
     )
 
 
-def channel_number_too_high(number: int, allowed: int) -> ReplyError:
-    """530: a channel number above the highest that was agreed on."""
-    return ReplyError(
-        530,
-        f"NOT_ALLOWED - channel number {number} is above the negotiated channel_max ({allowed})",
-        "connection",
-    )
-
-
 def unknown_method(key: int) -> ReplyError:
     """540: no such method."""
     return ReplyError(

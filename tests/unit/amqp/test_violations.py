@@ -139,9 +139,12 @@ def test_channel_beyond_channel_max_then_530() -> None:
     assert event == ConnectionFailed(530, text)
 
 
-def test_channel_number_above_channel_max_then_530() -> None:
+def test_channel_number_above_channel_max_then_opened_all_the_same() -> None:
     connection = an_open_connection(1, channel_max=2)
-    (event,) = connection.receive_data(method(commands.Channel.Open(), 3))
+    assert connection.receive_data(method(commands.Channel.Open(), 65_535)) == [
+        ChannelOpened(65_535)
+    ]
+    (event,) = connection.receive_data(method(commands.Channel.Open(), 2))
     assert isinstance(event, ConnectionFailed)
     assert event.reply_code == 530
 
