@@ -78,13 +78,22 @@ def parts_for(newest: str | None) -> list[Part]:
     Args:
         newest: the RabbitMQ for the second run of what depends on its version; None without one.
     """
-    spark, docs = "tests/spark", "tests/docs"
-    apart = ("tests/faults", spark, "tests/interop", docs, "tests/contract", "tests/client")
+    spark, docs, browser = "tests/spark", "tests/docs", "tests/browser"
+    apart = (
+        "tests/faults",
+        spark,
+        "tests/interop",
+        docs,
+        browser,
+        "tests/contract",
+        "tests/client",
+    )
     parts = [
         Part("Spark", [spark]),
         Part("faults", ["tests/faults"]),
         Part("contract and client", ["tests/contract", "tests/client"]),
         Part("interop and documents", ["tests/interop", docs]),
+        Part("browser", [browser]),
         Part("everything else", ["tests", *(f"--ignore={folder}" for folder in apart)]),
     ]
     if newest is not None:

@@ -159,11 +159,11 @@ function navigate() {
   const here = JSON.stringify(path);
   if (!state.session.authenticated) shown = "";
   else if (here !== shown) {
+    const first = shown === "";
     closePage();
     menuOpen = false;
     const entry = entryOf(path);
     page = entry === null ? notFound() : PAGES[entry].make(context, ...path.slice(1));
-    const first = shown === "";
     shown = here;
     draw();
     scrollTo(0, 0);

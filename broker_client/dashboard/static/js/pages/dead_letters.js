@@ -20,15 +20,18 @@ export function deadLettersPage({ state, redraw }) {
   async function loadQueues() {
     try {
       own.queues = (await get("ui/dead-letters", { automatic: true })).queues;
-      await loadOutcomes();
+      if (looksFreely) await loadOutcomes(replays(state));
     } catch {
       return;
     }
+    // What died just now is known to the next sample only.
+    const someLie = own.queues.some((queue) => queue.ready);
+    if (looksFreely && someLie && own.groups?.looked_at === 0 && !own.loading) look();
     redraw();
   }
 
-  async function loadOutcomes() {
-    for (const job of replays(state)) {
+  async function loadOutcomes(jobs) {
+    for (const job of jobs) {
       const known = own.outcomes.get(job.id);
       if (known !== undefined && known.waiting === 0 && job.state !== "running") continue;
       own.outcomes.set(job.id, await get(`${at("ui/jobs", job.id)}/outcome`, { automatic: true }));
@@ -62,6 +65,12 @@ export function deadLettersPage({ state, redraw }) {
     await Promise.all([look(), loadQueues()]);
   }
 
+  async function ask(job) {
+    own.outcomes.delete(job.id);
+    await attempt(() => loadOutcomes([job]));
+    redraw();
+  }
+
   loadJobs();
   if (looksFreely) look();
   return {
@@ -70,7 +79,7 @@ export function deadLettersPage({ state, redraw }) {
     view: () => [
       h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Dead letters"), h("button", { type: "button", class: own.groups === null ? "primary" : null, onclick: look, disabled: own.loading }, own.groups === null ? "Look at them" : "Look again")),
       groups(state, own, looksFreely, run),
-      outcomes(state, own),
+      outcomes(state, own, looksFreely ? null : ask),
       queues(state, own),
     ],
   };
@@ -114,7 +123,7 @@ function groups(state, own, looksFreely, run) {
 }
 
 function lookedAt({ looked_at: looked, of }) {
-  return looked < of ? `The first ${count(looked)} of ${count(of)} were looked at.` : counted(of, "message");
+  return looked < of && looked >= LOOKED_AT ? `The first ${count(looked)} of ${count(of)} were looked at.` : counted(looked, "message");
 }
 
 function groupColumns(state, run) {
@@ -169,14 +178,14 @@ function when(seconds) {
 
 /* ---------------------------------------------------------------- outcomes */
 
-function outcomes(state, own) {
+function outcomes(state, own, ask) {
   const rows = replays(state);
   if (rows.length === 0) return null;
   return h(
     "section",
     { class: "card", "aria-labelledby": "outcomes", id: "what-became" },
     h("h2", { id: "outcomes" }, "What became of what was replayed"),
-    h("ul", { class: "attention" }, rows.map((job) => h("li", { key: job.id }, outcome(job, own.outcomes.get(job.id))))),
+    h("ul", { class: "attention" }, rows.map((job) => h("li", { key: job.id }, outcome(job, own.outcomes.get(job.id)), ask && h("button", { type: "button", onclick: () => ask(job) }, "What became of it?")))),
   );
 }
 

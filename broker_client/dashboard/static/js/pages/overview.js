@@ -15,7 +15,7 @@ export function overviewPage({ state, redraw }) {
   async function load() {
     const range = rangeOf();
     try {
-      const found = await get(`ui/history?range=${range}`, { automatic: true });
+      const found = fromFirst(await get(`ui/history?range=${range}`, { automatic: true }));
       if (range !== rangeOf()) return;
       history = found;
       loaded = range;
@@ -78,7 +78,7 @@ function attentionItem(item) {
     "li",
     null,
     h("span", { class: `tag ${tone}` }, word),
-    h("span", { class: "why" }, item.text),
+    h("span", { class: "why" }, (item.queue || item.connection) && [h("b", null, item.queue ?? item.connection), ": "], item.text),
     item.since && h("small", { class: "number" }, `since ${moment(item.since)}`),
     target && h("a", { href: target.href }, target.text, unseen(item.queue ?? item.connection)),
   );
@@ -163,6 +163,14 @@ export function backlogSeries(history) {
   return series;
 }
 
+/** A history from its first sample on: a broker that has just started has an empty past. */
+export function fromFirst(history) {
+  const first = history.ready.findIndex((value) => value !== null);
+  const from = Math.min(first === -1 ? 0 : first, Math.max(0, history.ready.length - 24));
+  const cut = (value) => (Array.isArray(value) ? value.slice(from) : value);
+  return Object.fromEntries(Object.entries(history).map(([name, value]) => [name, cut(value)]));
+}
+
 /** The moments of the points of a history. */
 export function timesOf(history) {
   const last = history.ready.length - 1;
@@ -177,7 +185,7 @@ function node({ overview, session }) {
   const rows = [
     ["Node", overview.node],
     ["Version", `${session.broker.product} ${session.broker.version}`],
-    ["Up for", facts.uptime !== undefined && duration(facts.uptime)],
+    ["Up for", facts.uptime !== undefined && duration(facts.uptime / 1000)],
     ["Memory", facts.mem_used !== undefined && `${bytes(facts.mem_used)}${facts.mem_limit ? ` of ${bytes(facts.mem_limit)}` : ""}`],
     ["Disk free", facts.disk_free !== undefined && bytes(facts.disk_free)],
     ["File descriptors", facts.fd_used !== undefined && count(facts.fd_used)],

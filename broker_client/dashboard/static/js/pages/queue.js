@@ -12,7 +12,7 @@ import { publishForm } from "../publishing.js";
 import { askTarget } from "../targets.js";
 import { bindingColumns } from "../bindings.js";
 import { messagesPart } from "./messages.js";
-import { backlogSeries, timesOf } from "./overview.js";
+import { backlogSeries, fromFirst, timesOf } from "./overview.js";
 import { queueTags } from "./queues.js";
 
 const PARTS = { "": "Overview", messages: "Messages", "in-flight": "In flight", deferred: "Deferred" };
@@ -28,7 +28,7 @@ export function queuePage({ state, redraw }, vhost = "", name = "", part = "") {
         get(at("ui/queues", vhost, name), { automatic: true }),
         part === "" ? get(`ui/history?${query}`, { automatic: true }) : null,
       ]);
-      Object.assign(own, { detail, history, missing: null });
+      Object.assign(own, { detail, history: history && fromFirst(history), missing: null });
     } catch (error) {
       if (error.status === 404) own.missing = error.message;
     }

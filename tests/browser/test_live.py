@@ -1,0 +1,61 @@
+"""Updates: they come, they stop where nobody looks, and a lost link is said to be lost."""
+
+from __future__ import annotations
+
+from tests.browser.conftest import Dashboard, log_in
+from tests.support.browser import Browser
+
+
+def test_a_new_message_is_seen_without_loading_the_page_again(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    log_in(browser, own_shop.page("queues", filter="mail"))
+    browser.until("3 in mail", lambda: _ready(browser, "mail") == "3")
+    browser.run("window.marked = true")
+    own_shop.publish("mail", ["{}"] * 4)
+    browser.until("7 in mail", lambda: _ready(browser, "mail") == "7")
+    assert browser.run("return window.marked") is True
+
+
+def test_a_lost_link_is_said_and_when_it_is_back_too(browser: Browser, own_shop: Dashboard) -> None:
+    log_in(browser, own_shop.page("queues"))
+    browser.until("live", lambda: browser.text(".link") == "Live")
+    own_shop.served.stop()
+    browser.until("the loss", lambda: browser.text(".link") == "Link lost")
+    browser.see("The link to the server is lost", ".lost-bar")
+    assert "lost" in browser.text("#spoken")  # a screen reader is told
+    assert browser.text("main h1") == "Queues"  # what was known is still shown
+    own_shop.served.start()
+    # In memory, so sessions are gone: the page asks for a login.
+    browser.see("The session has ended")
+    log_in(browser, own_shop.page("queues"))
+    browser.until("live", lambda: browser.text(".link") == "Live")
+    browser.see("There is no queue yet.", "main")
+
+
+def test_a_hidden_tab_asks_for_no_updates_and_has_them_when_it_is_seen_again(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    log_in(browser, own_shop.page("queues", filter="mail"))
+    browser.until("live", lambda: browser.text(".link") == "Live")
+    browser.hide(True)
+    browser.until(
+        "paused",
+        lambda: browser.run("return document.querySelector('.link').className") == "link paused",
+    )
+    own_shop.publish("mail", ["{}"] * 4)
+    browser.hide(False)
+    browser.until("live", lambda: browser.text(".link") == "Live")
+    browser.until("7 in mail", lambda: _ready(browser, "mail") == "7")
+
+
+def _ready(browser: Browser, queue: str) -> str:
+    row = browser.run(
+        """
+        const names = [...document.querySelectorAll("tbody th")];
+        const row = names.find((each) => each.innerText.split(/\\s/)[0] === arguments[0]);
+        return row?.nextElementSibling.innerText ?? "";
+        """,
+        queue,
+    )
+    return str(row)
