@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.browser import Browser, chromium_programs
 from tests.support.operating import Operated, a_shop
-from tests.support.rabbitmq import RabbitMQ, free_port
+from tests.support.own_server import free_port
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.served import Served
 
 _AXE = "axe-core@4.14.1"

@@ -1,0 +1,55 @@
+"""The same walk on a RabbitMQ, through its management API: what it cannot know is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.conftest import dashboard_of, log_in
+from tests.support.browser import PHONE, Browser
+from tests.support.operating import Operated, a_shop, an_order
+from tests.support.rabbitmq import RabbitMQ
+
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def on_rabbitmq(rabbitmq: RabbitMQ) -> Iterator[Operated]:
+    with dashboard_of(rabbitmq) as operated:
+        a_shop(operated)
+        yield operated
+        for queue in ("orders", "orders.dead", "mail"):
+            operated.ask("DELETE", "queues", "/", queue)
+        for exchange in ("shop", "audit", "nowhere"):
+            operated.ask("DELETE", "exchanges", "/", exchange)
+
+
+def test_dead_letters_of_a_rabbitmq_are_looked_at_replayed_and_handled(
+    browser: Browser, on_rabbitmq: Operated
+) -> None:
+    log_in(browser, on_rabbitmq.page("queues"))
+    browser.see("RabbitMQ", "header")
+    browser.see("orders.dead", "main")
+    for unknown in ("Oldest", "Deferred"):
+        assert unknown not in browser.text("thead")
+    browser.open(on_rabbitmq.page("queue", "/", "orders"))
+    browser.see("Dead letters go to orders.dead", "main")
+    assert "In flight" not in browser.text("nav.tabs")
+    browser.open(on_rabbitmq.page("dead-letters"))
+    browser.click("button", "Look at them")
+    browser.see("no price for A-1", "main")
+    assert browser.barriers() == []
+    browser.as_seen(PHONE, dark=True)
+    assert browser.too_wide() == 0
+    assert browser.barriers() == []
+    browser.as_seen()
+    browser.click("tbody tr:nth-child(2) button", "Replay")
+    browser.see("Replay 3 messages?", "dialog")
+    browser.click("dialog button", "Replay 3 messages")
+    browser.see("3 messages replayed.", "#said")
+    assert on_rabbitmq.ready("orders.dead") == 7
+    handled = on_rabbitmq.handle("orders", 8)
+    assert {an_order(number).encode() for number in (101, 102, 103)} <= set(handled)
+    browser.click("button", "What became of it?")
+    browser.see("3 handled", "main")
