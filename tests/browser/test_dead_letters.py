@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from selenium.webdriver.common.keys import Keys
 
-from tests.browser.conftest import Dashboard
+from tests.browser.conftest import Dashboard, log_in
 from tests.support.browser import Browser
 from tests.support.operating import an_order
 
@@ -47,3 +47,16 @@ def _tab_to(browser: Browser, text: str, *keys: str) -> None:
             browser.press(*keys)
             return
     raise AssertionError(f"60 tabs lead not to {text!r}\n{browser.text()}")
+
+
+def test_a_message_that_is_shown_in_part_only_is_not_offered_for_editing(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    own_shop.publish("mail", ["x" * 100_000])
+    log_in(browser, own_shop.page("queue", "/", "mail", "messages"))
+    browser.see("All 4.", "main")
+    browser.click(".message:nth-child(1) summary")
+    browser.see("Edit and send again", ".message:nth-child(1)")
+    browser.click(".message:nth-child(4) summary")
+    browser.see("Move", ".message:nth-child(4)")
+    assert "Edit and send again" not in browser.text(".message:nth-child(4)")

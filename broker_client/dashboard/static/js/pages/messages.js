@@ -258,7 +258,8 @@ function steps(message, { state, run, move, edit, vhost }) {
     { class: "buttons after" },
     state.can("messages") && [
       origin && h("button", { type: "button", class: "primary", onclick: () => run("replay", [message.key]) }, `Replay to ${origin.queue} …`, unseen(which)),
-      h("button", { type: "button", onclick: () => edit(message) }, "Edit and send again …", unseen(which)),
+      // The copy of what is only shown in part would be cut off.
+      !message.truncated && h("button", { type: "button", onclick: () => edit(message) }, "Edit and send again …", unseen(which)),
       h("button", { type: "button", onclick: () => move([message.key]) }, "Move …", unseen(which)),
       h("button", { type: "button", class: "danger", onclick: () => run("delete", [message.key]) }, "Delete …", unseen(which)),
     ],
