@@ -118,7 +118,9 @@ async def test_right_that_lacks_is_403_and_the_session_goes_on(shown: Shown) -> 
         assert shown.vhost not in session["vhosts"]
         assert await refusal(page, "GET", "api/users") == (403, "not_permitted")
         path = f"api/queues/{shown.v}/q"
-        assert await refusal(page, "PUT", path, {}) == (403, "not_permitted")
+        refused = await refusal(page, "PUT", path, {})
+        hidden = (404, "not_found")  # RabbitMQ 4 does not say that there is such a vhost
+        assert refused == (403, "not_permitted") or (shown.is_rabbitmq and refused == hidden)
         await page.get("api/whoami")
     await shown.management.delete("/api/users/viewer")
 
