@@ -1,10 +1,11 @@
-"""The whole test run in parts, two at a time: ``python -m tests.parts``.
+"""The whole test run in parts, three at a time: ``python -m tests.parts``.
 
 Each part is a pytest process with servers, ports and folders of its own. Its output is printed when
 it ends, in one piece; a summary and what failed come last. Everything runs on the machine's own
 RabbitMQ, and what depends on the server once more on the newest.
 
-JOBS in the environment says how many run at a time: by default 2, or 1 on a machine with one core.
+JOBS in the environment says how many run at a time: by default one more than there are cores, three
+at most, since parts wait for their servers for half of the time.
 
 With arguments, pytest is run with them instead, on the machine's own RabbitMQ and on the newest.
 """
@@ -170,7 +171,7 @@ def main(arguments: Sequence[str]) -> int:
             parts.append(Part(name, [*_AGAIN, *arguments], again))
         passed = all([_show(part) for part in parts])
     else:
-        jobs = int(os.environ.get("JOBS") or min(2, os.cpu_count() or 1))
+        jobs = int(os.environ.get("JOBS") or min(3, (os.cpu_count() or 1) + 1))
         passed = run_all(parts_for(again), jobs)
     if newest is None:
         _say("LEFT OUT: the suites on RabbitMQ 4, which is not installed: scripts/install-servers")

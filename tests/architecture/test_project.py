@@ -90,7 +90,15 @@ def test_every_dependency_is_pinned() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [".ci/run", *(f"scripts/{path.name}" for path in (ROOT / "scripts").iterdir())]
+    "name",
+    [
+        ".ci/run",
+        *(
+            f"scripts/{path.name}"
+            for path in (ROOT / "scripts").iterdir()
+            if path.is_file() and path.suffix != ".py"
+        ),
+    ],
 )
 def test_script_can_be_run_and_stops_at_the_first_failure(name: str) -> None:
     path = ROOT / name
