@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 from collections.abc import Collection, Coroutine
 from typing import Any, TypeVar
 
+log = logging.getLogger("broker_client.spark")
+
 T = TypeVar("T")
 
-_STOP_TIMEOUT = 5.0  # seconds
-_CANCEL_TIMEOUT = 1.0
+_STOP_TIMEOUT = 5.0  # seconds for a caller of `stop`
+_CANCEL_TIMEOUT = 1.0  # seconds for tasks to end before they are cancelled again
+_CANCEL_ROUNDS = 4
 
 
 class LoopThread:
@@ -24,6 +28,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         self._work: set[asyncio.Task[Any]] = set()
+        self._stop_once = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -64,7 +69,8 @@ class LoopThread:
         """Cancel what still runs and end the thread. May be called more than once."""
         if not self.is_running:
             return
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        if self._stop_once.acquire(blocking=False):  # a second stop would stop the clean-up
+            self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_STOP_TIMEOUT)
 
     def _run(self) -> None:
@@ -72,10 +78,16 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
+            # What has only just been started begins, so that `_work` has all.
+            self.loop.run_until_complete(asyncio.sleep(0))
             # First what was started here, which may close a link in order, and then what is left:
-            # tasks of the link among it.
+            # tasks of the link among it, and what others began when they were cancelled.
             self._cancel(self._work)
-            self._cancel(asyncio.all_tasks(self.loop))
+            for _ in range(_CANCEL_ROUNDS):
+                self._cancel(asyncio.all_tasks(self.loop))
+            left = asyncio.all_tasks(self.loop)
+            if left:
+                log.error("%r: %d tasks did not end when cancelled: %s", self, len(left), left)
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()

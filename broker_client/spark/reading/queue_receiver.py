@@ -329,13 +329,19 @@ class _Session:
                 state = await self._channel.check_queue(self._receiver.queue)
                 self._receiver.check_alone(state.consumer_count - 1)
                 self._receiver.started.set()
-                if await self._fill_until_done():
-                    return
-            finally:
-                if self._channel.is_usable:
+                is_done = await self._fill_until_done()
+            except BaseException:
+                # A channel that is lost meanwhile must not hide that we were told to end.
+                with suppress(BrokerClientError):
                     await self._give_back(consumer)
+                raise
+            await self._give_back(consumer)
+            if is_done:
+                return
 
     async def _give_back(self, consumer: str) -> None:
+        if not self._channel.is_usable:
+            return
         await self._channel.cancel(consumer)
         # Delivery tag 0 with `multiple` is every unacked one (AMQP 0-9-1 §1.8.3.14).
         self._channel.nack(0, requeue=True, multiple=True)

@@ -22,6 +22,7 @@ from broker_client.spark.reading.rows import to_stream_batch
 from broker_client.spark.reading.spool import Spool, read_segment
 from broker_client.spark.reading.stream_offsets import StreamEnd, read_range
 from tests.spark.queues import Queues, numbered, until
+from tests.support.proxy import Proxy
 
 Reading = Callable[..., "Reader"]
 QUORUM = {"x-queue-type": "quorum"}
@@ -121,6 +122,35 @@ def test_consumer_that_joins_a_quorum_queue_later_fails_the_receiver(
     until(failed, "the receiver to notice", 20)
     assert "another consumer" in str(first.failure())
     until(lambda: len({*first.ids(), *other.ids()}) == sent, "every message somewhere", 20)
+
+
+# --------------------------------------------------------------------------- the end
+
+
+def test_stop_while_the_link_is_lost_does_not_connect_again(queues: Queues, tmp_path: Path) -> None:
+    queues.declare("in")
+    thread = LoopThread("test proxy")
+    proxy = thread.call(Proxy("127.0.0.1", queues.server.port).__aenter__())
+    url = queues.url.replace(f":{queues.server.port}/", f":{proxy.port}/")
+    reader = Reader(url, "in", tmp_path / "spool", None)
+    try:
+        reader.receiver.start()
+        thread.loop.call_soon_threadsafe(proxy.stall)
+
+        def lose() -> None:
+            proxy.cut()
+            proxy.resume()
+
+        # In the midst of giving back what is unacked, which waits for the broker's answer.
+        thread.loop.call_soon_threadsafe(thread.loop.call_later, 0.2, lose)
+        reader.stop()
+        assert not proxy.connections
+        assert proxy.accepted == 1
+        assert reader.receiver.is_finished
+    finally:
+        reader.stop()
+        thread.call(proxy.__aexit__(None, None, None))
+        thread.stop()
 
 
 # --------------------------------------------------------------------------- hostile messages
