@@ -90,12 +90,12 @@ def parts_for(newest: str | None) -> list[Part]:
         "tests/client",
     )
     parts = [
+        Part("everything else", ["tests", *(f"--ignore={folder}" for folder in apart)]),
         Part("Spark", [spark]),
-        Part("faults", ["tests/faults"]),
         Part("contract and client", ["tests/contract", "tests/client"]),
+        Part("faults", ["tests/faults"]),
         Part("interop and documents", ["tests/interop", docs]),
         Part("browser", [browser]),
-        Part("everything else", ["tests", *(f"--ignore={folder}" for folder in apart)]),
     ]
     if newest is not None:
         for folder in ("faults", "interop", "contract", "client"):

@@ -18,6 +18,7 @@ from tests.docs.configuration import MODELS, keys
 from tests.docs.documents import read
 
 DOCUMENT = read(configuration.DOCUMENT)
+SCHEMA = config_schema()
 
 
 def rows(model: str) -> dict[str, tuple[str, str, str]]:
@@ -75,7 +76,7 @@ def test_links_of_the_tables_lead_to_sections() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_editors_are_told_the_same(model: str) -> None:
-    schema = config_schema()
+    schema = SCHEMA
     defined = schema["$defs"].get(model, schema)
     [about] = re.findall(rf"^### {model}\n\n(.+)$", DOCUMENT, flags=re.MULTILINE)
     assert about in " ".join(defined["description"].split())
