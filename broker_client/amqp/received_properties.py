@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from broker_client.amqp.properties import CODECS, ReceivedProperties
+from broker_client.amqp.properties import CODECS, ReceivedProperties, readable_header
 from broker_client.amqp.tables import UNREADABLE, FrozenTable, decode_table
 from broker_client.errors import MalformedFrameError
+from broker_client.message import Properties
 
 _LARGEST_CACHED = 512  # bytes
+_BEFORE_PROPERTIES = 12  # bytes of class, weight and body size
 _DECODERS = tuple(codec.decode for codec in CODECS.values())
 
 
@@ -25,6 +27,21 @@ def received_properties(encoded: bytes) -> ReceivedProperties:
         MalformedFrameError: they are not what they should be.
     """
     return _cached(encoded) if len(encoded) <= _LARGEST_CACHED else _decode(encoded)
+
+
+def kept_properties(header: bytes) -> tuple[Properties, str]:
+    """(properties, what is wrong) of a content header that was kept as it came.
+
+    Sound ones are sent on with the same bytes; of others there is what can be read.
+
+    Raises:
+        MalformedFrameError: not even the size of the body is there.
+    """
+    try:
+        return received_properties(header[_BEFORE_PROPERTIES:]), ""
+    except MalformedFrameError:
+        _, properties, fault = readable_header(header)
+        return properties, fault
 
 
 def _decode(encoded: bytes) -> ReceivedProperties:

@@ -60,7 +60,7 @@ FRAME_MIN_SIZE = 4_096
 _UNTUNED_FRAME_MAX = 8_192  # bytes; RabbitMQ: initial_frame_max
 _FRAME_OVERHEAD = 8
 _MOST_WAITING = 2**20  # bytes kept unread while the server decides
-_LARGEST_FRAME = 2**32 - 1
+_LEAST_UNLIMITED = 131_072  # bytes; room for the headers of small messages
 _KEY_SIZE = 4
 _SETTLEMENTS = {
     Basic.Ack.index: "ack",
@@ -77,7 +77,7 @@ class ConnectionLimits(NamedTuple):
     """What a server offers and takes."""
 
     frame_max: int = 131_072
-    """Bytes of the largest frame; 0 for no limit."""
+    """Bytes of the largest frame; 0 for no limit but that of the body."""
     channel_max: int = 2_047
     """Channels of one connection; 0 for no limit."""
     heartbeat: int = 60
@@ -130,6 +130,7 @@ class ServerConnection:
         self._out: list[bytes] = []
         self._events: list[Event] = []
         self._channels: dict[int, _Channel] = {}
+        self._payload_max = _UNTUNED_FRAME_MAX - _FRAME_OVERHEAD
         self._largest = 0  # payload of a frame that is taken without another look
         self._method_key = 0  # of the method that is being read, for the ids in a close
 
@@ -177,8 +178,8 @@ class ServerConnection:
                     continue
             self._method_key = 0
             try:
-                if self.frame_max and size > self.frame_max - _FRAME_OVERHEAD:
-                    raise violations.frame_too_large(kind, size, self.frame_max - _FRAME_OVERHEAD)
+                if size > self._payload_max:
+                    raise violations.frame_too_large(kind, size, self._payload_max)
                 if stop >= end:
                     break
                 payload = buffer[start:stop]
@@ -326,8 +327,12 @@ class ServerConnection:
         self.frame_max = method.frame_max
         self.channel_max = method.channel_max
         self.heartbeat = method.heartbeat
-        frame_max = self.frame_max - _FRAME_OVERHEAD if self.frame_max else _LARGEST_FRAME
-        self._largest = min(frame_max, self._limits.max_message_size)
+        most = self._limits.max_message_size
+        # Where frames have no limit, no frame of use is larger than the largest body.
+        self._payload_max = (
+            self.frame_max - _FRAME_OVERHEAD if self.frame_max else max(most, _LEAST_UNLIMITED)
+        )
+        self._largest = min(self._payload_max, most)
 
     # ------------------------------------------------------------------ a channel's methods
 

@@ -52,7 +52,7 @@ class ServerConfig(Settings):
     """Whole seconds between heartbeats that clients are offered; they may ask for others. 0s offers
     none."""
     frame_max: Annotated[ByteSize, Field(le=2**32 - 1)] = 131_072
-    """Largest frame; at least 4096 bytes."""
+    """Largest frame; at least 4096 bytes. With 0 one may be as large as the largest body."""
     channel_max: Annotated[int, Field(ge=0, le=65535)] = 2047
     """Most channels of a connection."""
     max_connections: Count = 0

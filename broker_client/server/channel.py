@@ -334,7 +334,10 @@ class SessionChannel:
         tag = method.consumer_tag or ""
         self._node.cancel(self._id, tag)
         self._consumers.discard(tag)
-        if not method.nowait:  # behind the deliveries made before
+        # Behind the deliveries made before, and so is what is answered later.
+        if method.nowait:
+            self._answer(_nothing, wait=True)
+        else:
             self._reply_after_effects(commands.Basic.CancelOk(tag))
 
     def _basic_get(self, method: commands.Basic.Get) -> None:
@@ -427,6 +430,10 @@ class SessionChannel:
         commands.Tx.Commit: _tx_commit,
         commands.Tx.Rollback: _tx_rollback,
     }
+
+
+def _nothing() -> None:
+    """The reply to a method without one."""
 
 
 def ids_of(method: Frame) -> Ids:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from broker_client.amqp.properties import decode_properties, encode_properties
+from broker_client.amqp.properties import encode_properties
+from broker_client.amqp.received_properties import kept_properties
 from broker_client.core.records import (
     COPY_BITS,
     Append,
@@ -103,7 +104,8 @@ class Batch:
         if row is None:
             return None
         exchange, routing_key, properties, body, _ = row[-_MESSAGE:]
-        return Outgoing(exchange, routing_key, bytes(body), decode_properties(bytes(properties)))
+        found, fault = kept_properties(bytes(properties))
+        return Outgoing(exchange, routing_key, bytes(body), found, fault=fault)
 
     def seal(self) -> None:
         """Make the rows for the views; nothing may be added any more."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain, groupby
 from pathlib import Path
 
-from broker_client.amqp.properties import readable_header
+from broker_client.amqp.received_properties import kept_properties
 from broker_client.core.records import Recovered, message_number
 from broker_client.errors import (
     MalformedFrameError,
@@ -185,7 +185,7 @@ class StoreFile:
             if not tables.is_sound(row):
                 raise StoreCorruptError(self.path, f"message {number} is damaged")
             _, exchange, routing_key, header, body, _ = row
-            _, properties, fault = readable_header(header)
+            properties, fault = kept_properties(header)
             return Outgoing(exchange, routing_key, body, properties, fault=fault)
 
     # ---------------------------------------------------------------- writing

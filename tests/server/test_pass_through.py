@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from pathlib import Path
 
 import pytest
 from pamqp import commands
 
 from tests.server.conftest import Listen
 from tests.server.peer import Peer
+from tests.support.served import Served
 from tests.support.wire import content_header, frame, method
 
 _TABLE = b"\x01af\x3d\xcc\xcc\xcd\x01bs\x00\x07\x01cb\xff\x01dB\xfe\x01eV"
@@ -67,4 +70,31 @@ async def test_properties_come_out_as_the_bytes_that_went_in(listen: Listen, how
             header = await _header_after(peer, commands.Basic.Deliver)
     finally:
         await peer.close()
+    assert header == struct.pack(">HHQH", 60, 0, 4, _FLAGS) + _PROPERTIES
+
+
+async def test_properties_come_out_as_the_bytes_that_went_in_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    with Served(data=tmp_path / "broker.db") as server:
+        peer = await Peer.open(server.port)
+        try:
+            await peer.channel()
+            peer.send(1, commands.Queue.Declare(queue="q", durable=True))
+            await peer.expect(commands.Queue.DeclareOk)
+            peer.send(1, commands.Confirm.Select())
+            await peer.expect(commands.Confirm.SelectOk)
+            peer.write(_publish("q"))
+            await peer.expect(commands.Basic.Ack)
+        finally:
+            await peer.close()
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        peer = await Peer.open(server.port)
+        try:
+            await peer.channel()
+            peer.send(1, commands.Basic.Get(queue="q", no_ack=True))
+            header = await _header_after(peer, commands.Basic.GetOk)
+        finally:
+            await peer.close()
     assert header == struct.pack(">HHQH", 60, 0, 4, _FLAGS) + _PROPERTIES

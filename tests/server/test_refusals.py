@@ -109,3 +109,29 @@ async def test_a_refused_login_is_told_as_rabbitmq_tells_it(
     async with Listening.started() as listening:
         ours = await answer(listening.port)
     assert ours == await answer(rabbitmq.port)
+
+
+@pytest.mark.parametrize(("channel_max", "frame_max"), [(2_047, 0), (2_047, 131_073), (0, 131_072)])
+async def test_limits_beyond_those_offered_are_refused_as_on_rabbitmq(
+    rabbitmq: RabbitMQ, channel_max: int, frame_max: int
+) -> None:
+    """A 0 stands for no limit, which is more than was offered."""
+
+    async def may_go_on(port: int) -> bool:
+        peer = await Peer.connect(port)
+        try:
+            peer.write(HEADER)
+            await peer.expect(commands.Connection.Start)
+            peer.send(0, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"))
+            await peer.expect(commands.Connection.Tune)
+            peer.send(0, commands.Connection.TuneOk(channel_max, frame_max, 0))
+            peer.send(0, commands.Connection.Open("/"))
+            return isinstance(await peer.receive(), commands.Connection.OpenOk)
+        except (EOFError, ConnectionError):
+            return False
+        finally:
+            await peer.close()
+
+    async with Listening.started() as listening:
+        assert not await may_go_on(listening.port)
+    assert not await may_go_on(rabbitmq.port)

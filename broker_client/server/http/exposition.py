@@ -214,4 +214,6 @@ def _number(value: float) -> str:
 
 
 def _escaped(value: str) -> str:
+    # Prometheus takes the octet 0 for the end of all metrics, and the format has no escape for it.
+    value = value.replace("\0", "\N{REPLACEMENT CHARACTER}")
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

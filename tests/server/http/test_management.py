@@ -677,6 +677,13 @@ async def test_pattern_of_exponential_time_does_not_hold_the_node(api: Api) -> N
     assert time.monotonic() - began < 5  # without a limit it takes years
 
 
+async def test_octet_0_in_a_name_does_not_end_the_metrics(api: Api) -> None:
+    assert (await api.client.put("/api/queues/%2F/nul%00%0D%0Aq", json={})).status_code == 201
+    text = (await api.client.get("/metrics/per-object")).text
+    assert "\0" not in text
+    assert 'rabbitmq_queue_messages_ready{vhost="/",queue="nul\ufffd\r\\nq"} 0\n' in text
+
+
 async def test_script_in_names_and_bodies_stays_text(api: Api) -> None:
     name = "<script>alert(1)</script>"
     path = "/api/queues/%2F/" + name.replace("<", "%3C").replace(">", "%3E").replace("/", "%2F")

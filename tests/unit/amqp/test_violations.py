@@ -95,6 +95,15 @@ def test_frame_above_frame_max_is_refused_before_its_payload_comes() -> None:
     assert connection.receive_data(struct.pack(">BHI", BODY, 1, 4_088)) == []
 
 
+def test_frame_without_frame_max_may_be_as_large_as_the_largest_body() -> None:
+    size = 200_000
+    connection = an_open_connection(1, frame_max=0, max_message_size=size)
+    assert connection.receive_data(struct.pack(">BHI", BODY, 1, size)) == []
+    connection = an_open_connection(1, frame_max=0, max_message_size=size)
+    events = connection.receive_data(struct.pack(">BHI", BODY, 1, size + 1))
+    assert [type(event) for event in events] == [ConnectionFailed, ConnectionClosed]
+
+
 def test_frame_before_tune_when_above_8192_bytes_then_the_socket_ends() -> None:
     connection = a_server_connection()
     connection.receive_data(PROTOCOL_HEADER)
