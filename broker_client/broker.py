@@ -20,6 +20,7 @@ from broker_client.config.listen import parse_listen_address
 from broker_client.config.loader import Source, load_config
 from broker_client.config.scheduling import ScheduleConfig
 from broker_client.config.tracing import TracingConfig
+from broker_client.config.url import parse_url
 from broker_client.connection.connectors import connectors_of
 from broker_client.connection.substitutes import Substitutes
 from broker_client.connection.vhost import Vhost
@@ -65,6 +66,7 @@ from broker_client.transport.embedded.nodes import EmbeddedNodes
 
 if TYPE_CHECKING:
     from broker_client.scheduling.schedule_runner import ScheduleRunner
+    from broker_client.server.control import ControlSocket
     from broker_client.server.server import Server
 
 log = logging.getLogger("broker_client.broker")
@@ -132,6 +134,7 @@ class Broker(Emitter):
         self._substitutes = substitutes or Substitutes()
         self._nodes = EmbeddedNodes(clock=self._substitutes.clock, config=config.node)
         self._server: Server | None = None
+        self._controls: list[ControlSocket] = []
         self._vhosts: dict[str, Vhost] = {}
         self._publishers: dict[str, VhostPublisher] = {}
         self._publisher = Publisher(config, self._publishers, self._tasks)
@@ -215,6 +218,7 @@ class Broker(Emitter):
                     await publisher.open_relay()
                 self._check_subscriptions(publisher.vhost)
             await self._listen()
+            await self._open_controls()
             for shovel in self.config.shovels.values():
                 self._shovels.append(Shovel(shovel, self._publisher, self))
                 self._shovels[-1].start(await self.subscribe(shovel.subscription))
@@ -287,6 +291,22 @@ class Broker(Emitter):
     async def _stop_schedules(self) -> None:
         for each in self._schedules:
             await each.stop()
+
+    async def _open_controls(self) -> None:
+        """Let commands reach the built-in brokers that have a file."""
+        if not self.config.node.control:
+            return
+        for vhost in self.config.vhosts.values():
+            for each in vhost.connections:
+                url = each.url.get_secret_value()
+                path = parse_url(url).path if each.is_embedded else ""
+                if not path or not self._nodes.has(url):
+                    continue
+                from broker_client.server.control import open_control  # where there is a file
+
+                control = await open_control(self._nodes.node(url), path)
+                if control is not None:
+                    self._controls.append(control)
 
     def _trace(self, settings: TracingConfig) -> None:
         """Put tracing around everything, outside of all other middleware.
@@ -810,6 +830,8 @@ class Broker(Emitter):
         await self._tasks.wait(timeout=_DRAIN_TIMEOUT, spare=caller)
         await self._tasks.cancel(spare=caller, timeout=CANCEL_TIMEOUT)
         await self._consuming.close()
+        for control in self._controls:
+            await control.close()
         if self._server is not None:
             await self._server.stop()
         await self._nodes.close()

@@ -16,7 +16,8 @@ import typer
 
 from broker_client.cli.node_file import failed
 from broker_client.cli.progress import Progress
-from broker_client.cli.remote import Url, read_ahead, run_on_broker
+from broker_client.cli.remote import read_ahead, run_on_broker
+from broker_client.cli.where import ConfigFile, Url, VhostName, place_of
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
 from broker_client.moving.confirms import ConfirmedPublisher
 from broker_client.transport.base import Link
@@ -51,7 +52,6 @@ Rate = Annotated[
 
 
 def publish(
-    url: Url,
     routing_key: Annotated[
         str, typer.Argument(metavar="KEY", help="Routing key: without --exchange, a queue.")
     ],
@@ -67,12 +67,16 @@ def publish(
             help="Each line is JSON with body, and if need be headers, routing_key, properties.",
         ),
     ] = False,
+    url: Url = None,
+    config: ConfigFile = None,
+    vhost: VhostName = None,
     as_json: AsJson = False,
 ) -> None:
     """Publish persistent messages, confirmed: a file each, or a line of standard input each.
 
     Ends with status 1 if the broker refused one, or no queue takes it.
     """
+    place = place_of(url, config, vhost)
     source = _file_messages(files, exchange, routing_key) if files else None
     if source is None:
         source = _line_messages(sys.stdin.buffer, exchange, routing_key, json_lines=json_lines)
@@ -90,7 +94,7 @@ def publish(
             await publisher.wait()  # so that the count is right, also after an interrupt
 
     try:
-        run_on_broker(url, command)
+        run_on_broker(place, command)
     finally:
         done.progress.end()
         if as_json:
@@ -183,8 +187,16 @@ def _json_message(number: int, line: bytes, exchange: str, routing_key: str) -> 
 # --------------------------------------------------------------------------- get, peek, purge
 
 
-def get(url: Url, queue: Queue, count: Count = 1, as_json: AsJson = False) -> None:
+def get(
+    queue: Queue,
+    count: Count = 1,
+    url: Url = None,
+    config: ConfigFile = None,
+    vhost: VhostName = None,
+    as_json: AsJson = False,
+) -> None:
     """Take messages out of a queue and print them."""
+    place = place_of(url, config, vhost)
 
     async def command(link: Link) -> int:
         channel = await link.open_channel()
@@ -197,12 +209,20 @@ def get(url: Url, queue: Queue, count: Count = 1, as_json: AsJson = False) -> No
         await channel.close()
         return taken
 
-    if not run_on_broker(url, command):
+    if not run_on_broker(place, command):
         typer.echo(f"{queue} is empty", err=True)
 
 
-def peek(url: Url, queue: Queue, count: Count = 10, as_json: AsJson = False) -> None:
+def peek(
+    queue: Queue,
+    count: Count = 10,
+    url: Url = None,
+    config: ConfigFile = None,
+    vhost: VhostName = None,
+    as_json: AsJson = False,
+) -> None:
     """Print messages and leave them in the queue, where they count as redelivered."""
+    place = place_of(url, config, vhost)
 
     async def command(link: Link) -> int:
         channel = await link.open_channel()
@@ -215,24 +235,27 @@ def peek(url: Url, queue: Queue, count: Count = 10, as_json: AsJson = False) -> 
         await channel.close()
         return len(held)
 
-    if not run_on_broker(url, command):
+    if not run_on_broker(place, command):
         typer.echo(f"{queue} is empty", err=True)
 
 
 def purge(
-    url: Url,
     queue: Queue,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = None,
+    config: ConfigFile = None,
+    vhost: VhostName = None,
     as_json: AsJson = False,
 ) -> None:
     """Drop all messages of a queue that are ready."""
+    place = place_of(url, config, vhost)
     if not yes:
         typer.confirm(f"Drop all messages of {queue!r}?", abort=True)
 
     async def command(link: Link) -> int:
         return await (await link.open_channel()).purge_queue(queue)
 
-    count = run_on_broker(url, command)
+    count = run_on_broker(place, command)
     typer.echo(json.dumps({"purged": count}) if as_json else f"{count:,} dropped")
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated
 
 import typer
 
 from broker_client.cli.messages import AsJson, Limit, Queue, Rate
 from broker_client.cli.node_file import failed
 from broker_client.cli.progress import Progress
-from broker_client.cli.remote import Url, run_on_broker
+from broker_client.cli.remote import run_on_broker
+from broker_client.cli.where import ConfigFile, Place, Url, VhostName, place_of
 from broker_client.moving.move import Moved, MoveOptions, move, replay
 from broker_client.moving.selection import Selection
 from broker_client.transport.base import Link
@@ -53,7 +55,6 @@ CheckTarget = Annotated[
 
 
 def move_messages(
-    url: Url,
     queue: Queue,
     to: Annotated[str, typer.Argument(metavar="TO", help="Name of the queue that gets them.")],
     reason: Reason = None,
@@ -65,6 +66,9 @@ def move_messages(
     rate: Rate = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
     check_target: CheckTarget = True,
+    url: Url = None,
+    config: ConfigFile = None,
+    vhost: VhostName = None,
     as_json: AsJson = False,
 ) -> None:
     """Move messages to another queue; each copy is confirmed before its original is acked.
@@ -80,11 +84,10 @@ def move_messages(
         options = MoveOptions(selection, limit, rate, check_target, report.progress)
         return await move(link, queue, to, options, dry_run=dry_run)
 
-    report.run(url, command)
+    report.run(place_of(url, config, vhost), command)
 
 
 def replay_messages(
-    url: Url,
     queue: Queue,
     reason: Reason = None,
     origin: Origin = None,
@@ -95,6 +98,9 @@ def replay_messages(
     rate: Rate = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of counting.")] = False,
     check_target: CheckTarget = True,
+    url: Url = None,
+    config: ConfigFile = None,
+    vhost: VhostName = None,
     as_json: AsJson = False,
 ) -> None:
     """Put dead letters back into the queues where they died; without --yes, only count them.
@@ -109,7 +115,7 @@ def replay_messages(
         options = MoveOptions(selection, limit, rate, check_target, report.progress)
         return await replay(link, queue, options, dry_run=not yes)
 
-    report.run(url, command)
+    report.run(place_of(url, config, vhost), command)
 
 
 def _selection(
@@ -144,14 +150,14 @@ class _Report:
         note = f"blocked by the broker: {moved.blocked}" if moved.blocked else ""
         self._line.show(moved.seen if self._is_dry else moved.moved, note)
 
-    def run(self, url: str, command: Any) -> None:
+    def run(self, place: Place, command: Callable[[Link], Awaitable[Moved]]) -> None:
         """Carry out `command`, and tell how it went.
 
         Raises:
             typer.Exit: with status 1 if it failed, or a copy was refused.
         """
         try:
-            run_on_broker(url, command)
+            run_on_broker(place, command)
         except typer.Exit:
             self._line.end()
             self._tell_cut_off()

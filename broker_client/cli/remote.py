@@ -1,4 +1,4 @@
-"""A broker behind a URL, for one command: ours on a port, or a RabbitMQ."""
+"""Runs one command on a broker."""
 
 from __future__ import annotations
 
@@ -6,37 +6,23 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import typer
 
 from broker_client.cli.node_file import failed
-from broker_client.config.url import parse_url
-from broker_client.errors import BrokerClientError, described
+from broker_client.cli.where import Place
+from broker_client.errors import BrokerClientError, StoreLockedError, described
 from broker_client.transport.base import Link
 
-URL_VARIABLE = "BROKER_CLIENT_URL"
-_CONNECT_TIMEOUT = 10.0
-_OPERATION_TIMEOUT = 60.0  # RabbitMQ's queues can be busy for long with what is given back
 _INTERRUPTED = 130  # as shells count SIGINT
 
-Url = Annotated[
-    str,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        envvar=URL_VARIABLE,
-        help="Of the broker: amqp://user:password@host:port/vhost.",
-        show_envvar=True,
-        show_default=False,
-    ),
-]
 Result = TypeVar("Result")
 _READ_AHEAD = 10_000
 
 
-def run_on_broker(url: str, command: Callable[[Link], Awaitable[Result]]) -> Result:
-    """What `command` returns for a link to the broker at `url`.
+def run_on_broker(place: Place, command: Callable[[Link], Awaitable[Result]]) -> Result:
+    """What `command` returns for a link to the broker at `place`.
 
     The link is closed in order, also when the user interrupts the command: what it has
     acknowledged stays so, and what it holds goes back to its queue.
@@ -45,34 +31,19 @@ def run_on_broker(url: str, command: Callable[[Link], Awaitable[Result]]) -> Res
         typer.Exit: with status 1, once it was said what is wrong; 130 after an interrupt.
     """
     try:
-        parts = parse_url(url)
-    except ValueError as error:
-        raise failed(f"--url: {error}") from None
-    if parts.query:
-        raise failed("--url: takes no query")
-    if parts.scheme == "embedded":
-        raise failed("--url: takes amqp:// or amqps://; serve a file with broker-client serve")
-    try:
-        return asyncio.run(_run(url, parts.vhost or "/", command))
+        return asyncio.run(_run(place, command))
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(_INTERRUPTED) from None
+    except StoreLockedError as error:
+        raise failed(f"{error}; its process has no control socket") from None
     except BrokerClientError as error:
         raise failed(described(error)) from None
 
 
-async def _run(url: str, vhost: str, command: Callable[[Link], Awaitable[Result]]) -> Result:
-    # Here, since the other commands need no AMQP client, which takes its time to load.
-    from broker_client.transport.rabbitmq.connector import NetworkConnector
-
-    connector = NetworkConnector(
-        url, vhost=vhost, name="broker-client", operation_timeout=_OPERATION_TIMEOUT
-    )
-    link = await connector.connect(timeout=_CONNECT_TIMEOUT)
-    try:
+async def _run(place: Place, command: Callable[[Link], Awaitable[Result]]) -> Result:
+    async with place.link() as link:
         return await command(link)
-    finally:
-        await link.close()
 
 
 async def read_ahead(source: Iterator[Result], most: int) -> AsyncIterator[list[Result]]:

@@ -31,6 +31,7 @@ from broker_client.errors import (
 from broker_client.node.definitions import import_definitions
 from broker_client.node.making import engine_settings, make_node, scan_settings
 from broker_client.node.node import Node
+from broker_client.server.control import open_control
 from broker_client.server.server import Server
 from broker_client.server.sockets import has_inherited_sockets
 from broker_client.server.systemd import notify
@@ -171,6 +172,7 @@ async def _serve(wanted: _Wanted) -> None:
         event_log=config.node.event_log,
     )
     await node.recover()
+    control = None
     try:
         for vhost in ("/", *config.vhosts):
             node.add_vhost(vhost)
@@ -182,6 +184,8 @@ async def _serve(wanted: _Wanted) -> None:
             await node.drain()
         server = Server(node, addresses, config.server, data=data)
         await server.start(inherited=True)
+        if data is not None and config.node.control:
+            control = await open_control(node, data)
         kept = f"data: {data}" if data else "everything is in memory: nothing is kept"
         async with _management(node, server, wanted) as http_urls:
             where = " ".join([*map(str, server.addresses), *http_urls])
@@ -189,6 +193,8 @@ async def _serve(wanted: _Wanted) -> None:
             notify("READY=1", f"STATUS=Serving {where}")
             await _until_stopped(node, server, stop_asked, reload_asked)
     finally:
+        if control is not None:
+            await control.close()
         await node.close()
 
 

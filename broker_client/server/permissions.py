@@ -72,14 +72,16 @@ _A_SERVER_NAME = f"{SERVER_NAMED}{'A' * 22}"
 class SessionPermissions:
     """What the user of one connection may do in its vhost. Changes of permissions count at once."""
 
-    def __init__(self, node: Node, user: str, vhost: str) -> None:
+    def __init__(self, node: Node, user: str, vhost: str, *, is_owner: bool = False) -> None:
         """
         Args:
             node: knows the permissions.
             user: name of the user who logged in.
             vhost: that the connection is open to.
+            is_owner: the user may do everything.
         """
         self._node, self.user, self.vhost = node, user, vhost
+        self._is_owner = is_owner
         self._writable: set[str] = set()
         """Exchanges that the user may publish to, as of `_version`."""
         self._version = -1
@@ -134,7 +136,9 @@ class SessionPermissions:
 
     def limits_topics(self, exchange: str) -> bool:
         """True where routing keys of `exchange` are limited, so that each is to be checked."""
-        return self._node.access.limits_topics(self.user, self.vhost, exchange)
+        return not self._is_owner and self._node.access.limits_topics(
+            self.user, self.vhost, exchange
+        )
 
     def check_message(self, message: Outgoing) -> ReplyError | None:
         """Why the publish of `message` is refused, or None."""
@@ -146,7 +150,7 @@ class SessionPermissions:
 
         Only a user with the tag `impersonator` may name another one.
         """
-        if user_id is None or user_id == self.user or self._may_impersonate():
+        if user_id is None or self._is_owner or user_id == self.user or self._may_impersonate():
             return None
         return precondition_failed(
             f"user_id property set to '{user_id}' but authenticated user was '{self.user}'"
@@ -159,7 +163,7 @@ class SessionPermissions:
     # ---------------------------------------------------------------- within
 
     def _check(self, permission: Permission, kind: str, name: str) -> ReplyError | None:
-        if self._node.access.may(self.user, self.vhost, permission, name):
+        if self._is_owner or self._node.access.may(self.user, self.vhost, permission, name):
             return None
         shown = name or DEFAULT_EXCHANGE
         return access_refused(
@@ -171,7 +175,7 @@ class SessionPermissions:
         self, permission: Permission, exchange: str, routing_keys: Iterable[str]
     ) -> ReplyError | None:
         access = self._node.access
-        if not access.limits_topics(self.user, self.vhost, exchange):
+        if not self.limits_topics(exchange):
             return None
         vhost = self._node.engine.state.vhosts.get(self.vhost)
         found = None if vhost is None else vhost.exchanges.get(exchange)

@@ -49,7 +49,7 @@ class Server:
         self._config = config or ServerConfig()
         self._data_folder = None if data is None else os.path.dirname(os.path.abspath(data))
         self._admission = Admission(self._config)
-        self._properties = server_properties(_version())
+        self._properties = server_properties(package_version())
         self._sessions: set[Session] = set()
         self._sockets: list[ListeningSocket] = []
         self._listeners: list[asyncio.Server] = []
@@ -265,7 +265,8 @@ async def _ended(sessions: set[Session]) -> None:
     await asyncio.gather(*(session.wait_ended() for session in list(sessions)))
 
 
-def _version() -> str:
+def package_version() -> str:
+    """Version of the installed package."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

@@ -92,6 +92,8 @@ class Session(asyncio.Protocol):
         admission: Admission,
         sessions: set[Session],
         server_properties: Mapping[str, Any],
+        *,
+        owner: str = "",
     ) -> None:
         """
         Args:
@@ -100,10 +102,12 @@ class Session(asyncio.Protocol):
             admission: of the server: who is let in.
             sessions: of the server: this one is among them while its socket is open.
             server_properties: what the server says of itself.
+            owner: a user who is known and may do everything, whatever the login says; "" where
+                the login decides.
         """
         self._node, self._config = node, config
         self._admission, self._sessions = admission, sessions
-        self._server_properties = server_properties
+        self._server_properties, self._owner = server_properties, owner
         self._loop = asyncio.get_running_loop()
         self._protocol: ServerConnection
         self._transport: asyncio.Transport
@@ -227,13 +231,15 @@ class Session(asyncio.Protocol):
     def _login_offered(self, event: events.LoginOffered) -> None:
         properties = self._client_properties = event.client_properties
         self.name = str(properties.get("connection_name", ""))
-        user, refusal = check_login(
-            self._node.access,
-            event.mechanism,
-            event.response,
-            host=self._host,
-            certificate_user=self._certificate_user,
-        )
+        user, refusal = self._owner, ""
+        if not user:
+            user, refusal = check_login(
+                self._node.access,
+                event.mechanism,
+                event.response,
+                host=self._host,
+                certificate_user=self._certificate_user,
+            )
         if refusal:
             self._log(
                 logging.WARNING,
@@ -259,7 +265,8 @@ class Session(asyncio.Protocol):
     def _vhost_requested(self, event: events.VHostRequested) -> None:
         vhost, user = event.vhost, self.user
         try:
-            if self._node.has_vhost(vhost) and not self._node.access.may_use_vhost(user, vhost):
+            may_use = self._owner or self._node.access.may_use_vhost(user, vhost)
+            if self._node.has_vhost(vhost) and not may_use:
                 refused = f"NOT_ALLOWED - access to vhost '{vhost}' refused for user '{user}'"
                 raise ReplyError(530, refused, "connection")
             self._admission.admit(user, vhost)
@@ -275,7 +282,7 @@ class Session(asyncio.Protocol):
             self._close(541, f"INTERNAL_ERROR - {error}", _CONNECTION_OPEN)
             return
         self.vhost = vhost
-        self._permissions = SessionPermissions(self._node, user, vhost)
+        self._permissions = SessionPermissions(self._node, user, vhost, is_owner=bool(self._owner))
         self._opened_at = time.time()
         self._end_timer()
         self._protocol.open_ok()

@@ -96,6 +96,7 @@ ARROWS = {
         "server",
         "moving",
         "node",
+        "connection",
         "transport",
         "store",
         "config",

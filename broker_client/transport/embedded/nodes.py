@@ -119,6 +119,10 @@ class EmbeddedNodes:
             return shared.node
         return self._named(name)
 
+    def has(self, url: str) -> bool:
+        """True while the node of the file that `url` names is open."""
+        return _address(url).key in self._held
+
     def all(self) -> tuple[Node, ...]:
         """Those that are open."""
         held = tuple(shared.node for shared in self._held.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -84,6 +85,8 @@ class NetworkConnector:
         operation_timeout: seconds the broker has to answer a declaration, bind or the like.
         ssl_context: for ``amqps``; None makes one from the system's certificates.
         credentials: called at each connect for user and password, in place of those of `url`.
+        local: makes a Unix domain socket that is connected; the host and port of `url` are only
+            for show then.
         refresh_interval: seconds between calls of `credentials` while a link is open; None calls
             it at each connect only.
 
@@ -106,6 +109,7 @@ class NetworkConnector:
         ssl_context: ssl.SSLContext | None = None,
         credentials: Callable[[], Awaitable[Credentials]] | None = None,
         refresh_interval: float | None = None,
+        local: Callable[[], socket.socket] | None = None,
     ) -> None:
         # aiormq reads the vhost from the path and undoes %2F alone, and its other settings from
         # the query: build exactly what it reads.
@@ -117,6 +121,7 @@ class NetworkConnector:
         if not vhost or self._target.path[1:].replace("%2F", "/") != vhost:
             raise UnsupportedError(f"the vhost {vhost!r}", "aio-pika cannot ask for one so named")
         self._masked = masked(url, vhost)
+        self._local = local
         self._credentials = credentials
         self._refresh_interval = refresh_interval
         self._heartbeat = float(int(heartbeat))
@@ -144,7 +149,10 @@ class NetworkConnector:
         try:
             async with deadline:
                 try:
-                    await link.streams.open(*self._place, self._ssl_context)
+                    if self._local is not None:
+                        await link.streams.open_local(self._local())
+                    else:
+                        await link.streams.open(*self._place, self._ssl_context)
                     login = await self._login()
                     connection = _Connection(
                         self._target_for(login),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterable
@@ -392,6 +393,20 @@ class Streams(TransportFactory):
         reader = FrameReader(self._link, self._limits)
         protocol = _StreamProtocol(reader, self._link)
         transport, _ = await loop.create_connection(lambda: protocol, host, port, ssl=context)
+        self._opened(reader, protocol, transport)
+
+    async def open_local(self, connected: socket.socket) -> None:
+        """Take a Unix domain socket that is connected."""
+        loop = asyncio.get_running_loop()
+        reader = FrameReader(self._link, self._limits)
+        protocol = _StreamProtocol(reader, self._link)
+        transport, _ = await loop.create_unix_connection(lambda: protocol, sock=connected)
+        self._opened(reader, protocol, transport)
+
+    def _opened(
+        self, reader: FrameReader, protocol: _StreamProtocol, transport: asyncio.Transport
+    ) -> None:
+        loop = asyncio.get_running_loop()
         self.reader = reader
         self.writer = asyncio.StreamWriter(transport, protocol, reader, loop)
 

@@ -1,0 +1,63 @@
+"""What the control socket answers: one object of JSON a connection, for one that asks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from broker_client.errors import BrokerClientError, ReplyError
+from broker_client.node.definitions.exporting import export_definitions
+from broker_client.node.node import Node
+
+
+async def answer(node: Node, line: bytes) -> bytes:
+    """The answer to a request: ``{"ok": ...}``, or ``{"error": "why"}``."""
+    try:
+        request = json.loads(line)
+        do = _COMMANDS[request["do"]]
+        told = {"ok": do(node, request)}
+        await node.drain()  # a change is answered when it is kept
+    except ReplyError as error:
+        told = {"error": error.reply_text}
+    except BrokerClientError as error:
+        told = {"error": str(error)}
+    except (ValueError, KeyError, TypeError):
+        told = {"error": f"the request must be one of {', '.join(_COMMANDS)}, with its fields"}
+    return json.dumps(told, default=str).encode()
+
+
+def _stats(node: Node, _request: Mapping[str, Any]) -> Any:
+    stats = node.stats()
+    return {
+        "name": stats.name,
+        "pid": os.getpid(),
+        "connections": stats.connections,
+        "channels": stats.channels,
+        "alarms": list(node.alarms),
+        "vhosts": list(node.vhosts),
+        "time": node.now(),
+        "queues": [asdict(queue) for queue in stats.queues],
+    }
+
+
+def _definitions(node: Node, _request: Mapping[str, Any]) -> Any:
+    return export_definitions(node).document
+
+
+def _pause(node: Node, request: Mapping[str, Any]) -> None:
+    node.pause_queue(str(request["queue"]), vhost=str(request["vhost"]))
+
+
+def _resume(node: Node, request: Mapping[str, Any]) -> None:
+    node.resume_queue(str(request["queue"]), vhost=str(request["vhost"]))
+
+
+_COMMANDS: dict[str, Callable[[Node, Mapping[str, Any]], Any]] = {
+    "stats": _stats,
+    "definitions": _definitions,
+    "pause": _pause,
+    "resume": _resume,
+}
