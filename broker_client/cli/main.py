@@ -21,6 +21,7 @@ from broker_client.cli.messages import get, peek, publish, purge
 from broker_client.cli.moves import move_messages, replay_messages
 from broker_client.cli.paths import file_path
 from broker_client.cli.plan import apply, plan
+from broker_client.cli.queues import pause, queues, resume, top
 from broker_client.cli.run import run
 from broker_client.cli.serve import serve
 from broker_client.cli.stats import stats
@@ -68,6 +69,10 @@ app.command("purge")(purge)
 app.command("move")(move_messages)
 app.command("replay")(replay_messages)
 app.command("stats")(stats)
+app.command("queues")(queues)
+app.command("top")(top)
+app.command("pause")(pause)
+app.command("resume")(resume)
 app.add_typer(store_app, name="store")
 app.add_typer(user_app, name="user")
 app.add_typer(vhost_app, name="vhost")

@@ -17,6 +17,7 @@ import socket
 import stat
 import struct
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
@@ -117,7 +118,7 @@ class ControlSocket:
         self.sessions: set[Session] = set()
         self.transports: set[asyncio.Transport] = set()
         self._listener: asyncio.Server | None = None
-        self._made: tuple[int, int] | None = None
+        self._release: weakref.finalize[[socket.socket, str, tuple[int, int, int]], ControlSocket]
         self._admission: Admission | None = None
 
     def __repr__(self) -> str:
@@ -139,7 +140,9 @@ class ControlSocket:
                 own.bind(address)
                 os.chmod(self.path, 0o600)  # where the system does not go by the socket's mode
                 found = os.stat(self.path)
-                self._made = (found.st_dev, found.st_ino)
+                # Also where the application ends without closing its Broker.
+                made = (found.st_dev, found.st_ino, os.getpid())
+                self._release = weakref.finalize(self, _remove, own, self.path, made)
             own.listen(_BACKLOG)
             loop = asyncio.get_running_loop()
             self._listener = await loop.create_unix_server(
@@ -147,7 +150,6 @@ class ControlSocket:
             )
         except BaseException:
             own.close()
-            self._remove()
             raise
 
     def _remove_left_behind(self) -> None:
@@ -156,12 +158,6 @@ class ControlSocket:
             if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
                 raise FileExistsError(f"{self.path} is no socket")
             os.unlink(self.path)
-
-    def _remove(self) -> None:
-        with contextlib.suppress(OSError):
-            found = os.lstat(self.path)
-            if (found.st_dev, found.st_ino) == self._made:
-                os.unlink(self.path)
 
     async def close(self) -> None:
         """Let go: the last holder's ends the connections (320) and removes the socket."""
@@ -172,7 +168,7 @@ class ControlSocket:
             del _open[self.node]
         self._listener.close()
         self._listener = None
-        self._remove()
+        self._release()
         for transport in list(self.transports):
             transport.abort()
         sessions = list(self.sessions)
@@ -197,6 +193,21 @@ class ControlSocket:
             self._admission = Admission(config)
         properties = server_properties(package_version())
         return Session(self.node, config, self._admission, self.sessions, properties, owner=user)
+
+
+def _remove(own: socket.socket, path: str, made: tuple[int, int, int]) -> None:
+    """Close a listening socket, and remove its path unless that is another's.
+
+    Args:
+        own: the socket.
+        path: of it.
+        made: its device and inode, and the process that made it: not a child of that.
+    """
+    own.close()
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        if (found.st_dev, found.st_ino, os.getpid()) == made:
+            os.unlink(path)
 
 
 class _FirstWords(asyncio.Protocol):

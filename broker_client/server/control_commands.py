@@ -14,12 +14,18 @@ from broker_client.node.node import Node
 
 
 async def answer(node: Node, line: bytes) -> bytes:
-    """The answer to a request: ``{"ok": ...}``, or ``{"error": "why"}``."""
+    """The answer to a request, once what it changed is kept."""
+    told = carried_out(node, line)
+    await node.drain()
+    return told
+
+
+def carried_out(node: Node, line: bytes) -> bytes:
+    """Do what a request asks for; returns ``{"ok": ...}``, or ``{"error": "why"}``."""
     try:
         request = json.loads(line)
         do = _COMMANDS[request["do"]]
         told = {"ok": do(node, request)}
-        await node.drain()  # a change is answered when it is kept
     except ReplyError as error:
         told = {"error": error.reply_text}
     except BrokerClientError as error:

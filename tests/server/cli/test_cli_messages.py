@@ -116,7 +116,7 @@ def test_purge_drops_what_is_ready(url: str) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("embedded://", "takes amqp:// or amqps://"),
+        ("embedded://", "where no command gets to"),
         ("http://host", "--url:"),
         ("amqp://guest:guest@127.0.0.1:1/", "127.0.0.1:1"),
         ("amqp://guest:guest@127.0.0.1/?heartbeat=5", "takes no query"),

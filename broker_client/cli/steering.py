@@ -1,0 +1,298 @@
+"""What AMQP does not tell of a broker: its queues, its definitions; and pause and resume.
+
+Of the built-in broker through its control socket, of any broker through its management API.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+from urllib.parse import quote
+
+import typer
+
+from broker_client.cli.node_file import failed, run_on_file
+from broker_client.cli.where import Place, place_of
+from broker_client.config.url import parse_management_url
+from broker_client.node.node import Node
+
+MANAGEMENT_VARIABLE = "BROKER_CLIENT_MANAGEMENT"
+_TIMEOUT = 10.0
+
+Management = Annotated[
+    str | None,
+    typer.Option(
+        "--management",
+        metavar="URL",
+        envvar=MANAGEMENT_VARIABLE,
+        help="The management API of the broker: http://user:password@host:15672.",
+        show_envvar=True,
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue now; None is what this broker does not tell. Counts are since its start."""
+
+    vhost: str
+    name: str
+    state: str
+    ready: int
+    in_flight: int
+    deferred: int | None
+    consumers: int
+    published: int
+    delivered: int
+    acked: int
+    dead_letters: int | None
+    oldest: float | None
+    """Seconds since the message at the head became ready."""
+
+
+class Steering(Protocol):
+    """One broker, seen and steered."""
+
+    vhost: str | None
+
+    def queues(self) -> list[QueueRow]: ...
+
+    def definitions(self) -> dict[str, Any]:
+        """As RabbitMQ exports them."""
+        ...
+
+    def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None: ...
+
+
+def steering_of(
+    url: str | None, config: Path | None, vhost: str | None, management: str | None
+) -> Steering:
+    """What the options name.
+
+    Raises:
+        typer.Exit: with status 1, once it was said what is missing.
+    """
+    if management:
+        return ByManagement(management, vhost)
+    place = place_of(url, config, vhost)
+    if not place.path:
+        raise failed(
+            f"{place.shown}: AMQP does not tell of queues: give the management API, "
+            "--management http://user:password@host:15672"
+        )
+    return ByFile(place, place.vhost if config is not None else vhost)
+
+
+# --------------------------------------------------------------------------- by control socket
+
+
+class ByFile:
+    """The built-in broker of a file: of the process that has it open, or opened by the command."""
+
+    def __init__(self, place: Place, vhost: str | None) -> None:
+        """
+        Args:
+            place: has the path.
+            vhost: the only one that is asked for.
+        """
+        self._path, self.vhost = place.path, vhost
+
+    @property
+    def is_running(self) -> bool:
+        """True while a process answers for the file."""
+        from broker_client.server.control import connected_socket
+
+        local = connected_socket(self._path)
+        if local is None:
+            return False
+        local.close()
+        return True
+
+    def queues(self) -> list[QueueRow]:
+        """All of them, by vhost and name."""
+        rows = [
+            QueueRow(
+                vhost=each["vhost"],
+                name=each["name"],
+                state="paused" if each["paused"] else "running",
+                ready=each["ready"],
+                in_flight=each["in_flight"],
+                deferred=each["deferred"],
+                consumers=each["consumers"],
+                published=each["message_count"],
+                delivered=each["deliver_count"],
+                acked=each["ack_count"],
+                dead_letters=each["dead_letter_count"],
+                oldest=each["oldest"] if each["ready"] else None,
+            )
+            for each in self._ask({"do": "stats"})["queues"]
+            if self.vhost in (None, each["vhost"])
+        ]
+        return sorted(rows, key=lambda row: (row.vhost, row.name))
+
+    def definitions(self) -> dict[str, Any]:
+        """As RabbitMQ exports them."""
+        found: dict[str, Any] = self._ask({"do": "definitions"})
+        return found
+
+    def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None:
+        """Deliver nothing from a queue, or again."""
+        self._ask({"do": "pause" if paused else "resume", "vhost": vhost, "queue": queue})
+
+    def _ask(self, request: Mapping[str, Any]) -> Any:
+        line = json.dumps(request).encode()
+        answered = self._answer_of_process(line)
+        if answered is None:
+            from broker_client.server.control_commands import carried_out
+
+            def command(node: Node) -> bytes:
+                return carried_out(node, line)
+
+            answered = run_on_file(self._path, command)
+        told = json.loads(answered)
+        if "error" in told:
+            raise failed(told["error"])
+        return told["ok"]
+
+    def _answer_of_process(self, line: bytes) -> bytes | None:
+        from broker_client.server.control import connected_socket
+
+        local = connected_socket(self._path)
+        if local is None:
+            return None
+        with local:
+            local.settimeout(_TIMEOUT)
+            try:
+                local.sendall(line + b"\n")
+                pieces = []
+                while piece := local.recv(1 << 16):
+                    pieces.append(piece)
+            except OSError as error:
+                raise failed(f"{self._path}: its process does not answer: {error}") from None
+        if not pieces:
+            raise failed(f"{self._path}: its process refused to answer this user")
+        return b"".join(pieces)
+
+
+# --------------------------------------------------------------------------- by management API
+
+
+class ByManagement:
+    """A broker behind a management API: RabbitMQ's, or ours."""
+
+    def __init__(self, url: str, vhost: str | None) -> None:
+        """
+        Args:
+            url: with user and password; ``guest`` without.
+            vhost: the only one that is asked for.
+
+        Raises:
+            typer.Exit: it cannot be used.
+        """
+        try:
+            parts = parse_management_url(url)
+        except ValueError as error:
+            raise failed(f"--management: {error}") from None
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self.shown = f"{parts.scheme}://{host}:{parts.port}{parts.path}"
+        login = f"{parts.user or 'guest'}:{parts.password or 'guest'}".encode()
+        self._login = f"Basic {base64.b64encode(login).decode()}"
+        self.vhost = vhost
+        self.clock_ahead = 0.0
+        """Seconds by which the broker's clock was before ours at the last answer, whole ones."""
+
+    def queues(self) -> list[QueueRow]:
+        """All of them, by vhost and name."""
+        where = "" if self.vhost is None else f"/{quote(self.vhost, safe='')}"
+        rows = [_row(each) for each in self.get(f"queues{where}")]
+        return sorted(rows, key=lambda row: (row.vhost, row.name))
+
+    def definitions(self) -> dict[str, Any]:
+        """As RabbitMQ exports them."""
+        found: dict[str, Any] = self.get("definitions")
+        return found
+
+    def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None:
+        """Deliver nothing from a queue, or again."""
+        if "RabbitMQ" in str(self.get("overview").get("product_name", "RabbitMQ")):
+            raise failed(f"{self.shown}: RabbitMQ cannot pause a queue; stop its consumers instead")
+        path = f"queues/{quote(vhost, safe='')}/{quote(queue, safe='')}"
+        self._request("PUT", f"{path}/{'pause' if paused else 'resume'}")
+
+    def get(self, path: str) -> Any:
+        """The answer to a GET, decoded.
+
+        Raises:
+            typer.Exit: it was refused, or nobody answers.
+        """
+        return json.loads(self._request("GET", path))
+
+    def check(self, path: str) -> str:
+        """Why a health check fails; "" where it does not."""
+        request = self._made("GET", path)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT):  # noqa: S310
+                return ""
+        except urllib.error.HTTPError as error:
+            with error:
+                return _reason(error)
+        except OSError as error:
+            return str(error)
+
+    def _made(self, method: str, path: str) -> urllib.request.Request:
+        headers = {"Authorization": self._login, "Content-Type": "application/json"}
+        # The scheme is http or https: parse_management_url takes no other.
+        url = f"{self.shown}/api/{path}"
+        return urllib.request.Request(url, method=method, headers=headers)  # noqa: S310
+
+    def _request(self, method: str, path: str) -> bytes:
+        asked = time.time()
+        try:
+            request = self._made(method, path)
+            with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
+                told = answer.headers.get("date")
+                if told:
+                    self.clock_ahead = round(parsedate_to_datetime(told).timestamp() - asked)
+                body: bytes = answer.read()
+                return body
+        except urllib.error.HTTPError as error:
+            with error:
+                raise failed(f"{self.shown}: {error.code} {_reason(error)}") from None
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            raise failed(f"{self.shown}: {reason}") from None
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        told = json.loads(error.read())
+        return str(told.get("reason", error.reason))
+    except ValueError:
+        return str(error.reason)
+
+
+def _row(queue: Mapping[str, Any]) -> QueueRow:
+    stats, own = queue.get("message_stats", {}), queue.get("broker_client") or {}
+    return QueueRow(
+        vhost=queue["vhost"],
+        name=queue["name"],
+        state=str(queue.get("state", "running")),
+        ready=queue.get("messages_ready", 0),
+        in_flight=queue.get("messages_unacknowledged", 0),
+        deferred=own.get("deferred"),
+        consumers=queue.get("consumers", 0),
+        published=stats.get("publish", 0),
+        delivered=stats.get("deliver_get", 0),
+        acked=stats.get("ack", 0),
+        dead_letters=own.get("dead_lettered"),
+        oldest=None,
+    )

@@ -1,0 +1,163 @@
+"""``broker-client queues``, ``top``, ``pause`` and ``resume``."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.cli.test_cli_where import application
+from tests.support.command_line import run, told
+from tests.support.rabbitmq import RabbitMQ
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The file of a running application with the queues ``q`` and ``other``."""
+    file = tmp_path_factory.mktemp("queues") / "app.db"
+    with application(file):
+        yield str(file)
+
+
+def rows(url: str, *arguments: str) -> list[dict[str, Any]]:
+    result = run(url, "queues", "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_queues_are_shown_with_what_they_hold_and_sorted(path: str) -> None:
+    run(path, "publish", "q", input="1\n2\n")
+    assert [row["name"] for row in rows(path)] == ["other", "q"]
+    first, second = rows(path, "--sort", "ready")
+    assert (first["name"], first["ready"], first["deferred"], second["ready"]) == ("q", 2, 0, 0)
+    assert first["oldest"] > 0
+    shown = run(path, "queues").stdout
+    assert "other" in shown
+    assert run(path, "queues", "--sort", "nope").exit_code == 2
+    assert rows(path, "--vhost", "nope") == []
+    run(path, "purge", "q", "--yes")
+
+
+def test_a_paused_queue_delivers_nothing_until_it_is_resumed(path: str) -> None:
+    run(path, "publish", "q", input="1\n")
+    assert told(run(path, "pause", "q", "--json")) == {"paused": "q"}
+    assert "paused" in {row["state"] for row in rows(path)}
+    assert run(path, "get", "q").stderr == "q is empty\n"
+    assert run(path, "resume", "q").stdout == "q is resumed\n"
+    assert told(run(path, "get", "q", "--json"))["body"] == "1"
+    missing = run(path, "pause", "nope")
+    assert missing.exit_code == 1
+    assert "no queue 'nope'" in missing.stderr
+
+
+def test_queues_of_a_file_that_nobody_has_open_are_shown_and_paused(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    with application(path):
+        pass
+    assert run(str(path), "pause", "q").exit_code == 0
+    assert {row["name"]: row["state"] for row in rows(str(path))}["q"] == "paused"
+    result = run(str(path), "top")
+    assert (result.exit_code, result.stderr.startswith("no process has the file open")) == (1, True)
+
+
+def test_an_address_of_amqp_is_told_to_need_the_management_api() -> None:
+    result = run("amqp://guest:secret@127.0.0.1:1", "queues")
+    assert result.exit_code == 1
+    assert "--management" in result.stderr
+    assert "secret" not in result.stderr
+
+
+@pytest.mark.rabbitmq
+def test_queues_of_rabbitmq_come_from_its_management_api(rabbitmq: RabbitMQ) -> None:
+    vhost = rabbitmq.make_vhost()
+    api = f"http://guest:guest@127.0.0.1:{rabbitmq.management_port}"
+    definitions = ("--management", api, "--vhost", vhost)
+    try:
+        assert rows("", *definitions) == []
+        paused = run("", "pause", "q", *definitions)
+        assert (paused.exit_code, "cannot pause" in paused.stderr) == (1, True)
+        wrong = api.replace("guest:guest", "guest:wrongpass")
+        refused = run("", "queues", "--management", wrong)
+        assert (refused.exit_code, "wrongpass" in refused.stderr) == (1, False)
+        assert "401" in refused.stderr
+    finally:
+        rabbitmq.delete_vhost(vhost)
+
+
+def test_top_without_a_terminal_prints_each_look(path: str) -> None:
+    result = run(path, "top", "--count", "2", "--interval", "0.1", "--json")
+    first, second = (json.loads(line) for line in result.stdout.splitlines())
+    assert first["time"] < second["time"]
+    assert {each["name"] for each in second["queues"]} == {"q", "other"}
+    assert second["queues"][0]["rates"] == {"published": 0.0, "delivered": 0.0, "acked": 0.0}
+
+
+class Terminal:
+    """A program in a pseudo-terminal."""
+
+    def __init__(self, *command: str) -> None:
+        self._ours, theirs = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "110", "LINES": "30"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "broker_client", *command],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def wait_for(self, text: str) -> None:
+        """Read until `text` was shown; what came before it is forgotten."""
+        deadline = time.monotonic() + 15
+        while text not in self.shown:
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self._ours], [], [], 0.2)[0]:
+                self.shown += os.read(self._ours, 1 << 16).decode("utf-8", "replace")
+        self.shown = self.shown.partition(text)[2]
+
+    def press(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal(path: str) -> Iterator[Terminal]:
+    """Shows ``top`` of the application."""
+    made = Terminal("top", "--url", path, "--interval", "0.3")
+    yield made
+    made.close()
+
+
+def test_top_shows_the_queues_live_and_obeys_keys(terminal: Terminal, path: str) -> None:
+    terminal.wait_for("2 queues by ready")
+    run(path, "publish", "other", input="1\n" * 1_234)
+    terminal.wait_for("1,234")
+    terminal.press("n")
+    terminal.wait_for("2 queues by name")
+    terminal.press("q")
+    assert terminal.process.wait(15) == 0
+    run(path, "purge", "other", "--yes")
+
+
+def test_top_ends_with_ctrl_c_and_without_a_traceback(terminal: Terminal) -> None:
+    terminal.wait_for("2 queues by ready")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.process.wait(15) == 130
+    assert "Traceback" not in terminal.shown
