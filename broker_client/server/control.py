@@ -117,6 +117,7 @@ class ControlSocket:
         self.holders = 0
         self.sessions: set[Session] = set()
         self.transports: set[asyncio.Transport] = set()
+        self._own: socket.socket
         self._listener: asyncio.Server | None = None
         self._release: weakref.finalize[[socket.socket, str, tuple[int, int, int]], ControlSocket]
         self._admission: Admission | None = None
@@ -130,7 +131,7 @@ class ControlSocket:
         Raises:
             OSError: it cannot be made.
         """
-        own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._own = own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             own.setblocking(False)
             # The path gets the mode of the socket: at no time is it open to others.
@@ -181,6 +182,16 @@ class ControlSocket:
                 session.abort("the application closes the broker")
             await asyncio.wait(ended)
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: hold the listening socket no longer, so that it ends with the parent.
+
+        Its number then leads nowhere; whoever closes it later does no harm.
+        """
+        null = os.open(os.devnull, os.O_RDWR)
+        with contextlib.suppress(OSError):
+            os.dup2(null, self._own.fileno(), inheritable=False)
+        os.close(null)
+
     def session(self, user: str) -> Session:
         """The protocol of a new AMQP connection."""
         from broker_client.config.server import ServerConfig
@@ -208,6 +219,16 @@ def _remove(own: socket.socket, path: str, made: tuple[int, int, int]) -> None:
         found = os.lstat(path)
         if (found.st_dev, found.st_ino, os.getpid()) == made:
             os.unlink(path)
+
+
+def _leave_to_parent() -> None:
+    for control in list(_open.values()):
+        control.leave_to_parent()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class _FirstWords(asyncio.Protocol):

@@ -113,6 +113,27 @@ def test_an_application_without_control_is_told_to_have_the_file(tmp_path: Path)
     assert "its process has no control socket" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("child_ends", "parent_is_killed"),
+    [(True, False), (False, True)],
+    ids=["child ends", "parent is killed"],
+)
+def test_a_forked_child_neither_removes_nor_holds_the_socket(
+    tmp_path: Path, child_ends: bool, parent_is_killed: bool
+) -> None:
+    path = tmp_path / "app.db"
+    url = str(path)
+    with application(path, "fork-and-exit" if child_ends else "fork") as process:
+        assert run(url, "publish", "q", input="1\n").stdout == "1 confirmed\n"
+        assert told(run(url, "get", "q", "--json"))["body"] == "1"
+        if parent_is_killed:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            assert connected_socket(url) is None  # at once: nobody is there to answer
+            assert run(url, "publish", "q", input="2\n").stdout == "1 confirmed\n"
+    assert Path(control_path(url)).exists() == parent_is_killed
+
+
 @pytest.mark.parametrize("name", ["a" * 40 + ".db", "b" * 200 + ".db"])
 def test_a_long_path_has_a_control_socket_all_the_same(tmp_path: Path, name: str) -> None:
     folder = tmp_path / ("long" * 20)
