@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ from broker_client.broker import Broker
 from broker_client.cli.logs import LogLevel, log_to_stderr
 from broker_client.cli.program import NoProgramError, find_router
 from broker_client.cli.supervisor import SUPERVISOR_FD, Supervisor
-from broker_client.errors import BrokerClientError
+from broker_client.errors import BrokerClientError, install_extra
 from broker_client.router import Router
 
 log = logging.getLogger("broker_client.run")
@@ -38,12 +39,21 @@ def run(
     ] = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Run the handlers of a Router until SIGTERM or SIGINT, and end in order."""
+    """Run the handlers of a Router until SIGTERM or SIGINT, and end in order.
+
+    A second signal ends the program at once. With --workers, SIGHUP starts all workers again.
+    """
     log_to_stderr(log_level)
+    if reload and importlib.util.find_spec("watchfiles") is None:
+        typer.echo(f"--reload needs watchfiles: {install_extra('reload')}", err=True)
+        raise typer.Exit(1)
     if workers > 1 or reload:
         command = ["-m", "broker_client", "run", target, "--log-level", log_level]
         folder = Path.cwd() if reload else None
         raise typer.Exit(asyncio.run(_supervise(command, workers, folder)))
+    if SUPERVISOR_FD in os.environ:  # a terminal sends these to the workers, too
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
     try:
         router = find_router(target)
         asyncio.run(_run(router))
@@ -59,9 +69,17 @@ async def _supervise(command: list[str], workers: int, folder: Path | None) -> i
 async def _run(router: Router) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     supervisor = os.environ.pop(SUPERVISOR_FD, None)
+    signals = [signal.SIGTERM] if supervisor is not None else [signal.SIGTERM, signal.SIGINT]
+
+    def end() -> None:
+        stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
+
+    for number in signals:
+        loop.add_signal_handler(number, end)
     if supervisor is not None:
 
         def supervisor_gone() -> None:  # only then is its pipe readable

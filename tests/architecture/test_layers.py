@@ -137,6 +137,7 @@ OWNERS = {
     "httpx": ("dashboard",),
     "uvicorn": ("server.http.listener",),
     "uvloop": ("cli.serve",),
+    "watchfiles": ("cli.supervisor",),
     "typer": ("cli",),
     "rich": ("cli",),
     "sqlite3": ("store", "consuming.redeliveries", "consuming.deduplication"),

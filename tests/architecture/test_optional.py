@@ -24,6 +24,7 @@ OPTIONAL = [
     "pyarrow",
     "redis",
     "sqlalchemy",
+    "watchfiles",
     "zstandard",
 ]
 VHOSTS: dict[str, Any] = {"vhosts": {"/": {}}}

@@ -27,10 +27,12 @@ from broker_client.asgi import health, lifespan
 from broker_client.errors import InvalidHandlerError, UnknownNameError
 from tests.docs.documents import ROOT, blocks
 from tests.support.rabbitmq import RabbitMQ
+from tests.support.served import Served
 
 pytestmark = pytest.mark.timeout(180)
 
 DOCUMENT = "docs/programs.md"
+RABBITMQ = pytest.mark.rabbitmq
 PATIENCE = 60.0  # seconds; a process of Python starts slowly on a busy machine
 APP = """
 vhosts:
@@ -135,6 +137,12 @@ def rabbitmq_url(rabbitmq: RabbitMQ) -> Iterator[str]:
     rabbitmq.delete_vhost(vhost)
 
 
+@pytest.fixture
+def served_url() -> Iterator[str]:
+    with Served() as server:
+        yield server.url()
+
+
 async def publish(url: str, folder: Path, *ids: int) -> None:
     config = {"vhosts": {"/": {"connection": url, "queues": ["orders"]}}}
     async with Broker.create(config) as broker:
@@ -194,6 +202,100 @@ async def test_workers_end_when_their_supervisor_is_killed(start: Any, rabbitmq_
     program.wait_for("ending", 2)
 
 
+SLOW = """
+import asyncio, os
+from pathlib import Path
+from broker_client import Router
+
+router = Router("app.yaml")
+
+@router.handle("fulfil")
+async def fulfil(order: dict[str, int]) -> None:
+    print("begun", order["id"], "by", os.getpid(), flush=True)
+    while not Path("finish").exists():
+        await asyncio.sleep(0.02)
+    print("done", order["id"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("server", ["served", pytest.param("rabbitmq", marks=RABBITMQ)])
+async def test_worker_killed_in_mid_message_loses_nothing(
+    start: Any, folder: Path, server: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{server}_url")
+    (folder / "slow.py").write_text(SLOW)
+    program = start(url, *run("slow:router", "--workers", "2"))
+    program.wait_for("running 1 subscriptions", 2)
+    await publish(url, folder, 1, 2, 3, 4)
+    begun = program.wait_for("^begun", 4)
+    killed = int(begun[0].split()[-1])
+    of_killed = [line.split()[1] for line in begun if line.endswith(f" {killed}")]
+    os.kill(killed, signal.SIGKILL)
+    again = program.wait_for("^begun", len(of_killed))
+    assert sorted(line.split()[1] for line in again) == sorted(of_killed)
+    program.wait_for(r"worker \d ended with status -9; again in 0.5 s")
+    (folder / "finish").touch()
+    done = program.wait_for("^done", 4)
+    assert sorted(line.split()[1] for line in done) == ["1", "2", "3", "4"]
+    assert program.end() == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+async def test_program_ends_in_order_at_a_signal_and_at_once_at_the_second(
+    start: Any, folder: Path, rabbitmq_url: str, options: tuple[str, ...]
+) -> None:
+    (folder / "slow.py").write_text(SLOW)
+    program = start(rabbitmq_url, *run("slow:router", *options))
+    program.wait_for("running 1 subscriptions", 2 if options else 1)
+    await publish(rabbitmq_url, folder, 1)
+    program.wait_for("^begun 1")
+    program.process.terminate()
+    program.wait_for("ending", 2 if options else 1)
+    program.process.terminate()
+    assert program.process.wait(PATIENCE) == (1 if options else -signal.SIGTERM)
+
+    program = start(rabbitmq_url, *run("slow:router", *options))
+    program.wait_for("^begun 1")  # delivered again
+    program.process.terminate()
+    program.wait_for("ending", 2 if options else 1)
+    (folder / "finish").touch()
+    program.wait_for("^done 1")
+    assert program.process.wait(PATIENCE) == 0
+
+
+def test_ctrl_c_of_a_terminal_ends_workers_in_order_although_they_get_it_too(
+    start: Any, rabbitmq_url: str
+) -> None:
+    program = start(rabbitmq_url, *run("app:router", "--workers", "2"))
+    workers = [line.split()[-1] for line in program.wait_for("is process", 2)]
+    program.wait_for("running 1 subscriptions", 2)
+    for pid in [*workers, program.process.pid]:
+        os.kill(int(pid), signal.SIGINT)
+    assert program.process.wait(PATIENCE) == 0
+    program.wait_for("ending", 2)
+
+
+def test_workers_are_started_again_at_sighup(start: Any, rabbitmq_url: str) -> None:
+    program = start(rabbitmq_url, *run("app:router", "--workers", "2"))
+    program.wait_for("running 1 subscriptions", 2)
+    program.process.send_signal(signal.SIGHUP)
+    program.wait_for("SIGHUP: starting again")
+    program.wait_for("ending", 2)
+    program.wait_for("running 1 subscriptions", 2)
+    assert program.end() == 0
+
+
+def test_reload_without_its_package_names_the_extra(start: Any, folder: Path) -> None:
+    (folder / "without.py").write_text(
+        "import sys, runpy\nsys.modules['watchfiles'] = None\n"
+        "sys.argv[1:] = ['run', 'app:router', '--reload']\n"
+        "runpy.run_module('broker_client', run_name='__main__', alter_sys=True)\n"
+    )
+    program = start("embedded://", "without.py")
+    assert program.process.wait(PATIENCE) == 1
+    program.wait_for(r"--reload needs watchfiles: .*\[reload\]")
+
+
 def test_workers_that_cannot_start_end_the_program(start: Any) -> None:
     program = start("amqp://127.0.0.1:1/", *run("app:router", "--workers", "2"))
     assert program.process.wait(PATIENCE) == 1
@@ -208,7 +310,7 @@ def test_changed_file_starts_the_program_again(start: Any, folder: Path) -> None
     module.write_text("this is no Python\n")
     program.wait_for("orders.py changed: starting again")
     program.wait_for("SyntaxError")
-    program.wait_for("ended with status 1")
+    program.wait_for("ended with status 1; waiting for a change")
     module.write_text(good.replace('"fulfil"', '"/orders"'))
     program.wait_for("running 1 subscriptions")
     assert program.end() == 0
