@@ -5,8 +5,9 @@ The strategies and the headers they write are rascal's, with its flaws fixed:
 strategy that fails passes on to the next and never acks, and the last resort is a nack without
 requeue, which a dead-letter exchange catches. Only where a copy could not be had because the
 broker was away, full or silent does the message go back to its queue at the end of the chain:
-that says nothing about the message, and without a dead-letter exchange it would be lost. So does
-one whose headers leave no room for its history, as often as the strategy would have copied it.
+that says nothing about the message, and without a dead-letter exchange it would be lost. A message
+whose headers leave no room for its history goes back, too, as often as the strategy would have
+copied it; where nothing is to be counted, its copy goes out without a history.
 
 A broker dead-letters with the routing key of the copy it has, which for a republished message is
 the name of its queue; a direct or topic exchange may not know that key and drop the message. Where
@@ -27,6 +28,7 @@ from broker_client.config import Ack, Forward, Nack, Republish, Strategy
 from broker_client.connection.retry import growing
 from broker_client.consuming import recovery_headers, replies
 from broker_client.consuming.delivery import DeliveryOutcome, UnackedDelivery
+from broker_client.consuming.recovery_headers import Notes
 from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
 from broker_client.consuming.unacked import Unacked
@@ -230,7 +232,7 @@ class Recovery:
             return _End.SETTLED if await self._apply(entry, strategy, error, all) else _End.NOT_DONE
         except BrokerClientError as failure:
             self._report_failure(entry, strategy, str(failure))
-            if _is_unsendable(failure) and self._may_return(entry.message, strategy):
+            if is_unsendable(failure) and self._may_return(entry.message, strategy):
                 return await self._try(entry, self._requeue(entry.message), error, all=all)
             is_decided = not isinstance(failure, PublishError) or isinstance(failure, _VERDICTS)
             return _End.NOT_DONE if is_decided else _End.UNDECIDED
@@ -289,10 +291,19 @@ class Recovery:
 
     def _may_return(self, message: Message, strategy: Strategy) -> bool:
         """True if `message` is requeued in place of a copy that has no room for its history: as
-        often as `strategy` would have made one."""
+        often as `strategy` would have made one.
+
+        Without a number of attempts the copy has no history either, so it would never be made.
+        """
         if not isinstance(strategy, Republish | Forward) or self._setup.is_stream:
             return False
-        return strategy.attempts is None or self.returns_of(message) < strategy.attempts
+        return strategy.attempts is not None and self.returns_of(message) < strategy.attempts
+
+    def _least_notes(self, strategy: Republish | Forward) -> Notes:
+        """What a copy must carry for its message to end some day, as the configuration wants."""
+        is_counted = strategy.attempts is not None or self._config.max_hops is not None
+        is_marked = isinstance(strategy, Republish) and strategy.immediate_nack
+        return Notes.NO_ERROR if is_counted or is_marked else Notes.NONE
 
     def _can_defer(self, strategy: Nack) -> bool:
         return strategy.requeue and bool(strategy.defer) and self.can_defer
@@ -338,13 +349,14 @@ class Recovery:
             return exchange is not None
         try:
             await self._publish(
-                lambda with_error: self._publisher.republish(
-                    message.vhost,
-                    recovery_headers.dead_letter(message, exchange, with_error=with_error),
-                )
+                lambda notes: self._publisher.republish(
+                    message.vhost, recovery_headers.dead_letter(message, exchange, notes=notes)
+                ),
+                Notes.NO_ERROR,
             )
-        except PublishRefusedError as failure:
-            # RabbitMQ drops dead letters for an exchange that is missing.
+        except (PublishRefusedError, InvalidMessageError) as failure:
+            # The broker can do more: RabbitMQ drops dead letters for an exchange that is missing,
+            # and headers that no client may send are none to it.
             self._report_failure(entry, _LAST_RESORT, str(failure))
             return False
         except BrokerClientError as failure:
@@ -359,12 +371,12 @@ class Recovery:
     ) -> None:
         message = entry.message
 
-        def publish(with_error: bool) -> Coroutine[Any, Any, None]:
-            copy = recovery_headers.republished(message, error, strategy, with_error=with_error)
+        def publish(notes: Notes) -> Coroutine[Any, Any, None]:
+            copy = recovery_headers.republished(message, error, strategy, notes=notes)
             return self._publisher.republish(message.vhost, copy)
 
         if self.unacked.is_ours(entry):
-            await self._publish(publish)
+            await self._publish(publish, self._least_notes(strategy))
             self._copied(entry, DeliveryOutcome.REPUBLISHED)
 
     async def _forward(
@@ -372,33 +384,43 @@ class Recovery:
     ) -> None:
         message = entry.message
 
-        def publish(with_error: bool) -> Coroutine[Any, Any, None]:
-            headers = recovery_headers.forwarded(message, error, strategy, with_error=with_error)
+        def publish(notes: Notes) -> Coroutine[Any, Any, None]:
+            headers = recovery_headers.forwarded(message, error, strategy, notes=notes)
             return self._publisher.forward_copy(message, headers, strategy)
 
         if self.unacked.is_ours(entry):
-            await self._publish(publish)
+            await self._publish(publish, self._least_notes(strategy))
             self._copied(entry, DeliveryOutcome.FORWARDED)
 
-    async def _publish(self, publish: Callable[[bool], Coroutine[Any, Any, None]]) -> None:
-        """Publish a copy with the error in its headers, or without it if that is too large."""
-        try:
-            await publish(True)
-        except MessageTooLargeError:
-            raise  # its body is
-        except PublishRefusedError as refusal:
-            if refusal.reply_code == _NOT_FOUND:
-                raise
-            await publish(False)
-        except InvalidMessageError:
-            await publish(False)
+    async def _publish(
+        self, publish: Callable[[Notes], Coroutine[Any, Any, None]], least: Notes
+    ) -> None:
+        """Publish a copy with as many of our notes as its headers have room for, `least` at
+        least."""
+        for notes in Notes:
+            try:
+                await publish(notes)
+            except BrokerClientError as failure:
+                if notes is least or not _may_be_for_headers(failure):
+                    raise
+            else:
+                return
 
     def _copied(self, entry: UnackedDelivery, outcome: DeliveryOutcome) -> None:
         self.unacked.ack(entry, outcome)
         self._forget_returns(entry.message)
 
 
-def _is_unsendable(failure: BrokerClientError) -> bool:
+def _may_be_for_headers(failure: BrokerClientError) -> bool:
+    """True if a copy with fewer headers may be taken where this one was not."""
+    if isinstance(failure, MessageTooLargeError):
+        return False  # its body is
+    if isinstance(failure, PublishRefusedError):
+        return failure.reply_code != _NOT_FOUND
+    return isinstance(failure, InvalidMessageError)
+
+
+def is_unsendable(failure: BrokerClientError) -> bool:
     """True if our own encoder refused a copy, whose message the broker had taken."""
     if isinstance(failure, PublishRefusedError):
         return not isinstance(failure, MessageTooLargeError) and not failure.reply_code

@@ -10,6 +10,7 @@ import copy
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 from broker_client.amqp.x_death import REJECTED, X_DEATH, dead_lettered, find_death
@@ -30,13 +31,23 @@ _NAME_LIMIT = 128
 _NOT_COPIED = ("CC", "BCC", "x-delivery-count", "x-acquired-count")
 
 
+class Notes(Enum):
+    """What recovery notes in the headers of a copy; less where they have no room for more."""
+
+    ALL = "all"
+    NO_ERROR = "no error"
+    """The history: how often the message was copied, and where it came from."""
+    NONE = "none"
+    """Nothing: the headers are those of the message."""
+
+
 def recovery_headers(
     message: Message,
     error: BaseException | str,
     counters: Mapping[str, int],
     *,
     restore: bool,
-    with_error: bool = True,
+    notes: Notes = Notes.ALL,
 ) -> dict[str, Any]:
     """Headers of the copy that a recovery strategy publishes.
 
@@ -48,7 +59,7 @@ def recovery_headers(
         error: why it failed.
         counters: what the history shall count for its queue.
         restore: whether handlers of the copy see the first exchange and routing key.
-        with_error: False leaves `error` out, where the headers would be too large with it.
+        notes: less than all where the headers would be too large with them.
     """
     headers = {
         key: copy.deepcopy(value)
@@ -57,6 +68,8 @@ def recovery_headers(
     }
     if message.properties.user_id is not None:
         headers[ORIGINAL_USER_ID] = message.properties.user_id
+    if notes is Notes.NONE:
+        return headers
     history = _table_at(headers, RASCAL)
     history.setdefault("originalQueue", message.queue)
     history.setdefault("originalVhost", message.vhost)
@@ -66,7 +79,7 @@ def recovery_headers(
     history["tries"] = message.tries
     _table_at(_table_at(history, "recovery"), message.queue).update(counters)
     history.pop("error", None)
-    if with_error:
+    if notes is Notes.ALL:
         history["error"] = _note_of(error)
     return headers
 
@@ -101,7 +114,7 @@ def republished(
     error: BaseException | str,
     strategy: Republish,
     *,
-    with_error: bool = True,
+    notes: Notes = Notes.ALL,
 ) -> Outgoing:
     """The copy for the tail of the message's own queue."""
     headers = recovery_headers(
@@ -109,7 +122,7 @@ def republished(
         error,
         {"republished": message.republished + 1},
         restore=strategy.restore_routing_headers,
-        with_error=with_error,
+        notes=notes,
     )
     if strategy.immediate_nack:
         # the flag takes the place of the counters.
@@ -132,7 +145,7 @@ def forwarded(
     error: BaseException | str,
     strategy: Forward,
     *,
-    with_error: bool = True,
+    notes: Notes = Notes.ALL,
 ) -> dict[str, Any]:
     """Headers of the copy that goes through a publication; its options are added there."""
     headers = recovery_headers(
@@ -140,7 +153,7 @@ def forwarded(
         error,
         {"forwarded": message.forwarded + 1},
         restore=strategy.restore_routing_headers,
-        with_error=with_error,
+        notes=notes,
     )
     if strategy.x_death_fix:
         # RabbitMQ drops a message that its deaths show to go in a circle.
@@ -217,7 +230,7 @@ def has_lost_its_key(message: Message) -> bool:
     return _original(message)[1] != message.queue
 
 
-def dead_letter(message: Message, exchange: str, *, with_error: bool = True) -> Outgoing:
+def dead_letter(message: Message, exchange: str, *, notes: Notes = Notes.ALL) -> Outgoing:
     """The dead letter of a rejected message, as the broker makes it, but with the original key."""
     first_exchange, key = _original(message)
     properties = dead_lettered(
@@ -229,7 +242,7 @@ def dead_letter(message: Message, exchange: str, *, with_error: bool = True) -> 
         now=time.time(),
     )
     properties = with_original_user(properties)
-    if not with_error:
+    if notes is not Notes.ALL:
         properties = _without_error(properties)
     return Outgoing(exchange, key, message.body, properties)
 

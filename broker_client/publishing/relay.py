@@ -14,8 +14,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker_client.connection.vhost import Vhost
-from broker_client.errors import BrokerClientError, ChannelClosedError, PublishError
-from broker_client.message import Delivery, Outgoing
+from broker_client.errors import (
+    BrokerClientError,
+    ChannelClosedError,
+    PublishError,
+    PublishRefusedError,
+)
+from broker_client.message import Delivery, Outgoing, with_original_user
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel, ConsumerCallbacks
 
@@ -129,12 +134,18 @@ class DelayRelay:
             str(note.get("exchange", "")),
             delivery.routing_key,
             delivery.body,
-            delivery.properties._replace(
-                headers=headers, expiration=note.get("expiration"), user_id=None
+            with_original_user(
+                delivery.properties._replace(headers=headers, expiration=note.get("expiration"))
             ),
         )
         try:
             await self._send(f"delayed to {outgoing.exchange!r}", outgoing, 30.0, float("inf"))
+        except PublishRefusedError as error:
+            # As a delay queue of the broker does whose exchange is gone: kept, it would be tried
+            # for ever, and those behind it would wait.
+            log.error("%r: dropped a message: %s", self, error)
+            if channel.is_usable:
+                channel.ack(delivery.delivery_tag)
         except PublishError as error:
             log.warning("%r: %s", self, error)
             await asyncio.sleep(_TRY_AGAIN)

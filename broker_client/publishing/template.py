@@ -109,24 +109,26 @@ _FORWARDED = (
 
 
 def rejects_when_full(vhost: VhostConfig, *, exchange: str = "", queue: str = "") -> bool:
-    """True when `queue`, or one bound to `exchange`, is declared to refuse publishes when full.
+    """True when `queue`, or one that `exchange` may lead to, is declared to refuse publishes when
+    full.
 
     Args:
         vhost: the vhost of both.
         exchange: its name on the broker; "" for the default exchange.
         queue: name on the broker of the queue that the default exchange routes to.
     """
-    targets = {queue} if queue else set()
-    if exchange:
-        targets |= {
-            binding.qualified_destination
-            for binding in vhost.bindings
-            if binding.qualified_source == exchange and binding.destination_type == "queue"
-        }
+    queues = {queue} if queue else set()
+    exchanges, new = set[str](), {exchange} if exchange else set()
+    while new:
+        exchanges |= new
+        reached = [each for each in vhost.bindings if each.qualified_source in new]
+        to_queues = [each for each in reached if each.destination_type == "queue"]
+        queues |= {each.qualified_destination for each in to_queues}
+        new = {each.qualified_destination for each in reached if each not in to_queues} - exchanges
     return any(
         str(each.arguments.get("x-overflow", "")).startswith("reject-publish")
         for each in vhost.queues.values()
-        if each.qualified_name in targets
+        if each.qualified_name in queues
     )
 
 
@@ -179,7 +181,7 @@ class Template:
         if config.retry_nacked is not None:
             self.max_nacks = config.retry_nacked
         else:
-            target = self.routing_key if self._is_queue else ""
+            target = "" if self.exchange else self.routing_key
             full = rejects_when_full(vhost.vhost.config, exchange=self.exchange, queue=target)
             self.max_nacks = 0 if full else float("inf")
         options = config.options
@@ -255,7 +257,7 @@ class Template:
         key = strategy.routing_key or self.config.routing_key or message.routing_key
         said = {**(ours.headers or {}), **options.headers}
         every = {**headers, **said, "CC": _copies_to(said.get("CC"), back=f"{message.queue}.{key}")}
-        if RASCAL not in options.headers:
+        if RASCAL in headers and RASCAL not in options.headers:
             every[RASCAL] = headers[RASCAL]
         changes: dict[str, Any] = {"headers": every, "user_id": ours.user_id}
         for name in _COPIED:

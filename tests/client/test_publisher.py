@@ -336,6 +336,36 @@ async def test_expiration_of_a_delayed_message_counts_from_its_arrival(
 
 
 @pytest.mark.rabbitmq
+async def test_delayed_message_that_cannot_be_sent_on_is_dropped_and_told_and_others_arrive(
+    rabbitmq: RabbitMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    vhost = rabbitmq.make_vhost()
+    url = rabbitmq.url(vhost)
+    declared = {
+        "connection": url,
+        "exchanges": {"gone": {"assert": False}},
+        "queues": ["q"],
+        "publications": {"q": {"queue": "q"}, "gone": {"exchange": "gone"}},
+        "subscriptions": {"q": {"queue": "q"}},
+    }
+    async with Broker.create({"vhosts": {vhost: declared}}) as broker:
+        inbox = await an_inbox(broker, "q")
+        link = await broker.connect(vhost)
+        channel = await link.open_channel()
+        await channel.declare_exchange("gone", "topic", durable=True)
+        await (await broker.publish("gone", 1, delay=0.3, expiration=60.0))
+        await channel.delete_exchange("gone")
+        await (await broker.publish("q", 2, delay=0.3, expiration=60.0, user_id="guest"))
+        await eventually(lambda: inbox.contents == [2], timeout=10.0)
+        assert inbox.messages[0].headers["x-original-user-id"] == "guest"
+        await eventually(lambda: "dropped a message" in caplog.text, timeout=10.0)
+        assert "no exchange 'gone'" in caplog.text
+        assert (await channel.check_queue("broker_client.delay.relay")).message_count == 0
+        await link.close()
+    rabbitmq.delete_vhost(vhost)
+
+
+@pytest.mark.rabbitmq
 async def test_delayed_message_with_an_expiration_is_sent_on_by_a_later_process(
     rabbitmq: RabbitMQ,
 ) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -395,15 +396,27 @@ async def test_returned_and_routed_ones_are_told_apart(
     assert [each for each in caplog.records if each.levelname == "WARNING"] == []
 
 
-async def test_message_that_the_broker_nacks_is_an_error_and_its_channel_goes_on(
-    start: StartBroker,
+@pytest.mark.parametrize("name", ["full", "bound", "bound-twice", "by-key"])
+async def test_message_that_a_full_queue_nacks_is_an_error_at_once_and_its_channel_goes_on(
+    start: StartBroker, name: str
 ) -> None:
-    broker = await start(a_config())
+    config = a_config()
+    config["exchanges"] += ["first", "second"]
+    second = {"source": "second", "destination": "first", "destination_type": "exchange"}
+    config["bindings"] += ["first[#] -> full", second]
+    config["publications"] |= {
+        "bound": {"exchange": "first"},
+        "bound-twice": {"exchange": "second"},
+        "by-key": {"exchange": "", "routing_key": "full"},
+    }
+    broker = await start(config)
     await (await broker.publish("full", "fits"))
     for _ in range(2):
+        began = time.monotonic()
         with pytest.raises(PublishNackedError) as caught:
-            await (await broker.publish("full", "too many"))
-        assert (caught.value.exchange, caught.value.routing_key) == ("", "full")
+            await (await broker.publish(name, "too many", timeout=10.0))
+        assert time.monotonic() - began < 5.0
+        assert caught.value.publication == name
     pools = {each.name: each for each in broker.stats().vhosts["/"].pools}
     assert [each.size for name, each in pools.items() if "confirm" in name] == [1]
     await (await broker.publish("bar", "x"))

@@ -127,11 +127,94 @@ async def test_message_whose_headers_leave_no_room_for_any_history_is_retried_as
     failures: list[Exception] = []
     subscription.on("recovery_failed", failures.append)
     _, dead = await keeping(broker, "cemetery")
-    await (await broker.publish("work", "x", headers={"h": "v" * 130_880}))
+    await (await broker.publish("work", "x", headers=NO_ROOM))
     await eventually(lambda: dead, timeout=10)
     assert tries == [1, 2, 3]
     assert len(failures) == 3
     assert "headers make a frame of" in str(failures[0])
+
+
+NO_ROOM = {"h": "v" * 130_880}
+"""Headers that leave no room for what recovery adds."""
+
+
+async def test_message_without_room_for_a_history_is_forwarded_without_one_if_nothing_is_counted(
+    start: StartBroker,
+) -> None:
+    broker = await start(a_config([{"strategy": "forward", "publication": "aside"}]))
+    tries = failing(await broker.subscribe("work"), ValueError("bad"))
+    _, kept = await keeping(broker, "aside")
+    await (await broker.publish("work", "x", headers=NO_ROOM))
+    await eventually(lambda: kept, timeout=10)
+    assert (tries, kept[0].content_type, kept[0].headers["h"]) == ([1], "text/plain", NO_ROOM["h"])
+
+
+async def test_message_without_room_for_a_history_is_republished_for_ever_if_so_configured(
+    start: StartBroker,
+) -> None:
+    broker = await start(a_config([{"strategy": "republish", "defer": "10ms"}]))
+    subscription = await broker.subscribe("work")
+    tries = failing(subscription, ValueError("bad"))
+    await (await broker.publish("work", "x", headers=NO_ROOM))
+    await eventually(lambda: len(tries) > 3, timeout=10)
+    assert subscription.stats().republished >= 3
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [{"strategy": "forward", "publication": "aside", "options": {"headers": {"o": "v" * 300}}}],
+        [{"strategy": "republish", "immediate_nack": True}],
+    ],
+    ids=lambda chain: chain[0]["strategy"],
+)
+async def test_message_whose_copy_can_never_be_sent_is_dead_lettered_at_once(
+    start: StartBroker, chain: list[dict[str, Any]]
+) -> None:
+    broker = await start(a_config(chain))
+    subscription = await broker.subscribe("work")
+    tries = failing(subscription, ValueError("bad"))
+    failures: list[Exception] = []
+    subscription.on("recovery_failed", failures.append)
+    _, dead = await keeping(broker, "cemetery")
+    await (await broker.publish("work", "x", headers=NO_ROOM))
+    await eventually(lambda: dead, timeout=10)
+    assert (tries, len(failures)) == ([1], 1)
+    assert dead[0].headers["h"] == NO_ROOM["h"]
+
+
+async def test_dead_letter_of_ours_without_room_for_its_death_is_left_to_the_broker(
+    start: StartBroker,
+) -> None:
+    broker = await start(a_config([{"strategy": "nack"}]))
+    tries = failing(await broker.subscribe("work"), ValueError("bad"))
+    _, dead = await keeping(broker, "cemetery")
+    history = {
+        "originalExchange": "orders",
+        "originalRoutingKey": "placed",
+        "recovery": {"work": {"republished": 1}},
+    }
+    headers = {"rascal": history, "h": "v" * 130_700}
+    await (await broker.publish("work", "x", headers=headers))
+    await eventually(lambda: dead, timeout=10)
+    assert (tries, dead[0].headers["x-death"][0]["count"]) == ([1], 1)
+
+
+@pytest.mark.parametrize("room", [0, 300], ids=["for-nothing", "for-no-note"])
+async def test_shovel_passes_on_or_dead_letters_what_has_no_room_for_its_note(
+    start: StartBroker, room: int
+) -> None:
+    config = a_config([], shovels={"move": "work -> aside"})
+    config["publications"]["aside"]["options"] = {"headers": {"p": "v" * (300 - room)}}
+    broker = await start(config)
+    _, moved = await keeping(broker, "aside")
+    _, dead = await keeping(broker, "cemetery")
+    failures: list[Exception] = []
+    broker.on("error", lambda error, vhost: failures.append(error))
+    await (await broker.publish("work", "x", headers=NO_ROOM))
+    await (await broker.publish("work", "y"))
+    await eventually(lambda: len(moved) + len(dead) == 2, timeout=10)
+    assert (len(moved), len(dead), len(failures)) == ((2, 0, 0) if room else (1, 1, 1))
 
 
 @pytest.mark.parametrize("way", ["republish", "forward", "shovel", "forward by hand"])

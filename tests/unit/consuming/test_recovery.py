@@ -149,6 +149,14 @@ async def test_republished_copy_is_dead_lettered_with_its_first_key() -> None:
     assert harness.outcomes == ["nacked"]
 
 
+async def test_dead_letter_of_ours_carries_the_user_id_of_another_in_a_header() -> None:
+    harness = a_republished_delivery(user_id="another")
+    await harness.settle("bad", Nack())
+    [outgoing] = harness.publisher.republished
+    assert outgoing.properties.user_id is None
+    assert (outgoing.properties.headers or {})["x-original-user-id"] == "another"
+
+
 async def test_last_resort_dead_letters_with_the_first_key_too() -> None:
     """D5: a chain whose attempts are used up."""
     harness = a_republished_delivery(a_copy(republished=2))
