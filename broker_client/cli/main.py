@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
-import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from broker_client.cli.asyncapi import asyncapi
+from broker_client.cli.check import check
 from broker_client.cli.dashboard import dashboard
 from broker_client.cli.definitions import definitions_app
 from broker_client.cli.import_rascal import import_rascal
 from broker_client.cli.messages import get, peek, publish, purge
 from broker_client.cli.moves import move_messages, replay_messages
-from broker_client.cli.paths import file_path
 from broker_client.cli.plan import apply, plan
 from broker_client.cli.queues import pause, queues, resume, top
 from broker_client.cli.run import run
 from broker_client.cli.serve import serve
 from broker_client.cli.stats import stats
 from broker_client.cli.store import store_app
-from broker_client.cli.summary import summary
 from broker_client.cli.user import user_app
 from broker_client.cli.vhost import vhost_app
-from broker_client.config.loader import load_config
 from broker_client.config.schema import config_schema
-from broker_client.errors import DISTRIBUTION, ConfigError
+from broker_client.errors import DISTRIBUTION
 
 app = typer.Typer(
     name="broker-client",
@@ -55,6 +48,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+app.command("check")(check)
 app.command("import-rascal")(import_rascal)
 app.command("plan")(plan)
 app.command("apply")(apply)
@@ -89,57 +83,6 @@ def main(
     ] = False,
 ) -> None:
     """Declarative AMQP client with a built-in broker."""
-
-
-@app.command()
-def check(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="Configuration, YAML or JSON.",
-            show_default=False,
-            parser=file_path,
-        ),
-    ],
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings are problems too.")] = False,
-) -> None:
-    """Check a configuration without connecting, and show what it declares.
-
-    Prints every problem and ends with status 1 if there is one. Warnings come behind the tables.
-    """
-    # They are printed below; without a handler, logging would print them as well.
-    logging.getLogger("broker_client.config").addHandler(logging.NullHandler())
-    try:
-        config = load_config(file)
-    except ConfigError as error:
-        typer.echo(str(error), err=True)
-        if sum(_is_of_rascal(problem.message) for problem in error.problems) > 1:
-            typer.echo(
-                f"{file}: looks like a configuration of Node's rascal; "
-                f"broker-client import-rascal {file} -o app.yaml converts it",
-                err=True,
-            )
-        raise typer.Exit(1) from None
-    console = Console(file=sys.stdout)
-    for table in summary(config):
-        console.print(table)
-    for warning in config.warnings:
-        typer.echo(f"warning: {warning}")
-    typer.echo(f"{file}: {_verdict(len(config.warnings))}")
-    if strict and config.warnings:
-        raise typer.Exit(1)
-
-
-def _is_of_rascal(message: str) -> bool:
-    """True for the complaint about a key or a value as rascal has it."""
-    return re.search(r"is rascal's|[a-z][A-Z]\w* is written|\(in rascal", message) is not None
-
-
-def _verdict(warnings: int) -> str:
-    if not warnings:
-        return "ok"
-    return f"ok, with {warnings} warning{'s' if warnings > 1 else ''}"
 
 
 @app.command()

@@ -130,6 +130,35 @@ def test_check_of_a_missing_file_fails_in_one_line(run: CliRunner) -> None:
     assert result.stderr == "none.yaml: cannot be read: No such file or directory\n"
 
 
+def test_check_of_several_files_tells_of_each_and_fails_where_one_is_bad(run: CliRunner) -> None:
+    Path("good.yaml").write_text(FULL)
+    Path("doubtful.yaml").write_text(DOUBTFUL)
+    Path("bad.yaml").write_text("vhosts:\n  /:\n    queus: []\n")
+    result = run.invoke(app, ["check", "bad.yaml", "good.yaml", "none.yaml", "doubtful.yaml"])
+    assert result.exit_code == 1
+    assert [line.split(": ")[0] for line in result.stderr.splitlines()] == [
+        "bad.yaml:3",
+        "none.yaml",
+    ]
+    good, warning, verdict = result.stdout.splitlines()
+    assert (good, verdict) == ("good.yaml: ok", "doubtful.yaml: ok, with 1 warning")
+    assert warning.startswith("warning: doubtful.yaml:4: ")
+
+
+def test_check_as_json_tells_each_problem_with_its_place(run: CliRunner) -> None:
+    Path("bad.yaml").write_text("vhosts:\n  /:\n    queus: []\n")
+    Path("doubtful.yaml").write_text(DOUBTFUL)
+    result = run.invoke(app, ["check", "--json", "bad.yaml", "doubtful.yaml"])
+    bad, doubtful = map(json.loads, result.stdout.splitlines())
+    [problem] = bad["problems"]
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert (bad["ok"], problem["file"], problem["line"]) == (False, "bad.yaml", 3)
+    assert problem["path"] == "vhosts./.queus"
+    assert problem["message"].startswith("unknown key")
+    assert (doubtful["ok"], len(doubtful["warnings"])) == (True, 1)
+    assert run.invoke(app, ["check", "--json", "--strict", "doubtful.yaml"]).exit_code == 1
+
+
 def test_check_without_a_file_is_a_usage_error(run: CliRunner) -> None:
     assert run.invoke(app, ["check"]).exit_code == 2
 
