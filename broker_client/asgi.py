@@ -13,13 +13,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from typing import TYPE_CHECKING, Any
 
 from broker_client.broker import Broker
 from broker_client.config.loader import Source
 from broker_client.router import Router
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -27,7 +35,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
 
 
-def lifespan(source: Source | Router, *routers: Router) -> Lifespan:
+def lifespan(
+    source: Source | Router, *routers: Router, registry: CollectorRegistry | None = None
+) -> Lifespan:
     """The `lifespan` of a Starlette or FastAPI application: a Broker as long as it runs.
 
     Requests find it as ``request.state.broker``. If it cannot be created, the application says
@@ -36,6 +46,8 @@ def lifespan(source: Source | Router, *routers: Router) -> Lifespan:
     Args:
         source: a configuration, or a `Router` that has one.
         routers: included in the Broker.
+        registry: where the Broker's metrics are registered as long as it runs (extra
+            `prometheus`); ``prometheus_client.make_asgi_app(registry)`` serves them.
     """
     if isinstance(source, Router):
         routers = (source, *routers)
@@ -45,11 +57,24 @@ def lifespan(source: Source | Router, *routers: Router) -> Lifespan:
     @asynccontextmanager
     async def run(app: Any) -> AsyncIterator[Mapping[str, Any]]:
         async with Broker.create(config) as broker:
-            for router in routers:
-                broker.include(router)
-            yield {"broker": broker}
+            with nullcontext() if registry is None else _measured(broker, registry):
+                for router in routers:
+                    broker.include(router)
+                yield {"broker": broker}
 
     return run
+
+
+@contextmanager
+def _measured(broker: Broker, registry: CollectorRegistry) -> Iterator[None]:
+    from broker_client.metrics import BrokerCollector
+
+    collector = BrokerCollector(broker)
+    registry.register(collector)
+    try:
+        yield
+    finally:
+        registry.unregister(collector)
 
 
 def configuration_of(router: Router) -> Source:

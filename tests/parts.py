@@ -94,7 +94,7 @@ def parts_for(newest: str | None) -> list[Part]:
         Part("Spark", [spark]),
         Part("contract and client", ["tests/contract", "tests/client"]),
         Part("faults", ["tests/faults"]),
-        Part("interop and documents", ["tests/interop", docs]),
+        Part("interop and documents", ["tests/interop", docs, "examples"]),
         Part("browser", [browser]),
     ]
     if newest is not None:
