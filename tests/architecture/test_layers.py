@@ -70,7 +70,7 @@ ARROWS = {
         "config",
         "ground",
     ),
-    "asgi": ("broker", "routing", "config"),
+    "asgi": ("broker", "metrics", "routing", "config"),
     "metrics": ("broker", "consuming", "publishing", "ground"),
     "testing": (
         "broker",
