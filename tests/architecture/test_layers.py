@@ -147,7 +147,7 @@ OWNERS = {
     "regex": ("core.access_pattern",),
     "redis": ("consuming.redeliveries",),
     "opentelemetry": ("tracing",),
-    "prometheus_client": ("metrics",),
+    "prometheus_client": ("asgi", "metrics"),
     "fast_depends": ("consuming.dependencies",),
     "cronsim": ("config.scheduling", "scheduling"),
     "sqlalchemy": ("sql",),
