@@ -21,6 +21,7 @@ from broker_client.cli.run import run
 from broker_client.cli.serve import serve
 from broker_client.cli.stats import stats
 from broker_client.cli.store import store_app
+from broker_client.cli.tail import tail
 from broker_client.cli.user import user_app
 from broker_client.cli.vhost import vhost_app
 from broker_client.config.schema import config_schema
@@ -59,6 +60,7 @@ app.command("dashboard")(dashboard)
 app.command("publish")(publish)
 app.command("get")(get)
 app.command("peek")(peek)
+app.command("tail")(tail)
 app.command("purge")(purge)
 app.command("move")(move_messages)
 app.command("replay")(replay_messages)

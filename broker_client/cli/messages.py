@@ -202,7 +202,7 @@ def get(
         channel = await link.open_channel()
         taken = 0
         while taken < count and (delivery := await channel.get(queue)) is not None:
-            _print(delivery, as_json=as_json)
+            print_delivery(delivery, as_json=as_json)
             sys.stdout.flush()
             channel.ack(delivery.delivery_tag)  # printed first: nothing is lost in between
             taken += 1
@@ -229,7 +229,7 @@ def peek(
         held: list[int] = []
         while len(held) < count and (delivery := await channel.get(queue)) is not None:
             held.append(delivery.delivery_tag)
-            _print(delivery, as_json=as_json)
+            print_delivery(delivery, as_json=as_json)
         for tag in held:
             channel.release(tag)
         await channel.close()
@@ -259,7 +259,8 @@ def purge(
     typer.echo(json.dumps({"purged": count}) if as_json else f"{count:,} dropped")
 
 
-def _print(delivery: Delivery, *, as_json: bool) -> None:
+def print_delivery(delivery: Delivery, *, as_json: bool) -> None:
+    """Print one message, so that a terminal obeys nothing in it."""
     properties = {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in delivery.properties._asdict().items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
@@ -15,6 +16,7 @@ from broker_client.cli.where import Place
 from broker_client.errors import BrokerClientError, StoreLockedError, described
 from broker_client.transport.base import Link
 
+_LIBRARIES = ("aiormq", "aio_pika")
 _INTERRUPTED = 130  # as shells count SIGINT
 
 Result = TypeVar("Result")
@@ -30,6 +32,8 @@ def run_on_broker(place: Place, command: Callable[[Link], Awaitable[Result]]) ->
     Raises:
         typer.Exit: with status 1, once it was said what is wrong; 130 after an interrupt.
     """
+    for library in _LIBRARIES:  # what they log is raised, too, and told once
+        logging.getLogger(library).addHandler(logging.NullHandler())
     try:
         return asyncio.run(_run(place, command))
     except KeyboardInterrupt:

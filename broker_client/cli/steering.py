@@ -23,6 +23,7 @@ from broker_client.cli.node_file import failed, run_on_file
 from broker_client.cli.where import Place, place_of
 from broker_client.config.url import parse_management_url
 from broker_client.node.node import Node
+from broker_client.planning.inventory import Inventory
 
 MANAGEMENT_VARIABLE = "BROKER_CLIENT_MANAGEMENT"
 _TIMEOUT = 10.0
@@ -66,8 +67,8 @@ class Steering(Protocol):
 
     def queues(self) -> list[QueueRow]: ...
 
-    def definitions(self) -> dict[str, Any]:
-        """As RabbitMQ exports them."""
+    def inventory(self, vhost: str) -> Inventory:
+        """The exchanges, queues and bindings of a vhost."""
         ...
 
     def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None: ...
@@ -139,10 +140,22 @@ class ByFile:
         ]
         return sorted(rows, key=lambda row: (row.vhost, row.name))
 
-    def definitions(self) -> dict[str, Any]:
-        """As RabbitMQ exports them."""
-        found: dict[str, Any] = self._ask({"do": "definitions"})
-        return found
+    def inventory(self, vhost: str) -> Inventory:
+        """The exchanges, queues and bindings of a vhost."""
+        document = self._ask({"do": "definitions"})
+        if vhost not in [each["name"] for each in document["vhosts"]]:
+            return Inventory(has_vhost=False)
+        held = {row.name: row for row in self.queues() if row.vhost == vhost}
+        exchanges, queues, bindings = (
+            [each for each in document[kind] if each["vhost"] == vhost]
+            for kind in ("exchanges", "queues", "bindings")
+        )
+        for each in queues:
+            row = held.get(each["name"])
+            if row is not None:
+                waiting = row.ready + row.in_flight + (row.deferred or 0)
+                each |= {"messages": waiting, "consumers": row.consumers}
+        return Inventory.of_lists(exchanges, queues, bindings)
 
     def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None:
         """Deliver nothing from a queue, or again."""
@@ -216,10 +229,11 @@ class ByManagement:
         rows = [_row(each) for each in self.get(f"queues{where}")]
         return sorted(rows, key=lambda row: (row.vhost, row.name))
 
-    def definitions(self) -> dict[str, Any]:
-        """As RabbitMQ exports them."""
-        found: dict[str, Any] = self.get("definitions")
-        return found
+    def inventory(self, vhost: str) -> Inventory:
+        """The exchanges, queues and bindings of a vhost."""
+        of = quote(vhost, safe="")
+        lists = (self.get(f"{kind}/{of}") for kind in ("exchanges", "queues", "bindings"))
+        return Inventory.of_lists(*lists)
 
     def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None:
         """Deliver nothing from a queue, or again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +13,7 @@ import typer
 
 from broker_client.cli.node_file import failed
 from broker_client.cli.paths import file_path
-from broker_client.config import BrokerConfig, ConnectionConfig
+from broker_client.config import BrokerConfig, ConnectionConfig, VhostConfig
 from broker_client.config.loader import load_config
 from broker_client.config.node import NodeConfig
 from broker_client.config.url import parse_url
@@ -65,6 +65,8 @@ class Place:
     """The address, with its password."""
     connections: tuple[ConnectionConfig, ...] = ()
     """Of a configuration, with all their settings, in the order in which they are tried."""
+    declared: VhostConfig | None = None
+    """What the configuration has in the vhost."""
 
     @asynccontextmanager
     async def link(self) -> AsyncIterator[Link]:
@@ -145,14 +147,15 @@ def _configured(file: Path, vhost: str | None) -> Place:
     first = connections[0]
     if not first.is_embedded:
         network = tuple(each for each in connections if not each.is_embedded)
-        return Place(first.masked_url, first.vhost_name(name), connections=network)
+        place = Place(first.masked_url, first.vhost_name(name), connections=network)
+        return replace(place, declared=config.vhosts[name])
     path = parse_url(first.url.get_secret_value()).path
     if not path:
         raise failed(
             f"{file}: {first.masked_url} keeps its messages in the memory of its program, where no "
             "command gets to"
         )
-    return _in_file(path, first.vhost_name(name))
+    return replace(_in_file(path, first.vhost_name(name)), declared=config.vhosts[name])
 
 
 def _in_file(path: str, vhost: str) -> Place:

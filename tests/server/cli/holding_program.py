@@ -1,7 +1,7 @@
 """An application with a built-in broker in a file: says ``ready``, and ends with its input.
 
-``python -m tests.server.cli.holding_program PATH [no-control | fork | fork-and-exit]``; it forks a
-child that lives for 15 seconds, or ends at once as a program does.
+``python -m tests.server.cli.holding_program PATH [no-control | bound | fork | fork-and-exit]``:
+the forked child lives for 15 seconds, or ends at once as a program does.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ async def main() -> None:
         "vhosts": {
             "/": {
                 "connection": f"embedded://{path}",
+                "exchanges": ["orders"],
                 "queues": {
                     "q": {},
                     "other": {},
                 },
+                "bindings": ["orders[order.#] -> q"] if "bound" in more else [],
             }
         },
     }
