@@ -72,6 +72,7 @@ async def _bind(url: str) -> None:
 
 def publish_until_seen(url: str, process: subprocess.Popen[str]) -> None:
     """Publish ``first`` until it is printed: from then on everything is."""
+    assert process.stdout is not None
     deadline = time.monotonic() + 15
     while not select.select([process.stdout], [], [], 0.1)[0]:
         assert time.monotonic() < deadline
@@ -84,6 +85,7 @@ def test_tail_prints_copies_and_takes_nothing(
     asyncio.run(_bind(url))
     file = tmp_path / "app.yaml"
     file.write_text(CONFIG.format(url=url))
+    asked: tuple[str, ...]
     if request.node.callspec.params["url"] == "server":
         asked = ("--exchange", "orders", "--key", "order.*")
     else:
