@@ -196,12 +196,12 @@ def _of_embedded(connection: ConnectionConfig, vhost: VhostConfig) -> Inventory 
 
 
 def _of_node(node: Node, vhost: str) -> Inventory:
-    if vhost not in node.vhosts:
+    found = node.view.vhost(vhost)
+    if found is None:
         return Inventory()
     document = export_definitions(node, vhost).document
-    queues = node.engine.state.vhosts[vhost].queues
     for item in document["queues"]:
-        queue = queues[item["name"]]
+        queue = found.queues[item["name"]]
         item |= {"messages": len(queue.ready) + len(queue.deferred), "consumers": 0}
     return Inventory.of_lists(document["exchanges"], document["queues"], document["bindings"])
 

@@ -154,7 +154,7 @@ def permit(
         access = node.access
         access.users.user(name)
         if not node.has_vhost(vhost):
-            raise UnknownNameError("vhost", vhost, sorted(node.engine.state.vhosts))
+            raise UnknownNameError("vhost", vhost, list(node.vhosts))
         if clear and topic is not None:
             access.clear_topic_permissions(name, vhost, topic)
         elif clear:

@@ -55,5 +55,5 @@ def list_vhosts(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
     """Show the names of all vhosts."""
-    names = run_on_file(path, lambda node: sorted(node.engine.state.vhosts))
+    names = run_on_file(path, lambda node: list(node.vhosts))
     typer.echo(json.dumps(names) if as_json else "\n".join(names))

@@ -30,6 +30,7 @@ from broker_client.events.log import EventLog
 from broker_client.message import Delivery, Outgoing
 from broker_client.node.access_control import AccessControl
 from broker_client.node.effect_runner import ConnectionReceiver, EffectRunner, Receiver
+from broker_client.node.node_view import NodeView
 from broker_client.runtime.clock import Clock, SystemClock
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
@@ -100,6 +101,8 @@ class Node:
         )
         self.engine = self._runner.engine
         self.scanner = self._runner.scanner
+        self.view = NodeView(self.engine)
+        """What there is, for those who show it."""
         self.access = AccessControl(self.engine.users, self._runner.wake)
         """Users and permissions; only a server asks for them."""
         self._is_closing = False

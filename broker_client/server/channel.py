@@ -261,12 +261,12 @@ class SessionChannel:
 
     def _check_queue_limit(self, name: str) -> None:
         most = self._config.max_queues_per_vhost
-        vhost = self._permissions.vhost
-        queues = self._node.engine.state.vhosts[vhost].queues
-        if most and len(queues) >= most and name not in queues:
+        vhost = self._node.view.vhost(self._permissions.vhost)
+        assert vhost is not None, "a deleted vhost has no connections"
+        if most and len(vhost.queues) >= most and name not in vhost.queues:
             self._refuse(
                 precondition_failed(
-                    f"cannot declare queue '{name}': queue limit in vhost '{vhost}' "
+                    f"cannot declare queue '{name}': queue limit in vhost '{vhost.name}' "
                     f"({most}) is reached"
                 )
             )

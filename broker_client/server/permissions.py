@@ -177,7 +177,7 @@ class SessionPermissions:
         access = self._node.access
         if not self.limits_topics(exchange):
             return None
-        vhost = self._node.engine.state.vhosts.get(self.vhost)
+        vhost = self._node.view.vhost(self.vhost)
         found = None if vhost is None else vhost.exchanges.get(exchange)
         if found is None or found.type != "topic":
             return None
@@ -202,7 +202,7 @@ class SessionPermissions:
         return self._check(READ, kind, read) or self._check(WRITE, "exchange", target)
 
     def _exists(self, kind: str, name: str) -> bool:
-        vhost = self._node.engine.state.vhosts.get(self.vhost)
+        vhost = self._node.view.vhost(self.vhost)
         known: Mapping[str, Any] = {}
         if vhost is not None:
             known = vhost.queues if kind == "queue" else vhost.exchanges

@@ -253,6 +253,19 @@ def test_client_meets_broker_in_the_embedded_transport_only(module: str) -> None
         assert not [name for name in imported_modules(module) if within(name, broker)]
 
 
+@pytest.mark.parametrize("module", [m for m in MODULES if not within(m, ("core", "node"))])
+def test_nobody_reaches_through_a_node_to_its_engine(module: str) -> None:
+    """Outside of the node, commands go to `Node`, and questions to its `view`."""
+    reached = [
+        each.lineno
+        for each in ast.walk(tree(module))
+        if isinstance(each, ast.Attribute)
+        and each.attr == "engine"
+        and "node" in ast.unparse(each.value)
+    ]
+    assert not reached
+
+
 @pytest.mark.parametrize("module", [m for m in MODULES if not within(m, ("spark",))])
 def test_nothing_imports_the_spark_connector(module: str) -> None:
     assert not [name for name in imported_modules(module) if within(name, ("spark",))]

@@ -55,7 +55,7 @@ class Call:
             Refusal: 401 where the caller may not see it, 404 where there is none.
         """
         name = self.name("vhost")
-        found = self.node.engine.state.vhosts.get(name)
+        found = self.node.view.vhost(name)
         if found is None:
             raise not_found()
         if not self.caller.sees(name):
@@ -66,8 +66,7 @@ class Call:
         """The vhost of the path, or without one all that the caller may see, by name."""
         if "vhost" in self.request.path_params:
             return [self.vhost()]
-        vhosts = self.node.engine.state.vhosts
-        return [vhosts[name] for name in sorted(vhosts) if self.caller.sees(name)]
+        return [each for each in self.node.view.vhosts() if self.caller.sees(each.name)]
 
     async def json(self) -> dict[str, Any]:
         """The body, an object; an empty one is an object without keys.

@@ -131,7 +131,7 @@ async def render_families(
         only: groups of families to show; all where it is empty.
     """
     lines: list[str] = []
-    queues = list(_all_queues(management))
+    queues = list(management.node.view.queues())
     for family in _QUEUES:
         if only and family.group not in only:
             continue
@@ -148,24 +148,19 @@ async def render_families(
     return "\n".join(lines) + "\n"
 
 
-def _all_queues(management: Management) -> Iterator[Queue]:
-    for vhost in management.node.engine.state.vhosts.values():
-        yield from vhost.queues.values()
-
-
 def _of_queue(family: _Family, queue: Queue) -> str:
     labels = f'vhost="{_escaped(queue.vhost)}",queue="{_escaped(queue.name)}"'
     return f"{family.name}{{{labels}}} {_number(family.of(queue))}"
 
 
 def _node(management: Management) -> Iterator[tuple[str, str, str, float]]:
-    engine = management.node.engine
+    totals = management.node.view.totals()
     alarms = management.node.alarms
-    consumers = sum(len(queue.consumers) for queue in _all_queues(management))
-    yield "rabbitmq_connections", "gauge", "Connections currently open", engine.connection_count
-    yield "rabbitmq_channels", "gauge", "Channels currently open", engine.channel_count
+    consumers = sum(len(queue.consumers) for queue in management.node.view.queues())
+    yield "rabbitmq_connections", "gauge", "Connections currently open", totals.connections
+    yield "rabbitmq_channels", "gauge", "Channels currently open", totals.channels
     yield "rabbitmq_consumers", "gauge", "Consumers currently connected", consumers
-    yield "rabbitmq_queues", "gauge", "Queues available", engine.queue_count
+    yield "rabbitmq_queues", "gauge", "Queues available", totals.queues
     yield "rabbitmq_process_resident_memory_bytes", "gauge", "Memory used", resident_bytes()
     yield "rabbitmq_process_open_fds", "gauge", "Open file descriptors", open_files()
     yield (
@@ -184,7 +179,7 @@ def _node(management: Management) -> Iterator[tuple[str, str, str, float]]:
         "broker_client_late_settles_total",
         "counter",
         "Total number of settlements that came after their delivery had timed out",
-        engine.late_settles,
+        totals.late_settles,
     )
 
 

@@ -85,7 +85,7 @@ class Management:
             own = version(DISTRIBUTION)
         except PackageNotFoundError:
             own = "unknown"
-        rabbitmq = ".".join(map(str, (*self.node.engine.state.settings.compatibility, 0)))
+        rabbitmq = ".".join(map(str, (*self.node.view.settings.compatibility, 0)))
         return {
             "product_name": "broker_client",
             "product_version": own,
@@ -102,7 +102,7 @@ class Management:
 
     def node_object(self) -> dict[str, Any]:
         """The node, as the API has nodes."""
-        settings = self.node.engine.state.settings
+        settings = self.node.view.settings
         alarms = self.node.alarms
         folder = os.path.dirname(os.path.realpath(self._data)) if self._data else "/"
         return {

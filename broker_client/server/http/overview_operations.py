@@ -29,7 +29,7 @@ _ALIVENESS_QUEUE = "aliveness-test"
 @operations.get("/api/overview", "The node at a glance")
 async def overview(call: Call) -> Any:
     management, node = call.management, call.node
-    vhosts = [each for each in node.engine.state.vhosts.values() if call.caller.sees(each.name)]
+    vhosts = [each for each in node.view.vhosts() if call.caller.sees(each.name)]
     queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
     ready = in_flight = deferred = consumers = 0
     counts, rates = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
@@ -185,7 +185,7 @@ async def _channels(call: Call) -> list[dict[str, Any]]:
     known = management.connections_by_id()
     own_only = not call.caller.has(MONITORING)
     found = []
-    async for channel in paced(list(call.node.engine.state.channels.values())):
+    async for channel in paced(call.node.view.channels()):
         connection = known.get(channel.connection, {})
         if own_only and connection.get("user") != call.caller.name:
             continue

@@ -48,11 +48,7 @@ class Rates:
 
     async def look(self) -> None:
         """Look at the counters once."""
-        queues = [
-            queue
-            for vhost in self._node.engine.state.vhosts.values()
-            for queue in vhost.queues.values()
-        ]
+        queues = list(self._node.view.queues())
         now = self._node.now()
         seconds = 0.0 if self._looked_at is None else now - self._looked_at
         counts: dict[Queue, Counts] = {}
