@@ -223,7 +223,7 @@ async def _management(node: Node, server: Server, wanted: _Wanted) -> AsyncItera
     dashboard = Dashboard(
         ManagementApi.in_process(api),
         ManagementApi.in_process(as_monitoring(api, management)),
-        amqp=_own_address(server),
+        connect=server.connect_within,
         base_path=wanted.base_path,
     )
     pages = beside_api(make_pages(dashboard), api)
@@ -239,15 +239,6 @@ async def _management(node: Node, server: Server, wanted: _Wanted) -> AsyncItera
     finally:
         await dashboard.stop()
         await listener.stop()
-
-
-def _own_address(server: Server) -> str | None:
-    """Where the dashboard reaches the broker that it is served by; None where that takes TLS."""
-    for each in server.addresses:
-        if each.scheme == "amqp":
-            everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared
-            return str(each._replace(host=everywhere.get(each.host, each.host)))
-    return None
 
 
 async def _until_stopped(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker_client.dashboard.api import Account, LoginRefusedError, ManagementApi
@@ -32,6 +34,7 @@ class Dashboard:
         watching: Account | None = None,
         *,
         amqp: str | None = None,
+        connect: Callable[[], Awaitable[socket.socket]] | None = None,
         base_path: str = "",
     ) -> None:
         """
@@ -39,7 +42,8 @@ class Dashboard:
             api: that is asked for users, with their own login.
             watched: the same API, asked for samples.
             watching: by whom; None where `watched` knows.
-            amqp: URL of the broker without a login; moves of messages need it.
+            amqp: URL of the broker without a login; moves of messages need it, or `connect`.
+            connect: connects to a broker in this process.
             base_path: in front of all paths, such as ``/broker``.
 
         Raises:
@@ -51,7 +55,7 @@ class Dashboard:
         self.logins = LoginLimit()
         self.audit = Audit()
         self.news = News()
-        self.links = Links(amqp)
+        self.links = Links(amqp, connect)
         self.jobs = Jobs(self.links, self.audit, self.news)
         self.sampler = Sampler(watched, watching or Account(None), self.news)
         self.shared = SharedEvents()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 
-from broker_client.config.url import build_url, parse_url
+from broker_client.config.url import UrlParts, build_url, parse_url
 from broker_client.dashboard.credentials import Credentials
 from broker_client.dashboard.refusals import Refusal
 from broker_client.errors import BrokerClientError, described
@@ -15,21 +16,26 @@ from broker_client.transport.base import Link
 
 _CONNECT_TIMEOUT = 10.0
 _OPERATION_TIMEOUT = 60.0  # RabbitMQ's queues can be busy for long with what is given back
+_WITHIN = UrlParts("amqp", "localhost", 5672)  # for show: it is connected already
 _CONNECTOR = "broker_client.transport.rabbitmq.connector"
 
 
 class Links:
     """Opens connections by AMQP, as the user who asks."""
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(
+        self, url: str | None, connect: Callable[[], Awaitable[socket.socket]] | None = None
+    ) -> None:
         """
         Args:
             url: of the broker, without a login; None where it is not known.
+            connect: connects to a broker in this process, which needs no URL.
 
         Raises:
             ValueError: it is no such URL.
         """
-        self._parts = None if url is None else parse_url(url)
+        self._connect = connect
+        self._parts = _WITHIN if connect is not None else None if url is None else parse_url(url)
 
     @property
     def are_known(self) -> bool:
@@ -51,10 +57,17 @@ class Links:
         login = self._parts._replace(
             user=credentials.user, password=credentials.reveal(), vhost=None, query=""
         )
+        connected: list[socket.socket] = []
         connector = module.NetworkConnector(
-            build_url(login), vhost=vhost, name="dashboard", operation_timeout=_OPERATION_TIMEOUT
+            build_url(login),
+            vhost=vhost,
+            name="dashboard",
+            operation_timeout=_OPERATION_TIMEOUT,
+            local=None if self._connect is None else connected.pop,
         )
         try:
+            if self._connect is not None:
+                connected.append(await self._connect())
             link: Link = await connector.connect(timeout=_CONNECT_TIMEOUT)
         except BrokerClientError as error:
             raise Refusal(502, "unreachable", described(error)) from None

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker_client.core.engine import Engine
-from broker_client.core.queue import Queue
+from broker_client.core.queue import ChannelState, Queue
 from broker_client.core.settings import EngineSettings
-from broker_client.core.state import ChannelState
 from broker_client.core.virtual_host import VirtualHost
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import ssl
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 from broker_client.config.listen import UNIX, ListenAddress
 from broker_client.config.server import ServerConfig
-from broker_client.errors import DISTRIBUTION, ConfigError, Problem
+from broker_client.errors import DISTRIBUTION, BrokerClosedError, ConfigError, Problem
 from broker_client.node.node import Node
 from broker_client.server.admission import Admission
 from broker_client.server.event_lines import log_event
@@ -57,6 +58,7 @@ class Server:
         self._tls_files: tuple[object, ...] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._disk_is_short = False
+        self._is_stopping = False
         self._node_failed = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
 
@@ -92,6 +94,26 @@ class Server:
                 session.closed(320, f"CONNECTION_FORCED - {reason}")
                 return True
         return False
+
+    async def connect_within(self) -> socket.socket:
+        """Connect a client in this process, whatever addresses are listened on.
+
+        Returns:
+            Its end of a pair of sockets; it logs in as any other client does.
+
+        Raises:
+            BrokerClosedError: the server stops.
+        """
+        if self._is_stopping:
+            raise BrokerClosedError("the server")
+        own, theirs = socket.socketpair()
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._new_session, own)
+        except BaseException:
+            own.close()
+            theirs.close()
+            raise
+        return theirs
 
     # ---------------------------------------------------------------- start
 
@@ -226,6 +248,7 @@ class Server:
         """
         if timeout is None:
             timeout = self._config.stop_timeout
+        self._is_stopping = True
         self._close_listeners()
         sessions = list(self._sessions)
         try:
@@ -243,6 +266,7 @@ class Server:
 
     def abort(self) -> None:
         """Stop listening and cut every connection, at once."""
+        self._is_stopping = True
         self._close_listeners()
         for session in list(self._sessions):
             session.abort("the server stops")

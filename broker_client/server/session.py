@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 import time
@@ -16,6 +17,7 @@ from pamqp import commands
 from broker_client.amqp import events
 from broker_client.amqp.server_connection import ConnectionLimits, ServerConnection
 from broker_client.amqp.states import ConnectionState
+from broker_client.config.listen import UNIX
 from broker_client.config.server import ServerConfig
 from broker_client.errors import BrokerClientError, ReplyError
 from broker_client.node.node import Node
@@ -48,6 +50,8 @@ _CAPABILITIES = {
     "per_consumer_qos": True,
     "direct_reply_to": True,
 }
+_local_peers = itertools.count(1)
+"""For the names of clients by Unix domain sockets, which have no address."""
 _DECISIONS = (events.LoginOffered, events.SecureAnswered, events.VHostRequested)
 """After these, the protocol reads on when asked to."""
 
@@ -185,7 +189,7 @@ class Session(asyncio.Protocol):
 
     def _look_at(self, transport: asyncio.Transport) -> None:
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        self.peer = _shown(peer) or "unix"
+        self.peer = _shown(peer) or f"{UNIX}:{next(_local_peers)}"  # names are to be unique
         self.local = _shown(local) or str(local)
         self._host = str(peer[0]) if isinstance(peer, tuple) else ""
         raw = transport.get_extra_info("socket")

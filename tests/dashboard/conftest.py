@@ -140,7 +140,7 @@ async def shown_node(base_path: str = "") -> AsyncIterator[Shown]:
     dashboard = Dashboard(
         ManagementApi.in_process(api),
         ManagementApi.in_process(as_monitoring(api, management)),
-        amqp=f"amqp://127.0.0.1:{server.addresses[0].port}",
+        connect=server.connect_within,
         base_path=base_path,
     )
     pages = beside_api(make_application(dashboard), api)

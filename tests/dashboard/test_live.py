@@ -186,6 +186,26 @@ async def test_paused_queue_and_old_message_are_told(ours: Shown) -> None:
     assert "paused" in kinds
 
 
+async def test_row_tells_the_age_of_the_oldest_message_until_it_is_gone(ours: Shown) -> None:
+    await ours.declare("orders")
+    await ours.publish("orders", "old")
+
+    async def is_old() -> bool:
+        return bool((await row_of(ours, "orders")).get("age", 0) >= 1)
+
+    await eventually(is_old, timeout=10)
+    await ours.publish("orders", "new")
+    await has_ready(ours, "orders", 2)
+    assert (await row_of(ours, "orders")).get("age", 0) >= 1
+    body = {"count": 2, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    await ours.management.post(f"/api/queues/{ours.v}/orders/get", json=body)
+
+    async def has_none() -> bool:
+        return bool((await row_of(ours, "orders")).get("age", 0) == 0)
+
+    await eventually(has_none, timeout=10)
+
+
 async def test_broker_that_does_not_answer_is_told() -> None:
     api = ManagementApi.over_http(f"http://127.0.0.1:{free_port()}")
     dashboard = Dashboard(api, api, Account(Credentials("guest", "secret")))
