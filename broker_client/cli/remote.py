@@ -32,8 +32,7 @@ def run_on_broker(place: Place, command: Callable[[Link], Awaitable[Result]]) ->
     Raises:
         typer.Exit: with status 1, once it was said what is wrong; 130 after an interrupt.
     """
-    for library in _LIBRARIES:  # what they log is raised, too, and told once
-        logging.getLogger(library).addHandler(logging.NullHandler())
+    silence_libraries()
     try:
         return asyncio.run(_run(place, command))
     except KeyboardInterrupt:
@@ -43,6 +42,12 @@ def run_on_broker(place: Place, command: Callable[[Link], Awaitable[Result]]) ->
         raise failed(f"{error}; its process has no control socket") from None
     except BrokerClientError as error:
         raise failed(described(error)) from None
+
+
+def silence_libraries() -> None:
+    """What they log is raised, too: a command tells it once."""
+    for library in _LIBRARIES:
+        logging.getLogger(library).addHandler(logging.NullHandler())
 
 
 async def _run(place: Place, command: Callable[[Link], Awaitable[Result]]) -> Result:

@@ -22,6 +22,7 @@ import typer
 from broker_client.cli.node_file import failed, run_on_file
 from broker_client.cli.where import Place, place_of
 from broker_client.config.url import parse_management_url
+from broker_client.errors import ManagementError
 from broker_client.node.node import Node
 from broker_client.planning.inventory import Inventory
 
@@ -135,10 +136,15 @@ class ByFile:
                 dead_letters=each["dead_letter_count"],
                 oldest=each["oldest"] if each["ready"] else None,
             )
-            for each in self._ask({"do": "stats"})["queues"]
+            for each in self.overview()["queues"]
             if self.vhost in (None, each["vhost"])
         ]
         return sorted(rows, key=lambda row: (row.vhost, row.name))
+
+    def overview(self) -> dict[str, Any]:
+        """Its alarms, vhosts and time, besides the queues."""
+        found: dict[str, Any] = self._ask({"do": "stats"})
+        return found
 
     def inventory(self, vhost: str) -> Inventory:
         """The exchanges, queues and bindings of a vhost."""
@@ -250,6 +256,14 @@ class ByManagement:
         """
         return json.loads(self._request("GET", path))
 
+    def ask(self, path: str) -> Any:
+        """As `get`, where a refusal is expected.
+
+        Raises:
+            ManagementError: it was refused, or nobody answers.
+        """
+        return json.loads(self._asked("GET", path))
+
     def check(self, path: str) -> str:
         """Why a health check fails; "" where it does not."""
         request = self._made("GET", path)
@@ -269,6 +283,18 @@ class ByManagement:
         return urllib.request.Request(url, method=method, headers=headers)  # noqa: S310
 
     def _request(self, method: str, path: str) -> bytes:
+        try:
+            return self._asked(method, path)
+        except ManagementError as error:
+            status = f"{error.status} " if error.status else ""
+            raise failed(f"{self.shown}: {status}{error.reason}") from None
+
+    def _asked(self, method: str, path: str) -> bytes:
+        def wrong(status: int, reason: str) -> ManagementError:
+            return ManagementError(
+                f"{method} {path} of", self.vhost or "/", self.shown, status, reason
+            )
+
         asked = time.time()
         try:
             request = self._made(method, path)
@@ -280,10 +306,9 @@ class ByManagement:
                 return body
         except urllib.error.HTTPError as error:
             with error:
-                raise failed(f"{self.shown}: {error.code} {_reason(error)}") from None
+                raise wrong(error.code, _reason(error)) from None
         except OSError as error:
-            reason = getattr(error, "reason", error)
-            raise failed(f"{self.shown}: {reason}") from None
+            raise wrong(0, str(getattr(error, "reason", error))) from None
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -65,8 +65,17 @@ class Place:
     """The address, with its password."""
     connections: tuple[ConnectionConfig, ...] = ()
     """Of a configuration, with all their settings, in the order in which they are tried."""
+    config: BrokerConfig | None = None
+    """Where a configuration was named."""
     declared: VhostConfig | None = None
-    """What the configuration has in the vhost."""
+    """The vhost in it."""
+
+    @property
+    def user(self) -> str:
+        """Who logs in at an address; ``guest`` where it names nobody."""
+        if self.connections:
+            return self.connections[0].user or "guest"
+        return parse_url(self.url).user or "guest"
 
     @asynccontextmanager
     async def link(self) -> AsyncIterator[Link]:
@@ -148,14 +157,15 @@ def _configured(file: Path, vhost: str | None) -> Place:
     if not first.is_embedded:
         network = tuple(each for each in connections if not each.is_embedded)
         place = Place(first.masked_url, first.vhost_name(name), connections=network)
-        return replace(place, declared=config.vhosts[name])
+        return replace(place, config=config, declared=config.vhosts[name])
     path = parse_url(first.url.get_secret_value()).path
     if not path:
         raise failed(
             f"{file}: {first.masked_url} keeps its messages in the memory of its program, where no "
             "command gets to"
         )
-    return replace(_in_file(path, first.vhost_name(name)), declared=config.vhosts[name])
+    place = _in_file(path, first.vhost_name(name))
+    return replace(place, config=config, declared=config.vhosts[name])
 
 
 def _in_file(path: str, vhost: str) -> Place:
