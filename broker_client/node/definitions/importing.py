@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker_client.errors import InvalidDefinitionsError
+from broker_client.errors import BrokerClientError, InvalidDefinitionsError
 from broker_client.node.definitions.importing_policies import (
     read_global_parameter,
     read_parameter,
@@ -27,6 +27,7 @@ from broker_client.node.definitions.importing_users import (
 from broker_client.node.definitions.items import Item
 from broker_client.node.definitions.plan import Plan
 from broker_client.node.node import Node
+from broker_client.runtime.pace import paced
 
 _ABOUT_THE_FILE = frozenset(
     (
@@ -81,17 +82,47 @@ def import_definitions(node: Node, document: Any, vhost: str | None = None) -> I
         InvalidDefinitionsError: something in it cannot be; nothing is imported.
     """
     plan = Plan(node, vhost)
-    _read(plan, document)
-    if plan.problems:
-        raise InvalidDefinitionsError(plan.problems)
+    for _ in _reading(plan, document):
+        pass
+    _check(plan)
     for step in plan.steps:
         step()
     node.wake()
+    return _report(plan)
+
+
+async def import_in_steps(node: Node, document: Any, vhost: str | None = None) -> ImportReport:
+    """As `import_definitions`, with turns of the event loop in between for others.
+
+    What somebody deletes or declares otherwise meanwhile stays so, with a note.
+
+    Raises:
+        InvalidDefinitionsError: something in it cannot be; nothing is imported.
+    """
+    plan = Plan(node, vhost)
+    async for _ in paced(_reading(plan, document)):
+        pass
+    _check(plan)
+    async for step in paced(plan.steps):
+        node.wake()
+        try:
+            step()
+        except BrokerClientError as error:
+            plan.notes.append(f"left out, since something else was changed meanwhile: {error}")
+    return _report(plan)
+
+
+def _check(plan: Plan) -> None:
+    if plan.problems:
+        raise InvalidDefinitionsError(plan.problems)
+
+
+def _report(plan: Plan) -> ImportReport:
     return ImportReport(plan.counts, tuple(dict.fromkeys(plan.notes)))
 
 
-def _read(plan: Plan, document: Any) -> None:
-    """Have each object read by the reader of its section."""
+def _reading(plan: Plan, document: Any) -> Iterator[None]:
+    """Have each object read by the reader of its section, one a step."""
     if not isinstance(document, dict):
         plan.problems.append(f"definitions are an object, not {document!r:.60}")
         return
@@ -113,6 +144,7 @@ def _read(plan: Plan, document: Any) -> None:
             plan.problems.append(f"{section}: {items!r:.60} is not a list")
             continue
         for at, values in enumerate(items):
+            yield
             path = f"{section}[{at}]"
             if not isinstance(values, dict):
                 plan.problems.append(f"{path}: {values!r:.60} is not an object")

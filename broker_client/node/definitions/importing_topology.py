@@ -37,7 +37,7 @@ def read_exchange(plan: Plan, item: Item) -> bool:
     if not item.is_right:
         return False
     if (vhost, name) in plan.exchanges:
-        there = plan.node.engine.state.vhosts.get(vhost)
+        there = plan.node.view.vhost(vhost)
         current = None if there is None else there.exchanges.get(name)
         if current is not None and (
             current.type,
@@ -70,8 +70,7 @@ def read_exchange(plan: Plan, item: Item) -> bool:
         if key not in EXCHANGE_ARGUMENTS:
             plan.notes.append(f"{what}: argument {key} has no effect here")
     plan.exchanges[vhost, name] = exchange.kind
-    state = plan.node.engine.state
-    plan.steps.append(lambda: state.vhosts[vhost].declare_exchange(exchange))
+    plan.steps.append(lambda: plan.there(vhost).declare_exchange(exchange))
     return True
 
 
@@ -88,7 +87,7 @@ def read_queue(plan: Plan, item: Item) -> bool:
     if not item.is_right:
         return False
     if (vhost, name) in plan.queues:
-        there = plan.node.engine.state.vhosts.get(vhost)
+        there = plan.node.view.vhost(vhost)
         current = None if there is None else there.queues.get(name)
         if current is not None and (
             current.durable,
@@ -135,9 +134,10 @@ def read_queue(plan: Plan, item: Item) -> bool:
 
 def _add_queue(plan: Plan, queue: Queue) -> None:
     # A definition may name what only a server may: the queues that it has named itself.
-    state = plan.node.engine.state
-    state.vhosts[queue.vhost].add_queue(queue, server_named=True)
-    state.used(queue, plan.node.now())
+    vhost = plan.there(queue.vhost)
+    if queue.name not in vhost.queues:  # a client may have declared it meanwhile
+        vhost.add_queue(queue, server_named=True)
+        plan.node.engine.state.used(queue, plan.node.now())
 
 
 def read_binding(plan: Plan, item: Item) -> bool:
@@ -173,8 +173,7 @@ def read_binding(plan: Plan, item: Item) -> bool:
                 HeadersMatch(arguments, plan.version)
         except ReplyError as error:
             item.problem("", reason_of(error))
-    state = plan.node.engine.state
-    plan.steps.append(lambda: state.vhosts[vhost].bind(destination, source, key, arguments))
+    plan.steps.append(lambda: plan.there(vhost).bind(destination, source, key, arguments))
     return True
 
 

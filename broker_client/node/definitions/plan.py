@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker_client.core.replies import vhost_not_found
 from broker_client.core.virtual_host import VirtualHost, check_short
 from broker_client.errors import ReplyError
 from broker_client.node.definitions.items import Item
@@ -48,6 +49,17 @@ class Plan:
         if item.is_right and name not in self.vhosts:
             item.problem("vhost", f"there is no vhost {name!r}")
         return name
+
+    def there(self, vhost: str) -> VirtualHost:
+        """The vhost while the steps are carried out.
+
+        Raises:
+            ReplyError: 530, it was deleted meanwhile.
+        """
+        found = self.node.view.vhost(vhost)
+        if found is None:
+            raise vhost_not_found(vhost)
+        return found
 
     def add_vhost(self, name: str, path: str) -> None:
         """Add a vhost where there is none."""

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from broker_client.core.arguments import check_encodable
 from broker_client.core.virtual_host import VirtualHost
+from broker_client.runtime.pace import as_json, from_json
 from broker_client.server.http.callers import MANAGEMENT, Caller
 from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
 
@@ -118,6 +119,21 @@ def decoded_json(body: bytes) -> Any:
         decoded = json.loads(body.decode(), parse_constant=_refuse_constant)
         if rb"\u" in body:
             json.dumps(decoded, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError):
+        raise bad_request("the body is not valid JSON") from None
+    return decoded
+
+
+async def definitions_json(body: bytes) -> Any:
+    """As `decoded_json`, in steps: definitions may be thousands of objects.
+
+    Raises:
+        Refusal: 400.
+    """
+    try:
+        decoded = await from_json(body.decode(), _refuse_constant)
+        if rb"\u" in body:
+            (await as_json(decoded)).decode()  # half a surrogate pair is no text
     except (ValueError, RecursionError):
         raise bad_request("the body is not valid JSON") from None
     return decoded

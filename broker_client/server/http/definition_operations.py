@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from broker_client.core.access import ADMINISTRATOR
 from broker_client.node.definitions.exporting import export_definitions
-from broker_client.node.definitions.importing import import_definitions
+from broker_client.node.definitions.importing import import_in_steps
 from broker_client.runtime.pace import as_json
-from broker_client.server.http.calls import NO_CONTENT, Call, Operations, decoded_json
+from broker_client.server.http.calls import NO_CONTENT, Call, Operations, definitions_json
 from broker_client.server.http.errors import bad_request
 from broker_client.server.http.listings import shown
 
@@ -78,7 +78,7 @@ async def _imported(call: Call, vhost: str | None) -> int:
     kind = call.request.headers.get("content-type", "")
     if kind.startswith("multipart/form-data"):
         body = _file_of_form(kind, body)
-    report = import_definitions(call.node, decoded_json(body), vhost)
+    report = await import_in_steps(call.node, await definitions_json(body), vhost)
     for note in report.notes:  # RabbitMQ's answer has no place for them
         log.warning("definitions imported by user %r: %s", call.caller.name, note)
     return NO_CONTENT

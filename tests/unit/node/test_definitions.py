@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,11 @@ import pytest
 from broker_client.core.access import SHA256, hash_password
 from broker_client.core.exchange import Destination
 from broker_client.errors import InvalidDefinitionsError, ReplyError
-from broker_client.node.definitions import export_definitions, import_definitions
+from broker_client.node.definitions import (
+    export_definitions,
+    import_definitions,
+    import_in_steps,
+)
 from broker_client.node.node import Node
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
@@ -366,3 +371,64 @@ async def test_what_rabbitmq_would_refuse_is_told_at_the_export(node: Node) -> N
         "queue 'q' in vhost '/': RabbitMQ refuses x-delivery-limit of a classic queue",
         "exchange 'later' in vhost '/': RabbitMQ needs a plugin for its type",
     ]
+
+
+# --------------------------------------------------------------------------- in steps
+
+
+def _many(count: int) -> dict[str, Any]:
+    names = [f"q{number}" for number in range(count)]
+    return a_document(
+        queues=[{"name": name, "vhost": "shop"} for name in names],
+        vhosts=[{"name": "shop"}],
+        bindings=[
+            {"source": "amq.topic", "vhost": "shop", "destination": name, "routing_key": "k"}
+            for name in names
+        ],
+    )
+
+
+async def test_import_in_steps_does_the_same_and_lets_others_have_turns(node: Node) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    report = await import_in_steps(node, _many(1_000))
+    counting.cancel()
+    assert report.counts == {"vhosts": 1, "queues": 1_000, "bindings": 1_000}
+    assert report.notes == ()
+    other = Node()
+    assert import_definitions(other, _many(1_000)) == report
+    assert export_definitions(other, "shop") == export_definitions(node, "shop")
+    assert turns > 2
+    await other.close()
+
+
+async def test_what_is_deleted_while_definitions_are_imported_is_noted(node: Node) -> None:
+    async def delete() -> None:
+        for _ in range(10_000):
+            if node.delete_vhost("shop"):
+                return
+            await asyncio.sleep(0)
+
+    deleting = asyncio.create_task(delete())
+    report = await import_in_steps(node, _many(1_000))
+    await deleting
+    assert not node.has_vhost("shop")
+    assert report.notes == (
+        "left out, since something else was changed meanwhile: 530 NOT_ALLOWED - vhost shop not "
+        "found",
+    )
+
+
+async def test_import_in_steps_of_what_is_wrong_imports_nothing(node: Node) -> None:
+    document = _many(3)
+    document["bindings"].append({**document["bindings"][0], "destination": "missing"})
+    with pytest.raises(InvalidDefinitionsError, match="there is no queue 'missing'"):
+        await import_in_steps(node, document)
+    assert not node.has_vhost("shop")
