@@ -36,6 +36,7 @@ BrokerClientError
 │   ├── PublishUnconfirmedError
 │   ├── PublishAbortedError
 │   └── PublishQueueFullError
+├── ClaimCheckError
 ├── RequestError
 │   ├── RequestTimeoutError
 │   ├── RequestLostError
@@ -44,7 +45,8 @@ BrokerClientError
 │   ├── AlreadySettledError
 │   ├── StaleDeliveryError
 │   ├── InvalidContentError
-│   │   └── InvalidHeadersError
+│   │   ├── InvalidHeadersError
+│   │   └── BodyMissingError
 │   ├── ConsumerCancelledError
 │   │   ├── AckTimeoutError
 │   │   └── ConsumerLostError
@@ -498,6 +500,19 @@ class PublishError(BrokerClientError):
         return f"publication {self.publication!r}: message {self.message_id}"
 
 
+class ClaimCheckError(BrokerClientError):
+    """The store of large bodies (`claim_check`) failed, or did not answer in time."""
+
+    retryable = True
+
+    def __init__(self, owner: str, action: str, reason: str) -> None:
+        super().__init__(owner, action, reason)
+        self.owner, self.action, self.reason = owner, action, reason
+
+    def __str__(self) -> str:
+        return f"claim check of {self.owner}: cannot {self.action} a body: {self.reason}"
+
+
 class MessageReturnedError(PublishError):
     """The broker could not route a mandatory message and returned it (AMQP 0-9-1 §3.1.3.1)."""
 
@@ -724,6 +739,17 @@ class InvalidHeadersError(InvalidContentError):
 
     def __str__(self) -> str:
         return f"headers cannot be read: {self.reason}"
+
+
+class BodyMissingError(InvalidContentError):
+    """The body of a message is in a store (`claim_check`), and cannot be found there."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("", reason)
+        self.args = (reason,)
+
+    def __str__(self) -> str:
+        return f"body is missing: {self.reason}"
 
 
 class ConsumerCancelledError(DeliveryError):

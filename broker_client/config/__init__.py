@@ -7,6 +7,7 @@ durations in float seconds.
 from __future__ import annotations
 
 from broker_client.config.access import ManagementConfig, TlsConfig
+from broker_client.config.claim_check import ClaimCheckConfig
 from broker_client.config.connection import BackoffConfig, ConnectionConfig, RetryConfig
 from broker_client.config.consuming import (
     BatchConfig,
@@ -61,6 +62,7 @@ __all__ = [
     "BreakerConfig",
     "BrokerConfig",
     "ChannelPoolsConfig",
+    "ClaimCheckConfig",
     "ConnectionConfig",
     "ConsumeOptions",
     "CounterConfig",

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
+from broker_client.config.claim_check import ClaimCheckConfig
 from broker_client.config.connection import BackoffConfig, RetryConfig
 from broker_client.config.encryption import EncryptionConfig
 from broker_client.config.recovery import Strategy
@@ -229,6 +230,9 @@ class SubscriptionConfig(Settings):
     decompress: ByteSize | None = None
     """Decompress bodies whose content encoding is `gzip`, `deflate` or `zstd`, to this size at
     most: a larger one is invalid content. Left out, they stay as they are."""
+    claim_check: ClaimCheckConfig | None = None
+    """Where the bodies of messages that carry a reference are; without it, they are invalid
+    content."""
     options: ConsumeOptions = Field(default_factory=ConsumeOptions)
     """Options of the consumer."""
     retry: RetryConfig = Field(default_factory=RetryConfig)

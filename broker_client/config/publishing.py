@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
+from broker_client.config.claim_check import ClaimCheckConfig
 from broker_client.config.encryption import EncryptionConfig
 from broker_client.config.values import ByteSize, Count, Duration, Positive, Settings
 
@@ -129,6 +130,9 @@ class PublicationConfig(Settings):
     compress: Literal["gzip", "zstd"] | None = None
     """Compress bodies, and say so in the content encoding; see `decompress` of subscriptions. zstd
     takes the extra `zstd`."""
+    claim_check: ClaimCheckConfig | None = None
+    """Keep large bodies in a store, compressed and encrypted as configured, and send a reference to
+    them; off when left out. Subscriptions need a `claim_check` with the same `url`."""
     model: Annotated[
         Any, WithJsonSchema({"type": "string", "pattern": _MODEL.pattern, "default": None})
     ] = None

@@ -19,6 +19,7 @@ from typing import Any
 
 from broker_client.ackornack import AckOrNack
 from broker_client.codec import content
+from broker_client.codec.claim_check import claim_of
 from broker_client.codec.compression import decompress
 from broker_client.codec.encryption import decrypt
 from broker_client.config import Nack
@@ -30,7 +31,14 @@ from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.recovery_headers import is_to_be_nacked, noted_error, unflagged
 from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
-from broker_client.errors import HandlerError, InvalidContentError, InvalidHeadersError, described
+from broker_client.errors import (
+    BodyMissingError,
+    ClaimCheckError,
+    HandlerError,
+    InvalidContentError,
+    InvalidHeadersError,
+    described,
+)
 from broker_client.message import RASCAL, Delivery, Message
 from broker_client.runtime.tasks import PROGRAM_ENDS, TaskGroup, raise_in_loop
 from broker_client.transport.base import Channel
@@ -72,7 +80,7 @@ class Dispatcher:
         self._reports = reports
         self.handler_errors = 0
         self._notes = {"originalQueue": setup.queue, "originalVhost": self._config.vhost}
-        self._waiting: deque[tuple[AckOrNack, asyncio.Task[bool] | None]] = deque()
+        self._waiting: deque[tuple[AckOrNack, asyncio.Task[bytes | bool] | None]] = deque()
         self._running = 0  # messages with handlers running, stale ones included
         self._is_held = False
         self._is_ending = False
@@ -90,9 +98,11 @@ class Dispatcher:
     def deliver(self, channel: Channel, delivery: Delivery) -> None:
         """Take a delivery that came by `channel`."""
         headers = delivery.properties.headers
-        flag = None
-        if headers and RASCAL in headers and not self._no_ack:
-            flag = is_to_be_nacked(delivery, self._setup.queue)
+        flag = claim = None
+        if headers and RASCAL in headers:
+            claim = claim_of(delivery.properties)
+            if not self._no_ack:
+                flag = is_to_be_nacked(delivery, self._setup.queue)
             if flag is False:
                 delivery = unflagged(delivery, self._setup.queue)
         unacked = self._unacked
@@ -114,21 +124,45 @@ class Dispatcher:
             self._handlers.spawn(ack_or_nack(noted_error(message), Nack()), "immediate nack")
         elif (
             self._checks is not None
+            or claim is not None
             or self._waiting
             or ((self._is_limited or self._is_held or unacked.stale) and not self._has_room())
         ):
-            self._wait(ack_or_nack)
+            self._wait(ack_or_nack, claim)
         else:
             self._start(ack_or_nack)
 
-    def _wait(self, ack_or_nack: AckOrNack) -> None:
+    def _wait(self, ack_or_nack: AckOrNack, claim: object) -> None:
         checks, answer = self._checks, None
-        if checks is not None and checks.must_ask(ack_or_nack):
-            answer = self._handlers.spawn(self._check(ack_or_nack, checks), "checks")
+        if checks is not None and not checks.must_ask(ack_or_nack):
+            checks = None
+        if checks is not None or claim is not None:
+            answer = self._handlers.spawn(self._prepare(ack_or_nack, checks, claim), "checks")
             answer.add_done_callback(self._checked)
         ack_or_nack.is_waiting = True
         self._waiting.append((ack_or_nack, answer))
         self._start_waiting()
+
+    async def _prepare(
+        self, ack_or_nack: AckOrNack, checks: Checks | None, claim: object
+    ) -> bytes | bool:
+        """Run the checks, and fetch a body that is in a store.
+
+        Returns whether the message is to be handled, or the body to handle.
+        """
+        if checks is not None and not await self._check(ack_or_nack, checks):
+            return False
+        if claim is None:
+            return True
+        try:
+            if self._setup.bodies is None:
+                raise BodyMissingError(f"subscription {self._config.name!r} has no claim_check")
+            return await self._setup.bodies.fetch(claim)
+        except InvalidContentError as error:
+            self._refuse(ack_or_nack, unreadable(error))
+        except ClaimCheckError as error:
+            self._failed(ack_or_nack, error)
+        return False
 
     async def _check(self, ack_or_nack: AckOrNack, checks: Checks) -> bool:
         """Run the checks and deal with a refusal; True if the message is to be handled."""
@@ -140,7 +174,7 @@ class Dispatcher:
             self._reports.emit("duplicate", ack_or_nack.message)
         return verdict is Passed.YES
 
-    def _checked(self, answer: asyncio.Task[bool]) -> None:
+    def _checked(self, answer: asyncio.Task[bytes | bool]) -> None:
         self._start_waiting()
 
     def _has_room(self) -> bool:
@@ -183,7 +217,8 @@ class Dispatcher:
             waiting.popleft()
             ack_or_nack.is_waiting = False
             if ack_or_nack.is_open or self._no_ack:
-                self._start(ack_or_nack)
+                fetched = None if answer is None else answer.result()
+                self._start(ack_or_nack, fetched if isinstance(fetched, bytes) else None)
 
     # ------------------------------------------------------------------ holding
 
@@ -213,10 +248,12 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ handing over
 
-    def _start(self, ack_or_nack: AckOrNack) -> None:
+    def _start(self, ack_or_nack: AckOrNack, fetched: bytes | None = None) -> None:
         message = ack_or_nack.message
         delivery = message.delivery
         body, content_type = delivery.body, delivery.properties.content_type
+        if fetched is not None:
+            body = fetched
         try:
             if delivery.fault:
                 raise InvalidHeadersError(delivery.fault)

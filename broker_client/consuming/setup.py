@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from broker_client.codec.claim_check import BodyStore
 from broker_client.config import (
     BrokerConfig,
     CounterConfig,
@@ -47,6 +48,8 @@ class ConsumingSetup:
     """Counter of redeliveries, or None."""
     handled: HandledIds | None = None
     """Store of handled ids, or None without deduplication."""
+    bodies: BodyStore | None = None
+    """Where bodies are that are not in their messages, or None."""
     dead_letter_exchange: str | None = None
     """The queue's, where it may not know the key of a republished copy."""
     is_stream: bool = False
@@ -79,7 +82,8 @@ class ConsumingStores:
         factories: makers of `custom` counters, by the counter's name.
 
     Raises:
-        UnsupportedError: a subscription uses a custom counter that has no factory.
+        UnsupportedError: a subscription uses a custom counter that has no factory, or a store of
+            bodies whose package is missing.
     """
 
     def __init__(self, config: BrokerConfig, factories: Mapping[str, CounterFactory]) -> None:
@@ -87,6 +91,11 @@ class ConsumingStores:
         self._factories = dict(factories)
         self._counters: dict[int, tuple[CounterConfig, RedeliveryCounter]] = {}
         self._handled: dict[str, HandledIds] = {}
+        self._bodies = {
+            name: BodyStore(each.claim_check, f"subscription {name!r}")
+            for name, each in config.subscriptions.items()
+            if each.claim_check is not None
+        }
         for subscription in config.subscriptions.values():
             counter = config.counter_of(subscription)
             if counter.type == "custom" and counter.name not in self._factories:
@@ -109,6 +118,7 @@ class ConsumingStores:
             self._config.profiles_of(config),
             self._counter(config),
             self._handled_ids(config),
+            self._bodies.get(config.name),
             _keyed_dead_letter_exchange(vhost, config.queue),
             queue is not None and queue.kind == "stream",
             self._settle_within(vhost, config),

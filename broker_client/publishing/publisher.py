@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from broker_client.amqp.tables import FrozenTable
 from broker_client.codec import content as contents
-from broker_client.codec.encryption import check_available, encryption_note
+from broker_client.codec.claim_check import BodyStore
+from broker_client.codec.encryption import check_available
 from broker_client.config import BrokerConfig, Forward, PublicationConfig
 from broker_client.errors import InvalidMessageError, PublishError, UnknownNameError
 from broker_client.message import Message, Outgoing
@@ -29,6 +31,7 @@ from broker_client.publishing.template import (
     Template,
     check_overrides,
     given,
+    is_sealed,
     rejects_when_full,
 )
 from broker_client.publishing.vhost_publisher import VhostPublisher
@@ -62,7 +65,8 @@ class Publisher:
         tasks: owner of the listeners of publications.
 
     Raises:
-        UnsupportedError: something is to be encrypted, and the package for that is missing.
+        UnsupportedError: something is to be encrypted, compressed or kept in a store, and the
+            package for that is missing.
         ConfigError: the model of a publication is not there, or is none.
     """
 
@@ -81,6 +85,11 @@ class Publisher:
         ):
             check_available()
         self._encoders = encoders_of(config)
+        self._bodies = {
+            name: BodyStore(each.claim_check, f"publication {name!r}")
+            for name, each in config.publications.items()
+            if each.claim_check is not None
+        }
 
     def __repr__(self) -> str:
         return f"<Publisher: {len(self._templates)} publications used>"
@@ -118,7 +127,7 @@ class Publisher:
             key,
             template.forwarded(message, key, overrides),
             started,
-            encrypted=encryption_note(message.properties) is not None,
+            encrypted=is_sealed(message.properties),
         )
 
     async def _publish(
@@ -136,6 +145,9 @@ class Publisher:
         outgoing = template.outgoing(
             body, content_type, routing_key, overrides, encrypted=encrypted
         )
+        bodies = template.bodies
+        if bodies is not None and len(outgoing.body) > bodies.above:
+            outgoing = await _with_body_in(bodies, outgoing)
         delay = overrides.get("delay", config.delay)
         if delay:
             outgoing = await vhost.delayed(outgoing, delay)
@@ -202,7 +214,8 @@ class Publisher:
             if config is None:
                 raise UnknownNameError("publication", name, list(self._config.publications))
             encode = self._encoders.get(name, contents.encode)
-            template = Template(self._config, config, self._vhosts[config.vhost], encode)
+            vhost, bodies = self._vhosts[config.vhost], self._bodies.get(name)
+            template = Template(self._config, config, vhost, encode, bodies)
             self._templates[name] = template
         return template
 
@@ -230,14 +243,16 @@ class Publisher:
             check_overrides(overrides)
         timeout, max_nacks = overrides.get("timeout", config.timeout), template.max_nacks
         outbox = template.vhost.outbox if config.confirm else None
-        is_plain = not (outbox or overrides.get("delay", config.delay))
+        is_plain = not (outbox or template.bodies or overrides.get("delay", config.delay))
         time, encode, outgoing = asyncio.get_running_loop().time, template.encode, template.outgoing
 
         async def add(content: Any) -> None:
             if run.under_way >= window:
                 await run.room()
             key = routing_key(content) if callable(routing_key) else routing_key
-            if self._chains or not is_plain:  # middleware, a delay or the outbox has a part in it
+            if (
+                self._chains or not is_plain
+            ):  # middleware, a delay, a store or the outbox takes part
                 run.began(await self.publish(name, content, key, overrides))
                 return
             started = time()  # as `publish`, with all that is the same for each taken out
@@ -330,6 +345,12 @@ async def _without_middleware(
     if call.message is None:
         return await publish(call.publication, call.content, call.routing_key, call.overrides())
     return await forward(call.publication, call.message, call.routing_key, call.overrides())
+
+
+async def _with_body_in(bodies: BodyStore, outgoing: Outgoing) -> Outgoing:
+    properties = await bodies.check_in(outgoing.body, outgoing.properties)
+    headers = FrozenTable.of(properties.headers or {})
+    return outgoing._replace(body=b"", properties=properties._replace(headers=headers))
 
 
 class _Many:

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from broker_client.amqp.encode import check_publish
 from broker_client.amqp.tables import FrozenTable
 from broker_client.codec import content as contents
+from broker_client.codec.claim_check import BodyStore, claim_of
 from broker_client.codec.encryption import encrypt, encryption_note
 from broker_client.config import BrokerConfig, Forward, PublicationConfig, VhostConfig
 from broker_client.errors import InvalidMessageError, nearest
@@ -155,6 +156,7 @@ class Template:
         "_is_queue",
         "_mandatory",
         "_properties",
+        "bodies",
         "config",
         "encode",
         "exchange",
@@ -169,8 +171,11 @@ class Template:
         config: PublicationConfig,
         vhost: VhostPublisher,
         encode: Encode = contents.encode,
+        bodies: BodyStore | None = None,
     ) -> None:
         self.config = config
+        self.bodies = bodies
+        """Store of large bodies, or None."""
         self.encode = encode
         """Makes a body and its content type of a content."""
         self.vhost = vhost
@@ -273,7 +278,7 @@ class Template:
         if options.persistent is not None:
             changes["delivery_mode"] = PERSISTENT if options.persistent else TRANSIENT
         body, properties = message.body, message.properties._replace(**changes)
-        if self.config.encryption is not None and encryption_note(properties) is None:
+        if self.config.encryption is not None and not is_sealed(properties):
             body, properties = encrypt(self.config.encryption, body, properties)
         properties = properties._replace(headers=FrozenTable.of(properties.headers or {}))
         if self._is_queue:
@@ -296,7 +301,7 @@ class Template:
             content_type: of the body, unless the publication or the call says otherwise.
             routing_key: that of the publication when None.
             overrides: what the call says.
-            encrypted: `body` is encrypted already.
+            encrypted: `body` is encrypted already, or in a store.
         """
         content_type = self._properties.content_type or content_type
         message_id = overrides.get("message_id") or new_message_id()
@@ -319,6 +324,11 @@ class Template:
         if overrides or not isinstance(key, str) or len(key) > 255 or not key.isascii():
             check_publish(outgoing, overrides)  # the publication's own were, by `__init__`
         return outgoing
+
+
+def is_sealed(properties: Properties) -> bool:
+    """True if a copy of such a message cannot be encrypted: it is, or its body is in a store."""
+    return encryption_note(properties) is not None or claim_of(properties) is not None
 
 
 def _overridden(properties: Properties, overrides: PublishOverrides) -> Properties:

@@ -149,6 +149,7 @@ OWNERS = {
     "opentelemetry": ("tracing",),
     "prometheus_client": ("asgi", "metrics"),
     "fast_depends": ("consuming.dependencies",),
+    "fsspec": ("codec.claim_check",),
     "cronsim": ("config.scheduling", "scheduling"),
     "sqlalchemy": ("sql",),
     "pyspark": ("spark",),

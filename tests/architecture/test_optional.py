@@ -17,6 +17,7 @@ OPTIONAL = [
     "cronsim",
     "cryptography",
     "fast_depends",
+    "fsspec",
     "msgpack",
     "opentelemetry",
     "prometheus_client",
