@@ -99,6 +99,17 @@ class Delivery(NamedTuple):
     """Why the properties that another client wrote cannot be decoded. The body is complete."""
 
 
+def count_in(value: object) -> int:
+    """A count that a header carries: 0 for what is none, and never too large to be carried on.
+
+    Anybody may have written the header.
+    """
+    return min(max(value, 0), _MOST) if type(value) is int else 0
+
+
+_MOST = 2**31 - 1
+
+
 def counted_attempts(delivery: Delivery) -> int | None:
     """Deliveries of this copy so far, including this one; None where the broker counts none.
 
@@ -110,7 +121,7 @@ def counted_attempts(delivery: Delivery) -> int | None:
     headers = delivery.properties.headers or {}
     for count in (headers.get("x-acquired-count"), headers.get("x-delivery-count")):
         if type(count) is int and count >= 0:  # a publisher may have written anything
-            return count + 1
+            return count_in(count) + 1
     return None
 
 
@@ -248,7 +259,7 @@ class Message:
         history = (self.delivery.properties.headers or {}).get(RASCAL)
         before = history.get("tries") if isinstance(history, Mapping) else None
         here = max(self.attempts or (2 if self.redelivered else 1), self.returns + 1)
-        return here + (before if isinstance(before, int) else 0)
+        return here + count_in(before)
 
     @property
     def republished(self) -> int:
@@ -264,7 +275,7 @@ class Message:
         node: Any = self.delivery.properties.headers
         for key in (RASCAL, "recovery", self.queue, counter):
             node = node.get(key) if isinstance(node, Mapping) else None
-        return node if isinstance(node, int) else 0
+        return count_in(node)
 
     def touch(self) -> float:
         """Extend the message time-out; returns the seconds left. May be called in a thread.

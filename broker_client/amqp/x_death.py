@@ -47,6 +47,27 @@ def find_death(headers: Mapping[str, Any] | None, queue: str, reason: str) -> De
     return None
 
 
+def are_sound(headers: Mapping[str, Any] | None) -> bool:
+    """False for deaths that a queue of RabbitMQ fails over when it adds its own.
+
+    RabbitMQ 3.10: an entry that is no table, or whose count is no integer, costs the channel or
+    the queue, which then delivers the message again. Another value than an array is replaced.
+    """
+    found = (headers or {}).get(X_DEATH)
+    return not isinstance(found, list | tuple) or all(map(_is_sound, found))
+
+
+def with_sound_deaths(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """`headers` without the deaths that are not sound."""
+    if are_sound(headers):
+        return dict(headers)
+    return {**headers, X_DEATH: [each for each in headers[X_DEATH] if _is_sound(each)]}
+
+
+def _is_sound(death: object) -> bool:
+    return isinstance(death, Mapping) and type(death.get("count", 1)) is int
+
+
 def dead_lettered(
     properties: Properties,
     *,
@@ -71,7 +92,7 @@ def dead_lettered(
         now: seconds since the epoch; the header has whole seconds.
         with_last: add `x-last-death-*`, as RabbitMQ does from 4.0 on.
     """
-    headers = dict(properties.headers or {})
+    headers = with_sound_deaths(properties.headers or {})
     before = deaths(headers)
     same = [each for each in before if (each.get("queue"), each.get("reason")) == (queue, reason)]
     time = datetime.fromtimestamp(int(now), UTC)

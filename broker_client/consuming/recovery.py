@@ -337,20 +337,19 @@ class Recovery:
             )
 
     async def _dead_letter(self, entry: UnackedDelivery) -> bool:
-        """Dead-letter as the broker does, but with the original routing key.
+        """Dead-letter as the broker does, but with the original routing key and sound deaths.
 
-        False leaves it to the broker: the key is not lost, or no exchange is known.
+        False leaves it to the broker: it can do that, or no exchange is known.
         """
         message = entry.message
-        if not recovery_headers.has_lost_its_key(message):
-            return False
-        exchange = self._setup.dead_letter_exchange
-        if exchange is None or not self.unacked.is_ours(entry):
-            return exchange is not None
+        target = self._dead_letter_target(message)
+        if target is None or not self.unacked.is_ours(entry):
+            return target is not None
+        exchange, key = target
         try:
             await self._publish(
                 lambda notes: self._publisher.republish(
-                    message.vhost, recovery_headers.dead_letter(message, exchange, notes=notes)
+                    message.vhost, recovery_headers.dead_letter(message, exchange, key, notes=notes)
                 ),
                 Notes.NO_ERROR,
             )
@@ -365,6 +364,16 @@ class Recovery:
             return True
         self.unacked.ack(entry, DeliveryOutcome.NACKED)
         return True
+
+    def _dead_letter_target(self, message: Message) -> tuple[str, str | None] | None:
+        """Exchange and key, None for the original one, of a dead letter that we are to publish."""
+        setup = self._setup
+        if recovery_headers.has_lost_its_key(message) and setup.dead_letter_exchange is not None:
+            return setup.dead_letter_exchange, None
+        if recovery_headers.has_unsound_deaths(message) and setup.dead_letters is not None:
+            exchange, key = setup.dead_letters
+            return exchange, message.delivery.routing_key if key is None else key
+        return None
 
     async def _republish(
         self, entry: UnackedDelivery, strategy: Republish, error: BaseException | str

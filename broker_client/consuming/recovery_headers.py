@@ -13,7 +13,14 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from broker_client.amqp.x_death import REJECTED, X_DEATH, dead_lettered, find_death
+from broker_client.amqp.x_death import (
+    REJECTED,
+    X_DEATH,
+    are_sound,
+    dead_lettered,
+    find_death,
+    with_sound_deaths,
+)
 from broker_client.config import Forward, Republish
 from broker_client.errors import text_of
 from broker_client.message import (
@@ -23,6 +30,7 @@ from broker_client.message import (
     Message,
     Outgoing,
     Properties,
+    count_in,
     with_original_user,
 )
 
@@ -63,7 +71,7 @@ def recovery_headers(
     """
     headers = {
         key: copy.deepcopy(value)
-        for key, value in (message.properties.headers or {}).items()
+        for key, value in with_sound_deaths(message.properties.headers or {}).items()
         if key not in _NOT_COPIED
     }
     if message.properties.user_id is not None:
@@ -167,7 +175,7 @@ def hops(message: Message) -> int:
     if not isinstance(states, Mapping):
         return 0
     return sum(
-        _number(state.get(counter))
+        count_in(state.get(counter))
         for state in states.values()
         if isinstance(state, Mapping)
         for counter in ("republished", "forwarded")
@@ -192,7 +200,7 @@ def is_to_be_nacked(delivery: Delivery, queue: str) -> bool | None:
         return True
     before = flagged.get("xDeath")
     before = before if isinstance(before, Mapping) else {}
-    has_more = _number(now.get("count")) > _number(before.get("count"))
+    has_more = count_in(now.get("count")) > count_in(before.get("count"))
     return not (has_more or _seconds(now.get("time")) > _seconds(before.get("time")))
 
 
@@ -230,9 +238,18 @@ def has_lost_its_key(message: Message) -> bool:
     return _original(message)[1] != message.queue
 
 
-def dead_letter(message: Message, exchange: str, *, notes: Notes = Notes.ALL) -> Outgoing:
-    """The dead letter of a rejected message, as the broker makes it, but with the original key."""
-    first_exchange, key = _original(message)
+def has_unsound_deaths(message: Message) -> bool:
+    """True for a message that costs its queue on RabbitMQ if that dead-letters it."""
+    return not are_sound(message.properties.headers)
+
+
+def dead_letter(
+    message: Message, exchange: str, key: str | None = None, *, notes: Notes = Notes.ALL
+) -> Outgoing:
+    """The dead letter of a rejected message, as the broker makes it, but with the original key,
+    unless `key` is given, and with sound deaths."""
+    first_exchange, first_key = _original(message)
+    key = first_key if key is None else key
     properties = dead_lettered(
         message.properties,
         queue=message.queue,
@@ -284,10 +301,6 @@ def _recovery(headers: Mapping[str, Any] | None, queue: str) -> Mapping[str, Any
     for key in (RASCAL, "recovery", queue):
         node = node.get(key) if isinstance(node, Mapping) else None
     return node if isinstance(node, Mapping) else None
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _seconds(value: Any) -> float:

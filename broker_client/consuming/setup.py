@@ -57,6 +57,8 @@ class ConsumingSetup:
     """Seconds a delivery may stay unsettled; None where the configuration does not tell."""
     has_delayed_retry: bool = False
     """The queue holds back what failed, on a broker that can (RabbitMQ 4.3)."""
+    dead_letters: tuple[str, str | None] | None = None
+    """Where the queue sends its dead letters: an exchange, and a key unless they keep theirs."""
 
     @classmethod
     def plain(cls, config: SubscriptionConfig) -> Self:
@@ -123,6 +125,7 @@ class ConsumingStores:
             queue is not None and queue.kind == "stream",
             self._settle_within(vhost, config),
             queue is not None and _has_delayed_retry(queue),
+            None if queue is None else _dead_letters(queue),
         )
 
     def _settle_within(self, vhost: VhostConfig, config: SubscriptionConfig) -> float | None:
@@ -173,6 +176,14 @@ def _has_delayed_retry(queue: QueueConfig) -> bool:
     """RabbitMQ: `returned` is for basic.nack, and we refuse by basic.reject, which counts."""
     arguments = queue.arguments
     return queue.kind == "quorum" and arguments.get("x-delayed-retry-type") in ("all", "failed")
+
+
+def _dead_letters(queue: QueueConfig) -> tuple[str, str | None] | None:
+    exchange = queue.arguments.get("x-dead-letter-exchange")
+    if exchange is None:
+        return None
+    key = queue.arguments.get("x-dead-letter-routing-key")
+    return str(exchange), None if key is None else str(key)
 
 
 def _keyed_dead_letter_exchange(vhost: VhostConfig, name: str) -> str | None:

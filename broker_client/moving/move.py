@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 
-from broker_client.amqp.x_death import without_deaths
+from broker_client.amqp.x_death import with_sound_deaths, without_deaths
 from broker_client.errors import ChannelClosedError, UsageError
 from broker_client.message import Delivery, Headers, Outgoing, with_original_user
 from broker_client.moving.confirms import ConfirmedPublisher
@@ -161,7 +161,8 @@ def copy_for(queue: str, delivery: Delivery, headers: Headers | None) -> Outgoin
     """A copy of `delivery` for `queue` alone; it is kept where its properties cannot be read."""
     if delivery.fault:
         return Fate.KEEP
-    kept = {name: value for name, value in (headers or {}).items() if name not in _NOT_COPIED}
+    sound = with_sound_deaths(headers or {})
+    kept = {name: value for name, value in sound.items() if name not in _NOT_COPIED}
     properties = delivery.properties._replace(headers=kept or None)
     return Outgoing("", queue, delivery.body, with_original_user(properties), mandatory=True)
 

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from broker_client.amqp.encode import check_publish
 from broker_client.amqp.tables import FrozenTable
+from broker_client.amqp.x_death import X_DEATH, are_sound, with_sound_deaths
 from broker_client.codec import content as contents
 from broker_client.codec.claim_check import BodyStore, claim_of
 from broker_client.codec.encryption import encrypt, encryption_note
@@ -231,7 +232,7 @@ class Template:
         given.update(overrides)
         # The copy goes where its publication sends it, not to all the places of the first.
         said = {**(ours.headers or {}), **(overrides.get("headers") or {})}
-        headers = {**(properties.headers or {}), "BCC": None, **said}
+        headers = {**with_sound_deaths(properties.headers or {}), "BCC": None, **said}
         if headers["BCC"] is None:
             del headers["BCC"]
         headers["CC"] = _copies_to(said.get("CC"), back=f"{message.queue}.{key}")
@@ -338,6 +339,9 @@ def _overridden(properties: Properties, overrides: PublishOverrides) -> Properti
         if name in overrides
     }
     if headers := overrides.get("headers"):
+        if X_DEATH in headers and not are_sound(headers):
+            why = "tell of deaths in another way than brokers do; RabbitMQ's queues fail over them"
+            raise InvalidMessageError(f"headers[{X_DEATH!r}]", why)
         # Encoded now: what the caller does to them later is not sent.
         changes["headers"] = FrozenTable.of({**(properties.headers or {}), **headers})
     if "expiration" in overrides:

@@ -10,6 +10,8 @@ import pytest
 from broker_client import Broker, Message
 from broker_client.config import ShovelConfig
 from broker_client.consuming.shovels import Shovel
+from broker_client.errors import InvalidMessageError
+from broker_client.message import Outgoing, Properties
 from broker_client.subscription import Subscription
 from tests.client.conftest import StartBroker
 from tests.support.eventually import eventually
@@ -132,6 +134,90 @@ async def test_message_whose_headers_leave_no_room_for_any_history_is_retried_as
     assert tries == [1, 2, 3]
     assert len(failures) == 3
     assert "headers make a frame of" in str(failures[0])
+
+
+DIED = {"queue": "work", "reason": "rejected"}
+RETRY_AND_NACK: list[dict[str, Any]] = [
+    {"strategy": "republish", "attempts": 1},
+    {"strategy": "forward", "publication": "work", "attempts": 1},
+    {"strategy": "nack"},
+]
+
+
+async def publish_raw(broker: Broker, *messages: Outgoing) -> None:
+    """Publish as a client does that checks nothing."""
+    link = await broker.connect()
+    channel = await link.open_channel()
+    await channel.publish(list(messages))
+    await link.close()
+
+
+@pytest.mark.parametrize("key", [None, "dead.work"])
+@pytest.mark.parametrize(
+    "deaths",
+    [[1], [[DIED]], [{**DIED, "count": "x"}], [{**DIED, "count": 1.5}]],
+    ids=["numbers", "arrays", "text-count", "float-count"],
+)
+async def test_message_whose_deaths_nobody_can_count_is_recovered_and_costs_no_consumer(
+    start: StartBroker, deaths: list[Any], key: str | None
+) -> None:
+    """RabbitMQ's own queue fails over them, and delivers the message again and again."""
+    config = a_config(RETRY_AND_NACK)
+    if key is not None:
+        config["queues"]["work"]["options"]["dead_letter_routing_key"] = key
+    broker = await start(config)
+    subscription = await broker.subscribe("work")
+    tries = failing(subscription, ValueError("bad"))
+    lost: list[str] = []
+    subscription.on("cancelled", lambda error: lost.append(str(error)))
+    _, dead = await keeping(broker, "cemetery")
+    hostile = Properties(message_id="m", headers={"x-death": deaths})
+    await publish_raw(broker, Outgoing("", "work", b"x", hostile))
+    await eventually(lambda: dead, timeout=10)
+    assert (tries, lost) == ([1, 2, 3], [])
+    [death] = dead[0].headers["x-death"]
+    assert (death["queue"], death["count"]) == ("work", 1)
+    assert dead[0].delivery.routing_key == (key or "work")
+
+
+async def test_counters_of_a_header_that_cannot_be_are_taken_for_what_they_can(
+    start: StartBroker,
+) -> None:
+    broker = await start(a_config([{"strategy": "republish", "attempts": 2}, {"strategy": "nack"}]))
+    tries: dict[str, list[int]] = {}
+
+    async def fail(content: Any, message: Message) -> None:
+        tries.setdefault(content, []).append(message.tries)
+        raise ValueError("bad")
+
+    subscription = await broker.subscribe("work")
+    subscription.on("error", lambda error: None)
+    failures: list[Exception] = []
+    subscription.on("recovery_failed", failures.append)
+    subscription.handle(fail)
+    _, dead = await keeping(broker, "cemetery")
+    most = 2**63 - 1
+    histories: dict[str, Any] = {
+        "large": {"tries": most, "recovery": {"work": {"republished": most}}},
+        "many": {"tries": most},
+        "negative": {"tries": -5, "recovery": {"work": {"republished": -most}}},
+        "truth": {"tries": True, "recovery": {"work": {"republished": True}}},
+    }
+    for content, history in histories.items():
+        await (await broker.publish("work", content, headers={"rascal": history}))
+    await eventually(lambda: len(dead) == len(histories), timeout=10)
+    assert failures == []
+    counts = {content: len(each) for content, each in tries.items()}
+    assert counts == {"large": 1, "many": 3, "negative": 3, "truth": 3}
+    assert tries["negative"] == tries["truth"] == [1, 2, 3]
+
+
+async def test_publish_of_deaths_that_a_queue_fails_over_is_refused_at_the_call(
+    start: StartBroker,
+) -> None:
+    broker = await start(a_config([]))
+    with pytest.raises(InvalidMessageError, match=r"headers\['x-death'\] tell of deaths"):
+        await broker.publish("work", "x", headers={"x-death": [{**DIED, "count": 1.5}]})
 
 
 NO_ROOM = {"h": "v" * 130_880}

@@ -78,6 +78,23 @@ async def test_unknown_option_of_a_publish_is_told_with_those_there_are() -> Non
     assert "allowed: app_id, " in text
 
 
+NOT_GIVEN = ["message_id", "headers", "persistent", "mandatory", "timeout", "delay"]
+
+
+@pytest.mark.parametrize("name", NOT_GIVEN)
+async def test_option_that_is_none_counts_as_not_given(name: str) -> None:
+    async with Broker.create(CONFIG) as broker:
+        publication = await broker.publish("orders", {}, **{name: None})  # type: ignore[misc]
+        await publication
+        subscription = await broker.subscribe("q")
+        async for message, _, ack_or_nack in subscription:
+            await ack_or_nack()
+            break
+    assert message.message_id == publication.message_id
+    assert message.message_id
+    assert message.properties.delivery_mode == 2
+
+
 @pytest.mark.parametrize("many", ["text", b"bytes", {"id": 7}, 7])
 async def test_publish_many_of_a_single_content_is_refused(many: Any) -> None:
     text = await refuses(lambda broker: broker.publish_many("orders", many), InvalidMessageError)
