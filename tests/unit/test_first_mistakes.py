@@ -87,9 +87,8 @@ async def test_option_that_is_none_counts_as_not_given(name: str) -> None:
         publication = await broker.publish("orders", {}, **{name: None})  # type: ignore[misc]
         await publication
         subscription = await broker.subscribe("q")
-        async for message, _, ack_or_nack in subscription:
-            await ack_or_nack()
-            break
+        message, _, ack_or_nack = await anext(aiter(subscription))
+        await ack_or_nack()
     assert message.message_id == publication.message_id
     assert message.message_id
     assert message.properties.delivery_mode == 2
