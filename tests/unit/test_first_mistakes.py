@@ -84,7 +84,8 @@ NOT_GIVEN = ["message_id", "headers", "persistent", "mandatory", "timeout", "del
 @pytest.mark.parametrize("name", NOT_GIVEN)
 async def test_option_that_is_none_counts_as_not_given(name: str) -> None:
     async with Broker.create(CONFIG) as broker:
-        publication = await broker.publish("orders", {}, **{name: None})  # type: ignore[misc]
+        options: Any = {name: None}
+        publication = await broker.publish("orders", {}, **options)
         await publication
         subscription = await broker.subscribe("q")
         message, _, ack_or_nack = await anext(aiter(subscription))
