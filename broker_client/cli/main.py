@@ -13,6 +13,7 @@ from broker_client.cli.check import check
 from broker_client.cli.dashboard import dashboard
 from broker_client.cli.definitions import definitions_app
 from broker_client.cli.doctor import doctor
+from broker_client.cli.graph import graph
 from broker_client.cli.import_rascal import import_rascal
 from broker_client.cli.messages import get, peek, publish, purge
 from broker_client.cli.moves import move_messages, replay_messages
@@ -55,6 +56,7 @@ app.command("import-rascal")(import_rascal)
 app.command("plan")(plan)
 app.command("apply")(apply)
 app.command("doctor")(doctor)
+app.command("graph")(graph)
 app.command("run")(run)
 app.command("asyncapi")(asyncapi)
 app.command("serve")(serve)

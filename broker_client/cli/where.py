@@ -151,7 +151,7 @@ def _configured(file: Path, vhost: str | None) -> Place:
         config = load_config(file)
     except ConfigError as error:
         raise failed(str(error)) from None
-    name = _vhost_in(config, file, vhost)
+    name = vhost_in(config, file, vhost)
     connections = tuple(config.vhosts[name].connections)
     first = connections[0]
     if not first.is_embedded:
@@ -174,7 +174,12 @@ def _in_file(path: str, vhost: str) -> Place:
     return Place(path, vhost, path=path)
 
 
-def _vhost_in(config: BrokerConfig, file: Path, vhost: str | None) -> str:
+def vhost_in(config: BrokerConfig, file: Path, vhost: str | None) -> str:
+    """The name of the vhost that is meant: the only one, where none is named.
+
+    Raises:
+        typer.Exit: with status 1, once it was said which there are.
+    """
     names = sorted(config.vhosts)
     if vhost is None and len(names) == 1:
         return names[0]

@@ -161,3 +161,16 @@ def test_top_ends_with_ctrl_c_and_without_a_traceback(terminal: Terminal) -> Non
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.process.wait(15) == 130
     assert "Traceback" not in terminal.shown
+
+
+def test_graph_of_a_running_application_has_its_queues_with_their_messages(path: str) -> None:
+    run(path, "publish", "q", input="1\n2\n")
+    drawn = told(run(path, "graph", "--json"))
+    assert {each["name"]: each["ready"] for each in drawn["nodes"] if each["kind"] == "queue"} == {
+        "q": 2,
+        "other": 0,
+    }
+    assert "q<br/>classic, 2 messages" in run(path, "graph").stdout
+    nowhere = run(path, "graph", "--vhost", "nope")
+    assert (nowhere.exit_code, nowhere.stderr) == (1, "there is no vhost 'nope'\n")
+    run(path, "purge", "q", "--yes")
