@@ -40,7 +40,7 @@ bench-spark: ## Measure what Spark and the event log cost, as ratios; JSON in bu
 	@scripts/venv spark
 	@"$(VENV)/bin/python" -m bench.spark
 
-soak: ## Kills and faults of every kind under load: is anything lost? SECONDS=600
+soak: ## Kills and faults of every kind under load: is anything lost? SECONDS=600, SEEDS=...
 	@scripts/soak "$(SECONDS)"
 
 fuzz: ## Random bytes and conversations for the AMQP code; what failed is kept in .fuzz/. SECONDS=600

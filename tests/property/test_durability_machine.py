@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.property.world import DEAD, FANOUT, QUEUES, SINGLE, BrokenPromiseError, World
+from tests.simulation.node_world import DEAD, FANOUT, QUEUES, SINGLE, BrokenPromiseError, World
 
 AT = st.integers(0, 2)
 WHICH = st.integers(0, 20)

@@ -437,6 +437,8 @@ class World:
     def check(self) -> None:
         """Compare the books with what is there, in memory and on disk."""
         self.engine.check_conservation()
+        entries = self._entries()
+        promise(len({id(each) for each in entries}) == len(entries), "two places hold one entry")
         for queue, body in self.promised:
             promise(self._is_safe(queue, body), f"{body!r} is lost from {queue!r}")
         on_disk = {name: self.disk.bodies(name) for name in QUEUES}

@@ -1,0 +1,213 @@
+"""The application under simulation: publishes, and handles in every way that handlers do.
+
+It knows nothing of simulation: it runs as well against a real RabbitMQ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+from broker_client import AckOrNack, Broker, Message, Nack, Republish
+from broker_client.config import BrokerConfig
+from broker_client.errors import TransportError
+from broker_client.publication import Publication
+from tests.simulation.promises import ORDERED, Promises, message_id
+
+DEAD = "dead"
+WORK = "work"
+_RETRY = {"min": "50ms", "max": "1s"}
+_GIVES_IN = 4
+"""Deliveries of one message after which its handler does nothing but ack."""
+
+
+def a_config(url: str, vhost: str, *, prefetch: int) -> dict[str, Any]:
+    """Two queues and their dead letters, a publication and a subscription for each."""
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
+    connection = {
+        "url": url,
+        "vhost": vhost,
+        "heartbeat": "5s",
+        "connect_timeout": "5s",
+        "retry": _RETRY,
+    }
+    return {
+        "vhosts": {
+            "/": {
+                "connection": connection,
+                "queues": {
+                    WORK: {"options": {"arguments": letters}},
+                    ORDERED: {
+                        "options": {"arguments": {**letters, "x-single-active-consumer": True}}
+                    },
+                    DEAD: None,
+                },
+                "publications": {
+                    name: {"queue": name, "timeout": "10m"} for name in (WORK, ORDERED)
+                },
+                "subscriptions": {
+                    WORK: {
+                        "queue": WORK,
+                        "prefetch": prefetch,
+                        "retry": _RETRY,
+                        "requeue_defer": _RETRY,
+                    },
+                    ORDERED: {
+                        "queue": ORDERED,
+                        "prefetch": 5,
+                        "concurrency": 1,
+                        "retry": _RETRY,
+                    },
+                    DEAD: {"queue": DEAD, "prefetch": prefetch, "retry": _RETRY},
+                },
+            }
+        }
+    }
+
+
+class Application:
+    """One process with a Broker."""
+
+    def __init__(
+        self,
+        name: str,
+        config: BrokerConfig,
+        promises: Promises,
+        *,
+        salt: int,
+        pace: float = 1.0,
+        oversleep: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            name: of its messages.
+            config: of the Broker.
+            promises: the books.
+            salt: makes handlers of another run do other things with the same messages.
+            pace: seconds of a handler that takes its time, at most.
+            oversleep: seconds of one that takes longer than the broker allows; 0 for none.
+        """
+        self.name = name
+        self.broker: Broker | None = None
+        self._config, self._promises, self._salt = config, promises, salt
+        self._pace, self._oversleep = pace, oversleep
+        self._numbers: dict[str, int] = {WORK: 0, ORDERED: 0}
+        self._backlog: list[tuple[str, int]] = []
+        self._publishing: asyncio.Task[None] | None = None
+        self._stop_asked = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until told to stop."""
+        while self.broker is None and not self._stop_asked.is_set():
+            try:
+                self.broker = await Broker.create(self._config)
+            except TransportError:
+                await asyncio.sleep(0.2)
+        if self.broker is None:
+            return
+        try:
+            await self._serve(self.broker)
+        finally:
+            await self.broker.shutdown()
+
+    async def _serve(self, broker: Broker) -> None:
+        for event in ("error", "close"):
+            broker.on(event, lambda *args: None)
+        handlers = {WORK: self._work, ORDERED: self._ordered, DEAD: self._bury}
+        for name, handler in handlers.items():
+            subscription = await broker.subscribe(name, handler)
+            for event in ("error", "ack_lost", "recovery_failed", "already_settled"):
+                subscription.on(event, lambda *args: None)
+        self._publish_backlog()
+        await self._stop_asked.wait()
+        if self._publishing is not None:
+            await self._publishing
+
+    def stop(self) -> None:
+        self._stop_asked.set()
+
+    # ---------------------------------------------------------------- publishing
+
+    def publish(self, publication: str, count: int) -> None:
+        """Publish `count` messages as soon as there is a Broker."""
+        self._backlog.append((publication, count))
+        if self.broker is not None:
+            self._publish_backlog()
+
+    def _publish_backlog(self) -> None:
+        if self._publishing is None or self._publishing.done():
+            loop = asyncio.get_running_loop()
+            self._publishing = loop.create_task(self._publish_all(), name=f"{self.name}: publish")
+
+    async def _publish_all(self) -> None:
+        assert self.broker is not None
+        while self._backlog:
+            name, count = self._backlog.pop(0)
+            for _ in range(count):
+                self._numbers[name] += 1
+                id = message_id(name, self.name, self._numbers[name])
+                self._promises.accepted(id)
+                self._watch(await self.broker.publish(name, {"id": id}, message_id=id))
+
+    def _watch(self, publication: Publication) -> None:
+        ended = self._promises.ended
+        publication.on("success", lambda id: ended(id, "success"))
+        publication.on("error", lambda error, id: ended(id, f"error {error}"))
+        publication.on("return", lambda *args: ended(str(publication.message_id), "return"))
+
+    # ---------------------------------------------------------------- handling
+
+    def _draw(self, id: str, count: int) -> int:
+        """A number below 1,000, the same in each run of one seed."""
+        text = f"{self._salt} {id} {count}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) % 1_000
+
+    async def _work(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        id = str(message.message_id)
+        self._promises.arrived(id, content)
+        count = self._promises.handled[id]
+        draw = self._draw(id, count)
+        if draw >= 700 and count < _GIVES_IN:
+            await self._be_difficult(draw, id, ack_or_nack)
+            return
+        if draw % 2:
+            await asyncio.sleep(self._pace * draw / 1_000)
+        await self._settle(id, ack_or_nack)
+
+    async def _be_difficult(self, draw: int, id: str, ack_or_nack: AckOrNack) -> None:
+        error = ValueError("as its handler wants it")
+        asked_again = self._promises.asked_again
+        if draw < 760:
+            asked_again[id] += 1
+            raise error
+        if draw < 820:
+            asked_again[id] += 1
+            await ack_or_nack(error, [Nack(requeue=True, defer=self._pace / 5)])
+        elif draw < 880:
+            asked_again[id] += 1
+            await ack_or_nack(error, [Republish(defer=self._pace / 5, attempts=3), Nack()])
+        elif draw < 950 or not self._oversleep:
+            asked_again[id] += 1  # by the handler of dead letters
+            await ack_or_nack(error, [Nack()])
+        else:
+            # Longer than the broker waits: it closes the channel, and its deliveries come again.
+            self._promises.overslept += 1
+            await asyncio.sleep(self._oversleep)
+            await self._settle(id, ack_or_nack)
+
+    async def _ordered(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        id = str(message.message_id)
+        self._promises.arrived(id, content)
+        if self._draw(id, 0) < 300:
+            await asyncio.sleep(self._pace / 20)
+        await self._settle(id, ack_or_nack)
+
+    async def _bury(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
+        id = str(message.message_id)
+        self._promises.arrived(id, content)
+        await self._settle(id, ack_or_nack)
+
+    async def _settle(self, id: str, ack_or_nack: AckOrNack) -> None:
+        await ack_or_nack()
+        self._promises.settled.add(id)

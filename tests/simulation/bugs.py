@@ -1,0 +1,147 @@
+"""Bugs to plant: a simulation that does not find them proves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from broker_client.core.in_flight import InFlightLedger
+from broker_client.core.ready import Ready
+from broker_client.core.records import Settled
+from broker_client.node.effect_runner import EffectRunner
+from broker_client.publication import Publication
+from broker_client.publishing import waiting
+from broker_client.store.batch import Batch
+from broker_client.store.sqlite import StoreFile
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake that somebody could make."""
+
+    what: str
+    levels: tuple[str, ...]
+    """Where it shall be found."""
+    planted: Callable[[], AbstractContextManager[Any]]
+
+
+def _replaced(owner: object, name: str, change: Callable[[Any], Any]) -> Any:
+    """`owner.name` as `change` makes it of the original."""
+    return mock.patch.object(owner, name, change(getattr(owner, name)))
+
+
+def _skips_sync(original: Any) -> Any:
+    def open(self: StoreFile, *args: Any) -> None:
+        original(self, *args)
+        self.connection.execute("PRAGMA synchronous = OFF")
+
+    return open
+
+
+def _confirms_early(original: Any) -> Any:
+    def commit(self: EffectRunner) -> None:
+        held, self._held = self._held, []
+        self._send(held)
+        original(self)
+
+    return commit
+
+
+def _forgets_at_disconnect(original: Any) -> Any:
+    def settle_all(self: InFlightLedger[Any]) -> list[Any]:
+        entries: list[Any] = original(self)
+        for entry in entries[2:]:
+            entry.queue.in_flight -= 1
+        return entries[:2]
+
+    return settle_all
+
+
+def _shares_leases(original: Any) -> Any:
+    def expire(self: InFlightLedger[Any], now: float, limit: int | None = None) -> Any:
+        due = original(self, now, limit)
+        for tag, entry in due:
+            self._flying.put(tag, now + 30.0, entry)
+        return due
+
+    return expire
+
+
+def _requeues_at_the_tail(original: Any) -> Any:
+    def restore(self: Ready[Any], entry: Any) -> None:
+        self.tail.append(entry)
+
+    return restore
+
+
+def _ends_twice(original: Any) -> Any:
+    def succeed(self: Publication, now: float) -> None:
+        original(self, now)
+        if self._paused:  # it may have been sent twice, and confirmed twice
+            original(self, now)
+
+    return succeed
+
+
+def _drops_a_settlement(original: Any) -> Any:
+    def add(self: Batch, records: Any) -> None:
+        records = list(records)
+        settled = [each for each in records if isinstance(each, Settled)]
+        original(self, [each for each in records if each not in settled[1:]])
+
+    return add
+
+
+@contextlib.contextmanager
+def _resends_in_reverse() -> Iterator[None]:
+    with mock.patch.object(waiting, "reversed", iter, create=True):
+        yield
+
+
+BUGS: dict[str, Bug] = {
+    "unsynced": Bug(
+        "commits are not synced",
+        ("full",),
+        partial(_replaced, StoreFile, "open", _skips_sync),
+    ),
+    "early-confirm": Bug(
+        "publishes are confirmed before their commit",
+        ("full", "node"),
+        partial(_replaced, EffectRunner, "_commit", _confirms_early),
+    ),
+    "lost-requeue": Bug(
+        "a lost connection requeues two of its deliveries only",
+        ("full", "node"),
+        partial(_replaced, InFlightLedger, "settle_all", _forgets_at_disconnect),
+    ),
+    "shared-lease": Bug(
+        "a delivery that timed out stays with its consumer",
+        ("node",),
+        partial(_replaced, InFlightLedger, "expire", _shares_leases),
+    ),
+    "requeue-order": Bug(
+        "requeued messages go to the tail",
+        ("full",),
+        partial(_replaced, Ready, "restore", _requeues_at_the_tail),
+    ),
+    "double-end": Bug(
+        "a publish that was sent twice ends twice",
+        ("full",),
+        partial(_replaced, Publication, "succeed", _ends_twice),
+    ),
+    "resend-order": Bug(
+        "unconfirmed publishes are sent again in reverse",
+        ("full",),
+        _resends_in_reverse,
+    ),
+    "lost-settle": Bug(
+        "a write forgets all settlements but its first",
+        ("full",),
+        partial(_replaced, Batch, "add", _drops_a_settlement),
+    ),
+}

@@ -1,0 +1,120 @@
+"""What shall happen in one run, drawn from its seed: each step can be left out on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.simulation.application import WORK
+from tests.simulation.promises import ORDERED
+
+CLIENTS = ("a", "b")
+_LENGTH = 15.0  # seconds in which it happens
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One of them."""
+
+    at: float
+    """Seconds from the start."""
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long it goes on."""
+        lasts = self.name in ("silence", "slow", "slow_disk")
+        return float(self.arguments[-1]) if lasts else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at:6.2f} s {self.name}({', '.join(map(repr, self.arguments))})"
+
+
+FAULTS = {
+    "cut": 3,
+    "silence": 2,
+    "slow": 1,
+    "kill_server": 2,
+    "cut_power": 2,
+    "die_in_commit": 3,
+    "fail_disk": 1,
+    "slow_disk": 1,
+    "stop_server": 1,
+    "kill_client": 1,
+}
+"""How often each is drawn."""
+NETWORK_FAULTS = ("cut", "silence", "slow", "kill_client")
+"""Those that need nothing of the broker's own."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of one seed, in order of their time."""
+
+    seed: int
+    steps: tuple[Step, ...]
+    kept: tuple[int, ...]
+    """The numbers of the steps that are done."""
+    prefetch: int
+
+    @classmethod
+    def drawn(cls, seed: int, faults: Collection[str] = tuple(FAULTS)) -> Plan:
+        chance = Random(seed)
+        steps = [_publish(chance) for _ in range(chance.randrange(3, 10))]
+        names = [name for name in FAULTS if name in faults]
+        # Each run has a character of its own, so that rare things also come together.
+        weights = [FAULTS[name] * chance.choice([0, 1, 1, 3]) for name in names]
+        if any(weights):
+            drawn = chance.choices(names, weights, k=chance.randrange(8))
+            steps += [
+                Step(chance.uniform(0.0, _LENGTH), name, _ARGUMENTS[name](chance)) for name in drawn
+            ]
+        steps.sort(key=lambda step: step.at)
+        prefetch = chance.choice([1, 3, 10])
+        return cls(seed, tuple(steps), tuple(range(len(steps))), prefetch)
+
+    def only(self, numbers: Collection[int]) -> Plan:
+        """The same with fewer steps."""
+        kept = tuple(number for number in self.kept if number in numbers)
+        return Plan(self.seed, self.steps, kept, self.prefetch)
+
+    def todo(self) -> list[Step]:
+        return [self.steps[number] for number in self.kept]
+
+    @property
+    def end(self) -> float:
+        """Seconds from the start until the last fault is over, if not earlier."""
+        return max((step.at + step.seconds for step in self.todo()), default=0.0)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{number:3} {self.steps[number]}" for number in self.kept)
+
+
+def _publish(chance: Random) -> Step:
+    arguments = chance.choice(CLIENTS), chance.choice([WORK, ORDERED]), chance.randrange(1, 12)
+    return Step(chance.uniform(0.0, _LENGTH), "publish", arguments)
+
+
+def _client(chance: Random) -> tuple[Any, ...]:
+    return (chance.choice(CLIENTS),)
+
+
+_ARGUMENTS: dict[str, Any] = {
+    "cut": _client,
+    "kill_client": _client,
+    "silence": lambda c: (
+        c.choice(CLIENTS),
+        c.choice(["to", "from", "both"]),
+        c.choice([0.5, 3.0, 12.0, 25.0]),
+    ),
+    "slow": lambda c: (c.choice([0.01, 0.2]), c.choice([1.0, 5.0])),
+    "kill_server": lambda c: (),
+    "cut_power": lambda c: (),
+    "die_in_commit": lambda c: (c.randrange(1, 40),),
+    "fail_disk": lambda c: (c.choice(["write", "sync", "full"]), c.randrange(1, 20)),
+    "slow_disk": lambda c: (c.choice([0.05, 0.5]), c.choice([1.0, 5.0])),
+    "stop_server": lambda c: (),
+}
