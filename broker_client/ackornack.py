@@ -38,9 +38,13 @@ class AckOrNack(UnackedDelivery):
 
         Raises:
             ConfigError: `recovery` names no strategy; nothing is settled then.
-            WrongLoopError: called in another event loop; nothing is settled then.
+            WrongLoopError: called in another event loop, or in a thread; nothing is settled then.
         """
-        if asyncio.get_running_loop() is not self._recovery.loop:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:  # stepped by hand in a thread
+            running = None
+        if running is not self._recovery.loop:
             raise WrongLoopError("a message can only be settled in its Broker's event loop")
         chain: tuple[Strategy, ...] = ()
         if error is not None:

@@ -47,7 +47,16 @@ _AT_ROOT = {  # sections of the whole file, and what else their name may be abou
     "shovels": ", once for all vhosts",
     "recovery": "; a subscription names one of its chains as its own recovery",
     "encryption": "; a publication or subscription names its profiles as its own encryption",
+    "schedules": ", once for all vhosts",
+    "tracing": ", once for all vhosts",
+    "server": ", once for all vhosts; the address of a broker is hostname, in a connection",
+    "defaults": ", or in a vhost",
+    "redeliveries": ", or in a vhost; a subscription names a counter in its own redeliveries",
+    "publications": ", or in a vhost",
+    "subscriptions": ", or in a vhost",
 }
+
+_IN_VHOST = ("bindings", "exchanges", "queues")
 
 _OTHERWISE = {
     "deferCloseChannel": "a subscription that ends waits up to close_timeout for what is unsettled",
@@ -90,6 +99,8 @@ def advice(
         )
     if name in _AT_ROOT and name not in known:
         return f"{name} stands at the root of the file{_AT_ROOT[name]}"
+    if name in _IN_VHOST and name not in known:
+        return f"{name} stands in a vhost: vhosts.NAME.{name}"
     meant = (_RENAMED.get(name, snake_case(name)), *_ELSEWHERE.get(name, ()))
     for written in meant:
         if written != name and written in known:

@@ -396,8 +396,25 @@ def test_unknown_reply_queue_is_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize("section", ["recovery", "encryption", "shovels", "profile", "node"])
-@pytest.mark.parametrize("place", ["vhosts", "connection", "queues", "defaults"])
+ROOT_ONLY = [
+    *("recovery", "encryption", "shovels", "profile", "node"),
+    *("schedules", "tracing", "server"),
+]
+ANYWHERE_ELSE = ["redeliveries", "publications", "subscriptions", "defaults"]
+"""Also in a vhost, or in `defaults`."""
+
+
+@pytest.mark.parametrize(
+    ("section", "place"),
+    [
+        *(
+            (name, at)
+            for name in ROOT_ONLY
+            for at in ("vhosts", "connection", "queues", "defaults")
+        ),
+        *((name, at) for name in ANYWHERE_ELSE for at in ("connection", "queues")),
+    ],
+)
 def test_section_of_the_whole_file_at_a_wrong_level_is_sent_to_the_root(
     section: str, place: str
 ) -> None:
@@ -414,4 +431,26 @@ def test_section_of_the_whole_file_at_a_wrong_level_is_sent_to_the_root(
         case "defaults":
             document["defaults"] = wrong
     with pytest.raises(ConfigError, match=f"{section} stands at the root of the file"):
+        load_config(document)
+
+
+@pytest.mark.parametrize("section", ["bindings", "exchanges", "queues"])
+@pytest.mark.parametrize("place", ["root", "connection", "subscription"])
+def test_section_of_a_vhost_at_a_wrong_level_is_sent_there(section: str, place: str) -> None:
+    document: dict[str, Any] = {
+        "vhosts": {
+            "/": {
+                "connection": {"url": "amqp://h"},
+                "queues": {"q": None},
+                "subscriptions": {"s": {"queue": "q"}},
+            }
+        }
+    }
+    vhost = document["vhosts"]["/"]
+    {
+        "root": document,
+        "connection": vhost["connection"],
+        "subscription": vhost["subscriptions"]["s"],
+    }[place][section] = {}
+    with pytest.raises(ConfigError, match=f"{section} stands in a vhost: vhosts.NAME.{section}"):
         load_config(document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -158,15 +159,22 @@ async def test_settling_in_another_event_loop_is_refused_and_can_be_made_up_for(
         async def settle_there() -> None:
             await ack_or_nack()
 
+        def settle_without_a_loop() -> None:
+            with contextlib.closing(ack_or_nack()) as settling:
+                settling.send(None)
+
         with pytest.raises(WrongLoopError) as caught:
             await asyncio.to_thread(asyncio.run, settle_there())
+        refused.append(str(caught.value))
+        with pytest.raises(WrongLoopError) as caught:
+            await asyncio.to_thread(settle_without_a_loop)
         refused.append(str(caught.value))
         await ack_or_nack()
 
     subscription.on("message", handle)
     await (await broker.publish("p", "x"))
     await eventually(lambda: subscription.stats().acked, timeout=5)
-    assert len(refused) == 1
+    assert len(refused) == 2
 
 
 def test_publish_from_a_thread_whose_loop_ends_is_told_so() -> None:
