@@ -29,6 +29,14 @@ def received_properties(encoded: bytes) -> ReceivedProperties:
     return _cached(encoded) if len(encoded) <= _LARGEST_CACHED else _decode(encoded)
 
 
+def received_header(payload: bytes) -> tuple[int, Properties, str]:
+    """As `readable_header`; sound headers stay encoded, so copies of the message have the same."""
+    size, properties, fault = readable_header(payload)
+    if not fault:
+        properties = received_properties(payload[_BEFORE_PROPERTIES:])
+    return size, properties, fault
+
+
 def kept_properties(header: bytes) -> tuple[Properties, str]:
     """(properties, what is wrong) of a content header that was kept as it came.
 

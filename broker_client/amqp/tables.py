@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 from broker_client.errors import InvalidMessageError, MalformedFrameError
@@ -120,6 +121,36 @@ class FrozenTable(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FrozenTable, (self.encoded,)
+
+
+def replaced(
+    table: Mapping[str, Any],
+    without: Collection[str],
+    added: Mapping[str, Any] = MappingProxyType({}),
+) -> Mapping[str, Any]:
+    """`table` without the keys `without`, and with `added`.
+
+    Of an encoded one, what stays keeps its bytes, so that the types stay that Python's values do
+    not tell apart: integers by their size, single and double floats.
+
+    Raises:
+        InvalidMessageError: `added` holds what AMQP cannot carry.
+    """
+    if type(table) is not FrozenTable:
+        kept = {key: value for key, value in table.items() if key not in without}
+        return {**kept, **added}
+    if not added and table.lacks(without):
+        return table
+    data, at, parts = table.encoded, 4, []
+    while at < len(data):
+        start = at
+        key, at = decode_short(data, at)
+        at = _end_of_value(data, at)
+        if key not in without and key not in added:
+            parts.append(data[start:at])
+    parts.append(encode_table(added)[4:])
+    body = b"".join(parts)
+    return FrozenTable(len(body).to_bytes(4, "big") + body)
 
 
 def has_none_of(table: Mapping[str, Any], keys: frozenset[str]) -> bool:

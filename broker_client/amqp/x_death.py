@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from broker_client.amqp.tables import replaced
 from broker_client.message import Properties
 
 X_DEATH = "x-death"
@@ -57,11 +58,11 @@ def are_sound(headers: Mapping[str, Any] | None) -> bool:
     return not isinstance(found, list | tuple) or all(map(_is_sound, found))
 
 
-def with_sound_deaths(headers: Mapping[str, Any]) -> dict[str, Any]:
+def with_sound_deaths(headers: Mapping[str, Any]) -> Mapping[str, Any]:
     """`headers` without the deaths that are not sound."""
     if are_sound(headers):
-        return dict(headers)
-    return {**headers, X_DEATH: [each for each in headers[X_DEATH] if _is_sound(each)]}
+        return headers
+    return replaced(headers, (), {X_DEATH: [each for each in headers[X_DEATH] if _is_sound(each)]})
 
 
 def _is_sound(death: object) -> bool:
@@ -92,7 +93,7 @@ def dead_lettered(
         now: seconds since the epoch; the header has whole seconds.
         with_last: add `x-last-death-*`, as RabbitMQ does from 4.0 on.
     """
-    headers = with_sound_deaths(properties.headers or {})
+    headers = dict(with_sound_deaths(properties.headers or {}))
     before = deaths(headers)
     same = [each for each in before if (each.get("queue"), each.get("reason")) == (queue, reason)]
     time = datetime.fromtimestamp(int(now), UTC)
@@ -120,9 +121,9 @@ def dead_lettered(
     return properties._replace(headers=headers, expiration=None)
 
 
-def without_deaths(headers: Mapping[str, Any]) -> dict[str, Any]:
+def without_deaths(headers: Mapping[str, Any]) -> Mapping[str, Any]:
     """`headers` without what tells of deaths."""
-    return {key: value for key, value in headers.items() if key not in _TELLS_OF_DEATHS}
+    return replaced(headers, _TELLS_OF_DEATHS)
 
 
 def is_cycle(headers: Mapping[str, Any] | None, queue: str, reason: str) -> bool:

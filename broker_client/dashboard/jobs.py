@@ -272,27 +272,3 @@ def _fate(order: JobOrder, delivery: Delivery, death: Any) -> Outgoing | Fate:
     if not isinstance(origin, str) or not origin:
         return Fate.KEEP  # it never died: there is nowhere to put it back
     return copy_for(origin, delivery, without_deaths(headers))
-
-
-async def replace_message(
-    links: Links, credentials: Credentials, vhost: str, queue: str, key: str, copy: Outgoing
-) -> Moved:
-    """Publish `copy` and, once it is confirmed, take the message of that key out of `queue`.
-
-    A crash in between leaves both, with what message id the copy has; none is ever lost.
-
-    Raises:
-        Refusal: the broker cannot be reached.
-        BrokerClientError: it refuses.
-    """
-    found = False
-
-    def decide(delivery: Delivery) -> Outgoing | Fate:
-        nonlocal found
-        if found or key_of(delivery) != key:
-            return Fate.KEEP
-        found = True
-        return copy
-
-    async with links.open(credentials, vhost) as link:
-        return await move_each(link, queue, decide, MoveOptions(limit=1, check_target=False))

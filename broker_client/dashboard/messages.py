@@ -19,6 +19,8 @@ HASHED_BYTES = 4096
 """Of a body. No less may be asked of an API that cuts bodies off."""
 
 _DUMPED = 4096  # bytes of a binary body
+_NO_TEXT = "Not UTF-8, base64 is: "  # RabbitMQ's, of bytes
+_YEAR_9999 = 253_402_300_799  # seconds since 1970
 _CHANGED_BY_QUEUES = ("x-delivery-count", "x-acquired-count")
 
 
@@ -37,20 +39,35 @@ class Content(NamedTuple):
 
     def key(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> str:
         """Names the message in the queue where it is. Those of one key are alike."""
-        plain = {
+        values = {
             name: value
-            for name, value in headers.items()
-            if isinstance(value, str | int) and name not in _CHANGED_BY_QUEUES
-        }
-        times = {
-            name: int(value.timestamp())
-            for name, value in headers.items()
-            if isinstance(value, datetime)
+            for name, value in ((name, _comparable(value)) for name, value in headers.items())
+            if value is not None and name not in _CHANGED_BY_QUEUES
         }
         died = [
             [each.get(part) for part in ("queue", "reason", "count")] for each in deaths(headers)
         ]
-        return _digest([self.trace, exchange, routing_key, {**plain, **times}, died])
+        return _digest([self.trace, exchange, routing_key, values, died])
+
+
+def _comparable(value: Any) -> str | int | None:
+    """What of a header's value is the same in AMQP and in the JSON of each API; None is nothing.
+
+    An API shows times as numbers and bytes as text; RabbitMQ leaves times in milliseconds as they
+    are, and each has its own way with bytes that are no text.
+    """
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            return None
+    if isinstance(value, datetime):
+        return int(value.timestamp())
+    if isinstance(value, str):
+        return None if "\ufffd" in value or value.startswith(_NO_TEXT) else value
+    if isinstance(value, int):
+        return value // 1000 if value > _YEAR_9999 else value
+    return None
 
 
 def _digest(value: Any) -> str:

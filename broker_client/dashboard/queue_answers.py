@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -11,13 +9,12 @@ from typing import Any
 from broker_client.dashboard.api import LoginRefusedError, encoded
 from broker_client.dashboard.argument_words import words_of
 from broker_client.dashboard.asks import Answers, Ask
-from broker_client.dashboard.jobs import replace_message
 from broker_client.dashboard.messages import HASHED_BYTES, message_of
 from broker_client.dashboard.refusals import Refusal, bad_request
 from broker_client.dashboard.requests import MAX_MESSAGE_BYTES, number, text
+from broker_client.dashboard.resending import edit_of, replace_message
 from broker_client.dashboard.rows import as_object, dead_letter_exchange, dead_letter_key, row_of
 from broker_client.errors import BrokerClientError, described
-from broker_client.message import Outgoing, Properties
 
 answers = Answers()
 
@@ -27,7 +24,6 @@ _PEEK_WARNING = (
     "RabbitMQ marks a message that was looked at as redelivered, and a quorum queue counts it as "
     "a delivery."
 )
-_NUMBERS = ("delivery_mode", "priority")
 _HELD = (("in_flight", "in-flight"), ("deferred", "deferred"))
 
 
@@ -144,71 +140,21 @@ async def resend(ask: Ask) -> Any:
     key = text(data, "key")
     if data.get("confirmed") is not True:
         raise bad_request("confirmed must be true")
-    copy = _outgoing(data)
+    edit = edit_of(data)
     target = f"queue {name} in {vhost}"
     credentials = ask.session.account.credentials
     assert credentials is not None
     try:
         links = ask.dashboard.links
-        moved = await replace_message(links, credentials, vhost, name, key, copy)
+        async with links.open(credentials, vhost) as link:
+            moved = await replace_message(link, name, key, edit)
     except BrokerClientError as error:
         ask.record("resend", target, 502)
         raise Refusal(502, "failed", described(error)) from None
     if not moved.selected:
         ask.record("resend", target, 409)
         raise Refusal(409, "gone", "the message is not there any more: nothing was done")
-    ask.record("resend", target, 200, f"to {copy.exchange!r} with key {copy.routing_key!r}")
+    ask.record("resend", target, 200, f"to {edit.exchange!r} with key {edit.routing_key!r}")
     refused = next(iter(moved.refused), "")
-    return {"routed": not refused, "taken": moved.moved > 0, "reason": refused}
-
-
-def _outgoing(data: Mapping[str, Any]) -> Outgoing:
-    given = dict(data)
-    properties = _properties(_object(given, "properties"), _object(given, "headers"))
-    payload, encoding = text(given, "payload"), text(given, "payload_encoding", "string")
-    if encoding == "string":
-        body = payload.encode()
-    elif encoding == "base64":
-        try:
-            body = base64.b64decode(payload, validate=True)
-        except (binascii.Error, ValueError):
-            raise bad_request("payload is not base64") from None
-    else:
-        raise bad_request("payload_encoding is string or base64")
-    exchange = text(given, "exchange", "")
-    exchange = "" if exchange == "amq.default" else exchange
-    return Outgoing(exchange, text(given, "routing_key"), body, properties, mandatory=True)
-
-
-def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = data.get(key) or {}
-    if not isinstance(value, Mapping):
-        raise bad_request(f"{key} must be an object")
-    return value
-
-
-def _properties(given: Mapping[str, Any], headers: Mapping[str, Any]) -> Properties:
-    fields: dict[str, Any] = {"headers": dict(headers) or None}
-    for key, value in given.items():
-        if key not in Properties._fields or key == "headers":
-            raise bad_request(f"unknown property: {key}")
-        if key == "user_id":
-            continue  # the broker lets one publish in one's own name only
-        if key == "timestamp":
-            fields[key] = _moment(value)
-        elif key in _NUMBERS:
-            fields[key] = number(dict(given), key, None, 0, 255)
-        elif isinstance(value, str):
-            fields[key] = value
-        else:
-            raise bad_request(f"{key} must be a text")
-    return Properties(**fields)
-
-
-def _moment(value: Any) -> datetime:
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return datetime.fromtimestamp(value, UTC)
-        except (OverflowError, ValueError, OSError):
-            pass
-    raise bad_request("timestamp must be seconds since 1970")
+    taken = moved.moved + moved.already_moved > 0
+    return {"routed": not refused, "taken": taken, "reason": refused}

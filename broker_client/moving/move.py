@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 
+from broker_client.amqp.tables import replaced
 from broker_client.amqp.x_death import with_sound_deaths, without_deaths
 from broker_client.errors import ChannelClosedError, UsageError
-from broker_client.message import Delivery, Headers, Outgoing, with_original_user
+from broker_client.message import ORIGINAL_USER_ID, Delivery, Headers, Outgoing, Properties
 from broker_client.moving.confirms import ConfirmedPublisher
 from broker_client.moving.selection import EVERYTHING, Selection, last_death
 from broker_client.moving.source import QueueSource
@@ -161,10 +162,25 @@ def copy_for(queue: str, delivery: Delivery, headers: Headers | None) -> Outgoin
     """A copy of `delivery` for `queue` alone; it is kept where its properties cannot be read."""
     if delivery.fault:
         return Fate.KEEP
-    sound = with_sound_deaths(headers or {})
-    kept = {name: value for name, value in sound.items() if name not in _NOT_COPIED}
-    properties = delivery.properties._replace(headers=kept or None)
-    return Outgoing("", queue, delivery.body, with_original_user(properties), mandatory=True)
+    properties = copied_properties(delivery.properties, headers or {})
+    return Outgoing("", queue, delivery.body, properties, mandatory=True)
+
+
+def copied_properties(
+    properties: Properties, headers: Headers, added: Headers | None = None
+) -> Properties:
+    """The properties of a copy: with `headers`, but for those that a copy must not have.
+
+    Args:
+        properties: of the message.
+        headers: of the message, or some of them.
+        added: further ones.
+    """
+    more = dict(added or {})
+    if properties.user_id is not None:
+        more[ORIGINAL_USER_ID] = properties.user_id
+    kept = replaced(with_sound_deaths(headers), _NOT_COPIED, more)
+    return properties._replace(headers=kept or None, user_id=None)
 
 
 async def move_each(
@@ -228,6 +244,7 @@ class _Moving:
 
     async def run(self) -> None:
         """Move, until all is done or `stop` was called."""
+        self._link.keep_header_types()
         self._source = QueueSource(await self._link.open_channel(), self._queue)
         self._publisher = await ConfirmedPublisher.open(self._link, self._settled)
         limit, rate = self._options.limit, self._options.rate
@@ -268,7 +285,7 @@ class _Moving:
                 self._source.ack(delivery.delivery_tag)
                 self.moved.moved += 1
                 removed += 1
-            elif await self._is_copied(delivery, copy.routing_key):
+            elif await self._is_copied(delivery, copy):
                 self._source.ack(delivery.delivery_tag)
                 self.moved.already_moved += 1
             else:
@@ -289,15 +306,16 @@ class _Moving:
         self.moved.selected[target, str(last_death(delivery).get("reason", ""))] += 1
         return Fate.KEEP if self._is_dry else copy
 
-    async def _is_copied(self, delivery: Delivery, target: str) -> bool:
-        """True where an earlier move has left the copy of `delivery` in `target`."""
+    async def _is_copied(self, delivery: Delivery, copy: Outgoing) -> bool:
+        """True where an earlier move has left the copy of `delivery` in its target."""
+        target = copy.routing_key
         if not (delivery.redelivered and delivery.properties.message_id):
             return False
-        if not self._options.check_target or target == self._queue:
+        if copy.exchange or not self._options.check_target or target == self._queue:
             return False
         if target not in self._earlier:
             self._earlier[target] = await self._copies_in(target)
-        copies, key = self._earlier[target], _copy_key(delivery)
+        copies, key = self._earlier[target], _copy_key(copy)
         if not copies[key]:
             return False
         copies[key] -= 1
@@ -348,5 +366,5 @@ class _Moving:
 _CopyKey = tuple[str | None, int, int]
 
 
-def _copy_key(delivery: Delivery) -> _CopyKey:
-    return delivery.properties.message_id, len(delivery.body), hash(delivery.body)
+def _copy_key(message: Delivery | Outgoing) -> _CopyKey:
+    return message.properties.message_id, len(message.body), hash(message.body)

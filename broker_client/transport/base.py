@@ -253,6 +253,11 @@ class Link(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    def keep_header_types(self) -> None:
+        """Deliver headers encoded, as they are in the broker, where they can be read: a copy made
+        with `amqp.tables.replaced` has every value in the type it was published with."""
+        ...
+
     async def open_channel(self, *, confirm: bool = False) -> Channel: ...
 
     async def close(self) -> None:

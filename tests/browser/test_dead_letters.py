@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser.conftest import Dashboard, log_in
 from tests.support.browser import Browser
 from tests.support.operating import an_order
+
+WHEN = datetime(2023, 11, 14, tzinfo=UTC)
 
 
 def test_dead_letters_are_looked_at_replayed_and_handled_by_keyboard_alone(
@@ -60,3 +64,48 @@ def test_a_message_that_is_shown_in_part_only_is_not_offered_for_editing(
     browser.click(".message:nth-child(4) summary")
     browser.see("Move", ".message:nth-child(4)")
     assert "Edit and send again" not in browser.text(".message:nth-child(4)")
+
+
+def test_messages_that_are_alike_are_each_selected(browser: Browser, own_shop: Dashboard) -> None:
+    with own_shop.channel() as channel:
+        channel.queue_declare("alike", durable=True)
+        for _ in range(3):
+            channel.basic_publish("", "alike", b"{}")
+        channel.queue_declare("alike", passive=True)
+    log_in(browser, own_shop.page("queue", "/", "alike", "messages"))
+    browser.see("All 3.", "main")
+    browser.click(".message:nth-child(2) input")
+    browser.see("1 message selected", "main")
+    browser.click("#select-all")
+    browser.see("3 messages selected", "main")
+    browser.click(".message:nth-child(2) input")
+    browser.see("2 messages selected", "main")
+    browser.click("[aria-label='With the selected messages'] button", "Delete …")
+    browser.see("Delete 2 messages?", "dialog")
+    browser.click("dialog button[value=ok]")
+    browser.see("All 1.", "main")
+    assert own_shop.ready("alike") == 1
+
+
+def test_what_is_not_edited_is_sent_again_as_it_was(browser: Browser, own_shop: Dashboard) -> None:
+    body = b'{"id": 9007199254740993,\r\n"n":1.0}'
+    headers = {"big": 9007199254740993, "bytes": b"\xff", "when": WHEN, "tries": 1}
+    own_shop.publish("mail", [body], headers=headers)
+    own_shop.handle("mail", 3)
+    own_shop.declare("orders.new")
+    log_in(browser, own_shop.page("queue", "/", "mail", "messages"))
+    browser.see("All 1.", "main")
+    browser.click(".message summary")
+    browser.click(".message button", "Edit and send again …")
+    browser.see("Edit and send again", "dialog")
+    browser.fill("dialog input[name=exchange]", "")
+    browser.fill("dialog input[name=routing_key]", "orders.new")
+    text = browser.run("return document.querySelector('dialog textarea[name=headers]').value")
+    browser.fill("dialog textarea[name=headers]", text.replace('"tries": 1', '"tries": 2'))
+    browser.click("dialog button[value=ok]")
+    browser.see("Sent again", "#said")
+    with own_shop.channel() as channel:
+        _, properties, sent = channel.basic_get("orders.new")
+    assert properties is not None
+    assert sent == body
+    assert properties.headers == {**headers, "tries": 2}

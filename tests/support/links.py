@@ -306,6 +306,8 @@ class FakeLink:
         self.channels: list[FakeChannel] = []
         self.before: Callable[[str, str], None] | None = None
 
+    def keep_header_types(self) -> None: ...
+
     async def open_channel(self, *, confirm: bool = False) -> FakeChannel:
         if not self.is_open:
             raise ConnectionLostError(self.url, self.how_ended)

@@ -60,6 +60,8 @@ class EmbeddedLink:
     def capabilities(self) -> Capabilities:
         return _CAPABILITIES
 
+    def keep_header_types(self) -> None: ...
+
     async def open_channel(self, *, confirm: bool = False) -> EmbeddedChannel:
         if not self._is_open:
             raise ConnectionLostError(self._url, "the link is closed")

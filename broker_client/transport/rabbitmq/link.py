@@ -128,6 +128,10 @@ class NetworkLink:
         if self._heartbeat:
             self._watch_silence()
 
+    def keep_header_types(self) -> None:
+        if self.streams.reader is not None:
+            self.streams.reader.keep_header_types()
+
     async def open_channel(self, *, confirm: bool = False) -> NetworkChannel:
         underlay, reader = self._underlay, self.streams.reader
         if not self._open or underlay is None or reader is None:

@@ -23,6 +23,7 @@ from yarl import URL
 
 from broker_client.amqp import decode
 from broker_client.amqp.properties import readable_header
+from broker_client.amqp.received_properties import received_header
 from broker_client.amqp.tables import decode_short
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Delivery, Properties, Returned
@@ -108,6 +109,7 @@ class FrameReader(asyncio.StreamReader):
         self._at_end = False
         self._channels: dict[int, ChannelReceiver] = {}
         self._contents: dict[int, _Content] = {}
+        self._header = readable_header
         self._rest = b""
         self._seen_at = 0.0
         self._clock = asyncio.get_running_loop().time
@@ -121,6 +123,10 @@ class FrameReader(asyncio.StreamReader):
         """True when the first bytes were a TLS alert."""
         self.frame_max = _UNTUNED_FRAME_MAX
         """Largest frame in bytes, as negotiated; 0 for no limit."""
+
+    def keep_header_types(self) -> None:
+        """Leave the headers of messages encoded until they are read."""
+        self._header = received_header
 
     def established(self, frame_max: int) -> None:
         """The handshake is done, and this is the largest frame, in bytes, agreed on in it."""
@@ -234,7 +240,7 @@ class FrameReader(asyncio.StreamReader):
         if content is None or content.method is None:
             return False
         if kind == decode.HEADER:
-            content.missing, content.properties, content.fault = readable_header(buffer[at:stop])
+            content.missing, content.properties, content.fault = self._header(buffer[at:stop])
         elif kind == decode.BODY:
             content.parts.append(buffer[at:stop])
             content.missing -= stop - at

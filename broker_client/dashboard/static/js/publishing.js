@@ -32,6 +32,9 @@ export async function publishForm({ vhost, exchange, routingKey = "", title }) {
 export async function resendForm({ vhost, queue, message }) {
   const isText = message.payload_encoding === "string";
   const target = message.origin?.queue;
+  const shownBody = prettyJson(message.payload) ?? message.payload;
+  const headers = Object.fromEntries(Object.entries(message.headers ?? {}).filter(([name]) => !OF_THE_BROKER.test(name)));
+  const wasPersistent = message.properties.delivery_mode === 2;
   const body = [
     h("p", null, "The edited copy is published and confirmed, and only then is the original taken out of here."),
     h(
@@ -41,11 +44,11 @@ export async function resendForm({ vhost, queue, message }) {
       keyField(target ?? message.routing_key),
     ),
     isText
-      ? field("Body", h("textarea", { name: "payload", rows: "10", spellcheck: "false", autofocus: true }, prettyJson(message.payload) ?? message.payload))
+      ? field("Body", h("textarea", { name: "payload", rows: "10", spellcheck: "false", autofocus: true }, shownBody))
       : h("p", { class: "quiet" }, "The body is binary, and is sent as it is."),
     contentTypeField(message.properties.content_type ?? ""),
-    headersField(message.headers ?? {}),
-    persistentField(message.properties.delivery_mode === 2),
+    headersField(headers),
+    persistentField(wasPersistent),
   ];
   const edited = await asked("Edit and send again", body, "Send it and take the original out");
   if (edited === null) return false;
@@ -54,10 +57,8 @@ export async function resendForm({ vhost, queue, message }) {
       key: message.key,
       exchange: edited.exchange,
       routing_key: edited.routing_key,
-      properties: { ...message.properties, ...edited.properties },
-      headers: edited.headers,
-      payload: isText ? edited.payload : message.payload,
-      payload_encoding: message.payload_encoding,
+      ...changes(edited, { message, headers, wasPersistent }),
+      ...(isText && lines(edited.payload) !== lines(shownBody) && { payload: edited.payload, payload_encoding: "string" }),
       confirmed: true,
     }),
   );
@@ -65,6 +66,30 @@ export async function resendForm({ vhost, queue, message }) {
   if (done.routed) say("Sent again, and the original is taken out.");
   else say("No queue was bound for that key: nothing was changed.", { bad: true });
   return true;
+}
+
+/* Headers in which brokers note where a message died, and how often it was delivered. */
+const OF_THE_BROKER = /^(x-death|x-(first|last)-death-(exchange|queue|reason)|x-delivery-count|x-acquired-count)$/;
+
+/* Only what is different is sent: JSON has fewer types than AMQP, so the server keeps the rest. */
+function changes(edited, { message, headers, wasPersistent }) {
+  const properties = {};
+  const contentType = edited.properties.content_type ?? "";
+  if (contentType !== (message.properties.content_type ?? "")) properties.content_type = contentType || null;
+  const persistent = edited.properties.delivery_mode === 2;
+  if (persistent !== wasPersistent) properties.delivery_mode = edited.properties.delivery_mode;
+  const isKept = ([name, value]) => Object.hasOwn(headers, name) && JSON.stringify(headers[name]) === JSON.stringify(value);
+  const entries = Object.entries(edited.headers);
+  return {
+    properties,
+    kept_headers: entries.filter(isKept).map(([name]) => name),
+    headers: Object.fromEntries(entries.filter((each) => !isKept(each))),
+  };
+}
+
+/* A text field has its own ends of lines. */
+function lines(text) {
+  return text.replace(/\r\n?/g, "\n");
 }
 
 function keyField(value) {

@@ -22,24 +22,27 @@ export function messagesPart({ state, redraw }, vhost, queue) {
     const result = await attempt(() => post(`${at("ui/queues", vhost, queue)}/peek`, { count: own.count, truncate: TRUNCATE }));
     own.loading = false;
     if (result !== undefined) {
+      numbered(result.messages);
       own.found = result;
-      const keys = new Set(result.messages.map((each) => each.key));
-      own.selected = new Set([...own.selected].filter((key) => keys.has(key)));
+      const ids = new Set(result.messages.map((each) => each.id));
+      own.selected = new Set([...own.selected].filter((id) => ids.has(id)));
     }
     redraw();
   }
 
-  async function run(kind, keys, more = {}) {
-    const job = await runJob(state, { kind, vhost, queue, keys: [...keys], ...more });
+  async function run(kind, ids, more = {}) {
+    const chosen = new Set(ids);
+    const keys = own.found.messages.filter((each) => chosen.has(each.id)).map((each) => each.key);
+    const job = await runJob(state, { kind, vhost, queue, keys, ...more });
     if (job === null) return;
     own.selected = new Set();
     await look();
   }
 
-  async function move(keys) {
-    const title = `Move ${counted(keys.size ?? keys.length, "message")}`;
+  async function move(ids) {
+    const title = `Move ${counted(ids.size ?? ids.length, "message")}`;
     const to = await askTarget(state, { vhost, name: queue }, title);
-    if (to !== null) await run("move", keys, { to });
+    if (to !== null) await run("move", ids, { to });
   }
 
   async function edit(message) {
@@ -66,6 +69,16 @@ export function messagesPart({ state, redraw }, vhost, queue) {
       );
     },
   };
+}
+
+/* Messages that are alike have one key, and are told apart by which of them they are. */
+function numbered(messages) {
+  const seen = new Map();
+  for (const message of messages) {
+    const before = seen.get(message.key) ?? 0;
+    seen.set(message.key, before + 1);
+    message.id = `${message.key} ${before}`;
+  }
 }
 
 function findOf() {
@@ -132,7 +145,7 @@ function summary(own, row, messages, shown) {
 /* ---------------------------------------------------------------- selection */
 
 function selectAll(own, shown, redraw) {
-  const chosen = shown.filter((message) => own.selected.has(message.key)).length;
+  const chosen = shown.filter((message) => own.selected.has(message.id)).length;
   const all = shown.length > 0 && chosen === shown.length;
   return h(
     "label",
@@ -143,7 +156,7 @@ function selectAll(own, shown, redraw) {
       checked: all,
       indeterminate: chosen > 0 && !all,
       onchange: () => {
-        for (const { key } of shown) all ? own.selected.delete(key) : own.selected.add(key);
+        for (const { id } of shown) all ? own.selected.delete(id) : own.selected.add(id);
         redraw();
       },
     }),
@@ -172,16 +185,16 @@ function item(message, own, doing) {
   const number = message.position + 1;
   return h(
     "li",
-    { class: "message", key: message.key },
+    { class: "message", key: message.id },
     h(
       "div",
       { class: "message-line" },
       h("input", {
         type: "checkbox",
         "aria-label": `Select message ${number}`,
-        checked: own.selected.has(message.key),
+        checked: own.selected.has(message.id),
         onchange: () => {
-          own.selected.has(message.key) ? own.selected.delete(message.key) : own.selected.add(message.key);
+          own.selected.has(message.id) ? own.selected.delete(message.id) : own.selected.add(message.id);
           redraw();
         },
       }),
@@ -196,12 +209,12 @@ function item(message, own, doing) {
       "details",
       {
         ontoggle: (event) => {
-          event.target.open ? own.open.add(message.key) : own.open.delete(message.key);
+          event.target.open ? own.open.add(message.id) : own.open.delete(message.id);
           redraw();
         },
       },
       h("summary", null, `Message ${number} in full`),
-      own.open.has(message.key) && [parts(message), steps(message, doing)],
+      own.open.has(message.id) && [parts(message), steps(message, doing)],
     ),
   );
 }
@@ -257,11 +270,11 @@ function steps(message, { state, run, move, edit, vhost }) {
     "div",
     { class: "buttons after" },
     state.can("messages") && [
-      origin && h("button", { type: "button", class: "primary", onclick: () => run("replay", [message.key]) }, `Replay to ${origin.queue} …`, unseen(which)),
+      origin && h("button", { type: "button", class: "primary", onclick: () => run("replay", [message.id]) }, `Replay to ${origin.queue} …`, unseen(which)),
       // The copy of what is only shown in part would be cut off.
       !message.truncated && h("button", { type: "button", onclick: () => edit(message) }, "Edit and send again …", unseen(which)),
-      h("button", { type: "button", onclick: () => move([message.key]) }, "Move …", unseen(which)),
-      h("button", { type: "button", class: "danger", onclick: () => run("delete", [message.key]) }, "Delete …", unseen(which)),
+      h("button", { type: "button", onclick: () => move([message.id]) }, "Move …", unseen(which)),
+      h("button", { type: "button", class: "danger", onclick: () => run("delete", [message.id]) }, "Delete …", unseen(which)),
     ],
     origin?.queue && h("a", { href: link("queue", vhost, origin.queue) }, `The queue ${origin.queue}`),
   );
