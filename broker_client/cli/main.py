@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from broker_client.cli.asyncapi import asyncapi
+from broker_client.cli.backup import backup
 from broker_client.cli.check import check
 from broker_client.cli.dashboard import dashboard
 from broker_client.cli.definitions import definitions_app
@@ -68,6 +69,7 @@ app.command("tail")(tail)
 app.command("purge")(purge)
 app.command("move")(move_messages)
 app.command("replay")(replay_messages)
+app.command("backup")(backup)
 app.command("stats")(stats)
 app.command("queues")(queues)
 app.command("top")(top)

@@ -9,13 +9,13 @@ from graphlib import TopologicalSorter
 from statistics import fmean
 from xml.sax.saxutils import escape, quoteattr
 
-_COLUMN, _ROW = 280, 64
+_COLUMN, _ROW = 320, 64
 _WIDTH, _HEIGHT = 200, 44
 _MARGIN = 20
 _BEND_BACK = 60
 _SWEEPS = 4
 _LETTERS = 26  # that a box has room for
-_KEY_LETTERS = 14
+_KEY_LETTERS = 16
 
 _STYLE = """
 text{font:13px system-ui,sans-serif;fill:#1b1f24}.sub,.label{font-size:11px;fill:#57606a}
