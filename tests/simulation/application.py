@@ -90,6 +90,8 @@ class Application:
         """
         self.name = name
         self.broker: Broker | None = None
+        self.losses = 0
+        """Connections that were lost."""
         self._config, self._promises, self._salt = config, promises, salt
         self._pace, self._oversleep = pace, oversleep
         self._numbers: dict[str, int] = {WORK: 0, ORDERED: 0}
@@ -114,6 +116,8 @@ class Application:
     async def _serve(self, broker: Broker) -> None:
         for event in ("error", "close"):
             broker.on(event, lambda *args: None)
+        for event in ("disconnect", "consumers_disconnected"):
+            broker.on(event, self._count_loss)
         handlers = {WORK: self._work, ORDERED: self._ordered, DEAD: self._bury}
         for name, handler in handlers.items():
             subscription = await broker.subscribe(name, handler)
@@ -124,10 +128,18 @@ class Application:
         if self._publishing is not None:
             await self._publishing
 
+    def _count_loss(self, vhost: str, url: str) -> None:
+        self.losses += 1
+
     def stop(self) -> None:
         self._stop_asked.set()
 
     # ---------------------------------------------------------------- publishing
+
+    @property
+    def is_publishing(self) -> bool:
+        """True while it has not passed on all that it was told to publish."""
+        return bool(self._backlog) or (self._publishing is not None and not self._publishing.done())
 
     def publish(self, publication: str, count: int) -> None:
         """Publish `count` messages as soon as there is a Broker."""

@@ -199,6 +199,8 @@ class World:
         self.scheduler.world.call_later(_LOOK, self._check_regularly)
 
     def _is_done(self) -> bool:
+        if any(client.application.is_publishing for client in self.clients.values()):
+            return False
         return not self.promises.unfinished() and self.server.held() == 0
 
     def _stop_faults(self) -> None:
