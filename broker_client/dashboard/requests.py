@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from broker_client.dashboard.refusals import Refusal, bad_request, forbidden
+from broker_client.runtime.request_body import read_limited
 
 CSRF_HEADER = "x-csrf-token"
 MAX_BODY_BYTES = 1_000_000
@@ -117,19 +118,11 @@ async def body_of(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
     Raises:
         Refusal: 413 where it is longer than `most`.
     """
-    declared = request.headers.get("content-length", "0")
-    size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
-    pieces: list[bytes] = []
-    if size <= most:
-        size = 0
-        async for piece in request.stream():
-            size += len(piece)
-            pieces.append(piece)
-            if size > most:
-                break
-    if size > most:
+    declared = request.headers.get("content-length", "")
+    body = await read_limited(request.stream(), declared, most)
+    if body is None:
         raise Refusal(413, "too_large", f"a body may have {most:,} bytes")
-    return b"".join(pieces)
+    return body
 
 
 def check_json_type(request: Request) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from broker_client.amqp.json_values import body_of, timestamp_of
 from broker_client.amqp.tables import replaced
 from broker_client.amqp.x_death import without_deaths
 from broker_client.dashboard.messages import key_of
@@ -93,14 +91,10 @@ def _body(given: dict[str, Any]) -> bytes | None:
     if given.get("payload") is None:
         return None
     payload, encoding = text(given, "payload"), text(given, "payload_encoding", "string")
-    if encoding == "string":
-        return payload.encode()
-    if encoding == "base64":
-        try:
-            return base64.b64decode(payload, validate=True)
-        except (binascii.Error, ValueError):
-            raise bad_request("payload is not base64") from None
-    raise bad_request("payload_encoding is string or base64")
+    try:
+        return body_of(payload, encoding)
+    except ValueError as error:
+        raise bad_request(str(error)) from None
 
 
 def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -120,7 +114,10 @@ def _properties(given: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             fields[key] = None
         elif key == "timestamp":
-            fields[key] = _moment(value)
+            try:
+                fields[key] = timestamp_of(value)
+            except ValueError as error:
+                raise bad_request(str(error)) from None
         elif key in _NUMBERS:
             fields[key] = number(dict(given), key, None, 0, 255)
         elif isinstance(value, str):
@@ -128,12 +125,3 @@ def _properties(given: Mapping[str, Any]) -> dict[str, Any]:
         else:
             raise bad_request(f"{key} must be a text")
     return fields
-
-
-def _moment(value: Any) -> datetime:
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return datetime.fromtimestamp(value, UTC)
-        except (OverflowError, ValueError, OSError):
-            pass
-    raise bad_request("timestamp must be seconds since 1970")

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from broker_client.core.arguments import check_encodable
 from broker_client.core.virtual_host import VirtualHost
 from broker_client.runtime.pace import as_json, from_json
+from broker_client.runtime.request_body import read_limited
 from broker_client.server.http.callers import MANAGEMENT, Caller
 from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
 
@@ -94,19 +95,11 @@ class Call:
 
 async def read_body(request: Request) -> bytes:
     """The body of `request`, of which no more is read than is allowed."""
-    declared = request.headers.get("content-length", "0")
-    pieces: list[bytes] = []
-    size = int(declared) if declared.isdecimal() else 0
-    if size <= MAX_BODY_BYTES:
-        size = 0
-        async for piece in request.stream():
-            size += len(piece)
-            pieces.append(piece)
-            if size > MAX_BODY_BYTES:
-                break
-    if size > MAX_BODY_BYTES:
+    declared = request.headers.get("content-length", "")
+    body = await read_limited(request.stream(), declared, MAX_BODY_BYTES)
+    if body is None:
         raise Refusal(413, "too_large", f"a body may have {MAX_BODY_BYTES:,} bytes")
-    return b"".join(pieces)
+    return body
 
 
 def decoded_json(body: bytes) -> Any:

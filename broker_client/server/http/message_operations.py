@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from pamqp import commands
 
 from broker_client.amqp.encode import check_publish
+from broker_client.amqp.json_values import body_of, timestamp_of
 from broker_client.core.queue import Queue
 from broker_client.core.replies import resource_locked
 from broker_client.message import Delivery, Outgoing, Properties
@@ -49,7 +48,11 @@ _NUMBERS = ("delivery_mode", "priority")
 async def publish(call: Call) -> Any:
     data = await call.json()
     properties = _properties(table(data, "properties"))
-    body = _decoded(text(data, "payload"), text(data, "payload_encoding", "string"))
+    payload, encoding = text(data, "payload"), text(data, "payload_encoding", "string")
+    try:
+        body = body_of(payload, encoding)
+    except ValueError as error:
+        raise bad_request(str(error)) from None
     key = text(data, "routing_key")
     message = Outgoing(the_exchange(call), key, body, properties, mandatory=True)
     check_publish(message)
@@ -69,7 +72,10 @@ def _properties(given: Mapping[str, Any]) -> Properties:
         if key == "headers":
             fields[key] = table(given, "headers")
         elif key == "timestamp":
-            fields[key] = _moment(value)
+            try:
+                fields[key] = timestamp_of(value)
+            except ValueError as error:
+                raise bad_request(str(error)) from None
         elif key in _NUMBERS:
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 255:
                 raise bad_request(f"{key} must be a number from 0 to 255")
@@ -81,26 +87,6 @@ def _properties(given: Mapping[str, Any]) -> Properties:
         else:
             raise bad_request(f"{key} must be a string")
     return Properties(**fields)
-
-
-def _moment(value: Any) -> datetime:
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return datetime.fromtimestamp(value, UTC)
-        except (OverflowError, ValueError, OSError):
-            pass
-    raise bad_request("timestamp must be seconds since 1970")
-
-
-def _decoded(payload: str, encoding: str) -> bytes:
-    if encoding == "string":
-        return payload.encode()
-    if encoding != "base64":
-        raise bad_request("payload_encoding is string or base64")
-    try:
-        return base64.b64decode(payload, validate=True)
-    except (binascii.Error, ValueError):
-        raise bad_request("payload is not base64") from None
 
 
 # --------------------------------------------------------------------------- get
