@@ -1,8 +1,8 @@
 """A broker on the usual ports while a command runs, for the test suites of other clients.
 
 ``scripts/peer-suites`` runs it in a network namespace of its own: 5672 and, with the suite's
-certificates or new ones, 5671. The module ``testcontainers``, by which some suites start a broker, is replaced by
-one that leads to this one.
+certificates or new ones, 5671. The module ``testcontainers``, by which some suites start a broker,
+is replaced by one that leads to this one.
 """
 
 from __future__ import annotations
