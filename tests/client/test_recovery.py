@@ -152,17 +152,29 @@ async def publish_raw(broker: Broker, *messages: Outgoing) -> None:
     await link.close()
 
 
-@pytest.mark.parametrize("key", [None, "dead.work"])
+@pytest.mark.parametrize(
+    ("chain", "key", "expected"),
+    [
+        (RETRY_AND_NACK, None, [1, 2, 3]),
+        (RETRY_AND_NACK[-1:], None, [1]),
+        (RETRY_AND_NACK[-1:], "dead.work", [1]),
+    ],
+    ids=["retries", "nack", "nack-with-key"],
+)
 @pytest.mark.parametrize(
     "deaths",
     [[1], [[DIED]], [{**DIED, "count": "x"}], [{**DIED, "count": 1.5}]],
     ids=["numbers", "arrays", "text-count", "float-count"],
 )
 async def test_message_whose_deaths_nobody_can_count_is_recovered_and_costs_no_consumer(
-    start: StartBroker, deaths: list[Any], key: str | None
+    start: StartBroker,
+    deaths: list[Any],
+    chain: list[dict[str, Any]],
+    key: str | None,
+    expected: list[int],
 ) -> None:
     """RabbitMQ's own queue fails over them, and delivers the message again and again."""
-    config = a_config(RETRY_AND_NACK)
+    config = a_config(chain)
     if key is not None:
         config["queues"]["work"]["options"]["dead_letter_routing_key"] = key
     broker = await start(config)
@@ -174,7 +186,7 @@ async def test_message_whose_deaths_nobody_can_count_is_recovered_and_costs_no_c
     hostile = Properties(message_id="m", headers={"x-death": deaths})
     await publish_raw(broker, Outgoing("", "work", b"x", hostile))
     await eventually(lambda: dead, timeout=10)
-    assert (tries, lost) == ([1, 2, 3], [])
+    assert (tries, lost) == (expected, [])
     [death] = dead[0].headers["x-death"]
     assert (death["queue"], death["count"]) == ("work", 1)
     assert dead[0].delivery.routing_key == (key or "work")
