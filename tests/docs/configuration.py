@@ -1,12 +1,13 @@
-"""The tables of docs/configuration.md, written from the models of the configuration.
+"""The tables of docs/configuration.md and docs/configuration/, written from the models.
 
 ``python -m tests.docs.configuration`` writes them anew: what stands under a heading ``### Model``
 is made of the model's docstring, and of the type, default and description of each of its fields.
-All the rest of the document is written by hand, and left as it is.
+All the rest of the documents is written by hand, and left as it is.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,13 +20,18 @@ import broker_client.config as config_module
 from broker_client.config.values import DURATION_PATTERN, SIZE_PATTERN
 from tests.docs.documents import ROOT, read
 
-DOCUMENT = "docs/configuration.md"
+DOCUMENTS = [
+    "docs/configuration.md",
+    *sorted(f"docs/configuration/{path.name}" for path in ROOT.glob("docs/configuration/*.md")),
+]
 MODELS: dict[str, type[BaseModel]] = {
     name: value
     for name in config_module.__all__
     if isinstance(value := getattr(config_module, name), type) and issubclass(value, BaseModel)
 }
 
+_LINK = re.compile(r"\]\(#(\w+)\)")
+_HEADING = re.compile(r"^### (\w+)$", re.MULTILINE)
 _SECTION = re.compile(r"^### (\w+)\n.*?(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 _TIMES = (("d", 86_400), ("h", 3_600))
 _SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -34,9 +40,25 @@ _KINDS = {"boolean": "`true`, `false`", "string": "text", "object": "mapping"}
 Schema = dict[str, Any]
 
 
-def text(document: str) -> str:
-    """`document` with what is said of the models as it should be."""
-    return _SECTION.sub(lambda found: _section(found[1], found[0]), document)
+def text(document: str, name: str) -> str:
+    """`document`, called `name`, with what is said of the models as it should be."""
+    places = _places()
+
+    def section(found: re.Match[str]) -> str:
+        return _LINK.sub(link, _section(found[1], found[0])) if found[1] in MODELS else found[0]
+
+    def link(found: re.Match[str]) -> str:
+        place = places.get(found[1], name)
+        if place == name:
+            return found[0]
+        return f"]({posixpath.relpath(place, posixpath.dirname(name))}#{found[1]})"
+
+    return _SECTION.sub(section, document)
+
+
+def _places() -> dict[str, str]:
+    """The document of each model, by the anchor of its heading."""
+    return {model.lower(): name for name in DOCUMENTS for model in _HEADING.findall(read(name))}
 
 
 def keys(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -147,5 +169,6 @@ def _in_units(value: float, units: Iterable[tuple[str, int]], smallest: str) -> 
 
 
 if __name__ == "__main__":
-    (ROOT / DOCUMENT).write_text(text(read(DOCUMENT)), encoding="utf-8")
-    sys.stdout.write(f"{DOCUMENT} written\n")
+    for each in DOCUMENTS:
+        (ROOT / each).write_text(text(read(each), each), encoding="utf-8")
+        sys.stdout.write(f"{each} written\n")

@@ -1,8 +1,9 @@
-"""The programs of docs/programs.md: `broker-client run`, and an ASGI application under uvicorn."""
+"""The programs of docs/programs.md and docs/fastapi.md: `broker-client run`, ASGI under uvicorn."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import queue
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -31,7 +33,7 @@ from tests.support.served import Served
 
 pytestmark = pytest.mark.timeout(180)
 
-DOCUMENT = "docs/programs.md"
+DOCUMENTS = ("docs/programs.md", "docs/fastapi.md")
 RABBITMQ = pytest.mark.rabbitmq
 PATIENCE = 60.0  # seconds; a process of Python starts slowly on a busy machine
 APP = """
@@ -50,7 +52,7 @@ vhosts:
 def folder(tmp_path: Path) -> Path:
     """The files that the document shows, and their configuration."""
     (tmp_path / "app.yaml").write_text(APP)
-    for block in blocks(DOCUMENT):
+    for block in (each for name in DOCUMENTS for each in blocks(name)):
         if block.language == "py":
             (tmp_path / block.text.split("\n")[0].removeprefix("# ")).write_text(block.text)
     return tmp_path
@@ -337,10 +339,10 @@ def test_target_that_is_no_program_is_explained(start: Any, target: str, said: s
 
 def ask(port: int, path: str, body: object = None) -> tuple[int, bytes]:
     data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
     try:
-        with contextlib.closing(
-            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=PATIENCE)
-        ) as answer:
+        with contextlib.closing(urllib.request.urlopen(request, timeout=PATIENCE)) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with contextlib.closing(error):
@@ -362,6 +364,37 @@ def test_application_under_uvicorn_publishes_handles_answers_probes_and_ends(
     assert ask(port, "/health/other")[0] == 404
     assert server.end() in (0, -signal.SIGTERM)  # uvicorn raises the signal again at its end
     server.wait_for("Application shutdown complete")
+
+
+def test_api_of_fastapi_publishes_and_handles(start: Any, folder: Path) -> None:
+    server = start(f"embedded://{folder}/broker.db", "-m", "uvicorn", "api:app", "--port", "0")
+    [line] = server.wait_for("Uvicorn running on")
+    port = int(re.search(r":(\d+) ", line)[1])  # type: ignore[index]
+    assert ask(port, "/orders", {"id": 7})[0] == 202
+    server.wait_for("^order 7$")
+    assert ask(port, "/orders", {"id": "seven"})[0] == 422
+    assert ask(port, "/health/ready")[0] == 200
+    assert server.end() in (0, -signal.SIGTERM)
+
+
+async def test_api_of_fastapi_is_tested_with_another_broker(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    api = importlib.import_module("api")
+    vhost = {"queues": ["orders"], "publications": {"orders": {"queue": "orders"}}}
+    config = {"vhosts": {"/": vhost}}
+    async with Broker.create(config) as broker:
+        api.app.dependency_overrides[api.broker_of] = lambda: broker
+        transport = httpx.ASGITransport(api.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            headers = {"content-type": "application/json"}
+            answer = await client.post("/orders", content=b'{"id": 7}', headers=headers)
+        assert answer.status_code == 202
+        assert broker.nodes.node().stats().queues[0].ready == 1
+    for name in ("api", "orders"):
+        sys.modules.pop(name, None)
 
 
 def test_application_whose_broker_does_not_answer_does_not_start_under_uvicorn(start: Any) -> None:

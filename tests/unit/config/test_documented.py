@@ -1,4 +1,4 @@
-"""docs/configuration.md says of every key what the models say."""
+"""docs/configuration.md and docs/configuration/ say of every key what the models say."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.docs import configuration
 from tests.docs.configuration import MODELS, keys
 from tests.docs.documents import read
 
-DOCUMENT = read(configuration.DOCUMENT)
+DOCUMENT = "\n".join(map(read, configuration.DOCUMENTS))
 SCHEMA = config_schema()
 
 
@@ -25,14 +25,16 @@ def rows(model: str) -> dict[str, tuple[str, str, str]]:
     """Value, default and meaning by key, in the table of `model`."""
     parts = re.split(r"^### (\w+)$", DOCUMENT, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    assert model in sections, f"docs/configuration.md has no section ### {model}"
+    assert model in sections, f"no document of the configuration has a section ### {model}"
     table = sections[model].split("\n## ")[0]
     found = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+) \|$", table, flags=re.MULTILINE)
     return {key: (value, default, meaning) for key, value, default, meaning in found}
 
 
-def test_document_is_what_the_models_say() -> None:
-    assert configuration.text(DOCUMENT) == DOCUMENT, "run: python -m tests.docs.configuration"
+@pytest.mark.parametrize("name", configuration.DOCUMENTS)
+def test_document_is_what_the_models_say(name: str) -> None:
+    present = read(name)
+    assert configuration.text(present, name) == present, "run: python -m tests.docs.configuration"
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -60,7 +62,12 @@ def test_documented_default_is_the_default(model: str) -> None:
         ("PublishQueueConfig", "policy", "`wait`, `reject`, `drop_oldest`", "`wait`"),
         ("SubscriptionConfig", "prefetch", "0 to 65535", "`10`"),
         ("SubscriptionConfig", "queue", "text", "required"),
-        ("BrokerConfig", "shovels", "[ShovelConfig](#shovelconfig) by name", "none"),
+        (
+            "BrokerConfig",
+            "shovels",
+            "[ShovelConfig](configuration/consuming.md#shovelconfig) by name",
+            "none",
+        ),
     ],
 )
 def test_value_and_default_stand_there_as_users_write_them(
@@ -69,9 +76,11 @@ def test_value_and_default_stand_there_as_users_write_them(
     assert rows(model)[key][:2] == (value, default)
 
 
-def test_links_of_the_tables_lead_to_sections() -> None:
-    headings = {each.lower() for each in re.findall(r"^#+ (\w+)$", DOCUMENT, flags=re.MULTILINE)}
-    assert set(re.findall(r"\(#(\w+)\)", DOCUMENT)) <= headings
+@pytest.mark.parametrize("name", configuration.DOCUMENTS)
+def test_links_of_the_tables_lead_to_sections(name: str) -> None:
+    present = read(name)
+    headings = {each.lower() for each in re.findall(r"^#+ (\w+)$", present, flags=re.MULTILINE)}
+    assert set(re.findall(r"\(#(\w+)\)", present)) <= headings
 
 
 @pytest.mark.parametrize("model", MODELS)
