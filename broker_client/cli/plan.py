@@ -15,6 +15,8 @@ from pydantic import ValidationError
 
 from broker_client.cli.node_file import failed, run_on_file
 from broker_client.cli.paths import path_of_file
+from broker_client.cli.steering import ByFile
+from broker_client.cli.where import Place, local_connector
 from broker_client.config import BrokerConfig, ConnectionConfig, ManagementConfig, VhostConfig
 from broker_client.config.loader import load_config
 from broker_client.connection.connectors import Network, connectors_of
@@ -192,6 +194,10 @@ def _of_embedded(connection: ConnectionConfig, vhost: VhostConfig) -> Inventory 
     if not os.path.exists(path):
         return Inventory()
     name = connection.vhost_name(vhost.name)
+    by_file = ByFile(Place(path, name, path=path), name)
+    if by_file.is_running:
+        found = by_file.inventory(name)
+        return found if found.has_vhost else Inventory()
     return run_on_file(path, lambda node: _of_node(node, name))
 
 
@@ -261,6 +267,9 @@ async def _first_link(config: BrokerConfig, vhost: VhostConfig, nodes: EmbeddedN
     for connection, connector in zip(
         config.vhosts[vhost.name].connections, connectors, strict=True
     ):
+        if connection.store_path is not None:  # of a process that has it open, if one has
+            name = connection.vhost_name(vhost.name)
+            connector = local_connector(connection.store_path, name) or connector
         try:
             return await connector.connect(timeout=connection.connect_timeout)
         except TransportError as error:

@@ -6,6 +6,7 @@ Of the built-in broker through its control socket, of any broker through its man
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import time
 import urllib.error
@@ -246,7 +247,10 @@ class ByManagement:
         if "RabbitMQ" in str(self.get("overview").get("product_name", "RabbitMQ")):
             raise failed(f"{self.shown}: RabbitMQ cannot pause a queue; stop its consumers instead")
         path = f"queues/{quote(vhost, safe='')}/{quote(queue, safe='')}"
-        self._request("PUT", f"{path}/{'pause' if paused else 'resume'}")
+        try:
+            self._asked("PUT", f"{path}/{'pause' if paused else 'resume'}")
+        except ManagementError as error:
+            raise self._told(error) from None
 
     def get(self, path: str) -> Any:
         """The answer to a GET, decoded.
@@ -254,7 +258,10 @@ class ByManagement:
         Raises:
             typer.Exit: it was refused, or nobody answers.
         """
-        return json.loads(self._request("GET", path))
+        try:
+            return self.ask(path)
+        except ManagementError as error:
+            raise self._told(error) from None
 
     def ask(self, path: str) -> Any:
         """As `get`, where a refusal is expected.
@@ -262,7 +269,10 @@ class ByManagement:
         Raises:
             ManagementError: it was refused, or nobody answers.
         """
-        return json.loads(self._asked("GET", path))
+        try:
+            return json.loads(self._asked("GET", path))
+        except ValueError:
+            raise self._wrong("GET", path, 0, "no JSON: is it a management API?") from None
 
     def check(self, path: str) -> str:
         """Why a health check fails; "" where it does not."""
@@ -273,7 +283,7 @@ class ByManagement:
         except urllib.error.HTTPError as error:
             with error:
                 return _reason(error)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             return str(error)
 
     def _made(self, method: str, path: str) -> urllib.request.Request:
@@ -282,19 +292,14 @@ class ByManagement:
         url = f"{self.shown}/api/{path}"
         return urllib.request.Request(url, method=method, headers=headers)  # noqa: S310
 
-    def _request(self, method: str, path: str) -> bytes:
-        try:
-            return self._asked(method, path)
-        except ManagementError as error:
-            status = f"{error.status} " if error.status else ""
-            raise failed(f"{self.shown}: {status}{error.reason}") from None
+    def _told(self, error: ManagementError) -> typer.Exit:
+        status = f"{error.status} " if error.status else ""
+        return failed(f"{self.shown}: {status}{error.reason}")
+
+    def _wrong(self, method: str, path: str, status: int, reason: str) -> ManagementError:
+        return ManagementError(f"{method} {path} of", self.vhost or "/", self.shown, status, reason)
 
     def _asked(self, method: str, path: str) -> bytes:
-        def wrong(status: int, reason: str) -> ManagementError:
-            return ManagementError(
-                f"{method} {path} of", self.vhost or "/", self.shown, status, reason
-            )
-
         asked = time.time()
         try:
             request = self._made(method, path)
@@ -306,9 +311,10 @@ class ByManagement:
                 return body
         except urllib.error.HTTPError as error:
             with error:
-                raise wrong(error.code, _reason(error)) from None
-        except OSError as error:
-            raise wrong(0, str(getattr(error, "reason", error))) from None
+                raise self._wrong(method, path, error.code, _reason(error)) from None
+        except (OSError, http.client.HTTPException) as error:
+            why = str(getattr(error, "reason", error))
+            raise self._wrong(method, path, 0, why) from None
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -25,10 +27,11 @@ FilePath = Annotated[
         metavar="PATH", help="File of the broker.", show_default=False, callback=path_of_file
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
 @store_app.command()
-def check(path: FilePath) -> None:
+def check(path: FilePath, as_json: AsJson = False) -> None:
     """Read everything in the file, and say what is there and what is damaged.
 
     Changes nothing. Ends with status 1 if something is damaged.
@@ -39,6 +42,11 @@ def check(path: FilePath) -> None:
         raise _failed(StoreError(error.path, error.reason)) from None
     except StoreError as error:
         raise _failed(error) from None
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+        if report.problems:
+            raise typer.Exit(1)
+        return
     Console(file=sys.stdout).print(_table(report))
     typer.echo(
         f"{path}: schema {report.schema}, {report.messages:,} messages, {report.size_bytes:,} bytes"
@@ -65,12 +73,16 @@ def compact(
             help="Save what can be read, leave out what cannot; the damaged file is kept.",
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the file anew, without the room that gone messages have left."""
     try:
         report = compact_file(path, drop_damaged=drop_damaged)
     except StoreError as error:
         raise _failed(error) from None
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+        return
     typer.echo(
         f"{path}: {report.messages:,} messages, from {report.before_bytes:,} bytes to "
         f"{report.after_bytes:,}"

@@ -200,22 +200,29 @@ async def _connected(connectors: list[Connector]) -> Link:
     return await connectors[-1].connect(timeout=_CONNECT_TIMEOUT)
 
 
-@asynccontextmanager
-async def _file_link(path: str, vhost: str) -> AsyncIterator[Link]:
-    """A link to the process that has the file open or, where none has, to a node of our own."""
+def local_connector(path: str, vhost: str) -> Connector | None:
+    """To the process that has the file at `path` open, for one link; None where none has."""
     from broker_client.server.control import connected_socket
 
     local = connected_socket(path)
-    if local is not None:
-        from broker_client.transport.rabbitmq.connector import NetworkConnector
+    if local is None:
+        return None
+    from broker_client.transport.rabbitmq.connector import NetworkConnector
 
-        connector = NetworkConnector(
-            "amqp://localhost",
-            vhost=vhost,
-            name="broker-client",
-            operation_timeout=_OPERATION_TIMEOUT,
-            local=lambda: local,
-        )
+    return NetworkConnector(
+        "amqp://localhost",
+        vhost=vhost,
+        name="broker-client",
+        operation_timeout=_OPERATION_TIMEOUT,
+        local=lambda: local,
+    )
+
+
+@asynccontextmanager
+async def _file_link(path: str, vhost: str) -> AsyncIterator[Link]:
+    """A link to the process that has the file open or, where none has, to a node of our own."""
+    connector = local_connector(path, vhost)
+    if connector is not None:
         link: Link = await connector.connect(timeout=_CONNECT_TIMEOUT)
         try:
             yield link

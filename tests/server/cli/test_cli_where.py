@@ -189,3 +189,17 @@ def test_a_client_that_says_nothing_does_not_hold_up_the_end(tmp_path: Path) -> 
         assert local is not None
         stack.callback(local.close)
     assert time.monotonic() - began < 15
+
+
+def test_plan_and_apply_reach_the_broker_of_a_running_application(
+    running: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "app.yaml"
+    file.write_text(f"vhosts: {{/: {{connection: 'embedded://{running}', queues: [q, planned]}}}}")
+    planned = told(run("", "plan", str(file), "--json"))
+    changes = {(each["action"], each["kind"], each["name"]) for each in planned["changes"]}
+    assert ("create", "queue", "planned") in changes
+    assert ("left", "queue", "other") in changes
+    assert run("", "apply", str(file), "--yes").exit_code == 0
+    assert run("", "plan", str(file)).exit_code == 0
+    assert run(str(running), "publish", "planned", input="1\n").stdout == "1 confirmed\n"
