@@ -156,6 +156,22 @@ def test_top_shows_the_queues_live_and_obeys_keys(terminal: Terminal, path: str)
     run(path, "purge", "other", "--yes")
 
 
+def test_progress_is_one_line_that_is_cleared_at_the_end(path: str, tmp_path: Path) -> None:
+    files = []
+    for number in range(3):
+        files.append(str(tmp_path / f"{number}"))
+        Path(files[-1]).write_text("x")
+    made = Terminal("publish", "other", *files, "--url", path)
+    try:
+        made.wait_for("\r1 of 3 confirmed")
+        made.wait_for("\r" + " " * len("1 of 3 confirmed") + "\r")
+        made.wait_for("3 confirmed\r\n")
+        assert made.process.wait(15) == 0
+    finally:
+        made.close()
+    run(path, "purge", "other", "--yes")
+
+
 def test_top_ends_with_ctrl_c_and_without_a_traceback(terminal: Terminal) -> None:
     terminal.wait_for("2 queues by ready")
     terminal.process.send_signal(signal.SIGINT)
