@@ -43,7 +43,7 @@ bench-spark: ## Measure what Spark and the event log cost, as ratios; JSON in bu
 soak: ## Kills and faults of every kind under load: is anything lost? SECONDS=600, SEEDS=...
 	@scripts/soak "$(SECONDS)"
 
-fuzz: ## Random bytes and conversations for the AMQP code; what failed is kept in .fuzz/. SECONDS=600
+fuzz: ## Random input for all that reads from outside; what failed is kept in .fuzz/. SECONDS=600
 	@scripts/fuzz "$(SECONDS)"
 
 docs: ## The documents as a site, in build/site; strict, and nothing in it is loaded from elsewhere
