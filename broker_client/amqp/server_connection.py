@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pamqp.base import Frame
 from pamqp.commands import Basic, Channel, Connection
 
 from broker_client.amqp import decode, server_frames, violations
+from broker_client.amqp.ack_reader import ACK_SIZE, read_acks
+from broker_client.amqp.connection_limits import FRAME_MIN_SIZE, ConnectionLimits, check_limit
 from broker_client.amqp.events import (
     Acked,
     ChannelCloseAsked,
@@ -54,8 +56,6 @@ from broker_client.errors import ReplyError
 from broker_client.message import Delivery, Outgoing, Returned
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
-FRAME_MIN_SIZE = 4_096
-"""Every peer must take frames of this size (AMQP 0-9-1 §1.4.2.6, tune-ok.frame-max)."""
 
 _UNTUNED_FRAME_MAX = 8_192  # bytes; RabbitMQ: initial_frame_max
 _FRAME_OVERHEAD = 8
@@ -68,22 +68,7 @@ _SETTLEMENTS = {
     Basic.Reject.index: "reject",
 }
 _ACK = Basic.Ack.index
-_ACK_SIZE = 13  # bytes of class, method, tag and bits
-_ACK_FRAME = struct.Struct(">BHIIQBB")  # frame, class and method, tag, bits, frame end
 _TAG_AND_BITS = struct.Struct(">QB")
-
-
-class ConnectionLimits(NamedTuple):
-    """What a server offers and takes."""
-
-    frame_max: int = 131_072
-    """Bytes of the largest frame; 0 for no limit but that of the body."""
-    channel_max: int = 2_047
-    """Channels of one connection; 0 for no limit."""
-    heartbeat: int = 60
-    """Seconds; 0 for none."""
-    max_message_size: int = 134_217_728
-    """Bytes of the largest body."""
 
 
 class _Channel:
@@ -213,9 +198,11 @@ class ServerConnection:
             or not channel.publish.is_idle
         ):
             return at
-        if size == _ACK_SIZE:
-            taken = self._acks(buffer, at, number)
+        if size == ACK_SIZE:
+            tags: list[int] = []
+            taken = read_acks(buffer, at, number, tags)
             if taken > at:
+                self._acked(number, tags)
                 return taken
         return self._publishes(buffer, at, number)
 
@@ -228,22 +215,6 @@ class ServerConnection:
         if messages:
             self._events.append(Published(number, messages))
         return taken
-
-    def _acks(self, buffer: bytes, at: int, number: int) -> int:
-        """Take the acks of single deliveries that follow each other."""
-        tags: list[int] = []
-        expected = (decode.METHOD, number, _ACK_SIZE, _ACK)
-        size = _ACK_FRAME.size
-        whole = (len(buffer) - at) // size * size
-        for *head, tag, bits, frame_end in _ACK_FRAME.iter_unpack(
-            memoryview(buffer)[at : at + whole]
-        ):
-            if bits & 1 or frame_end != decode.FRAME_END or tuple(head) != expected:
-                break
-            tags.append(tag)
-        if tags:
-            self._acked(number, tags)
-        return at + len(tags) * size
 
     def _acked(self, number: int, tags: list[int]) -> None:
         last = self._events[-1] if self._events else None
@@ -322,8 +293,8 @@ class ServerConnection:
 
     def _agree(self, method: Connection.TuneOk) -> None:
         """Take the limits of tune-ok, or refuse them as RabbitMQ does."""
-        _check_limit("frame_max", method.frame_max, self._limits.frame_max, FRAME_MIN_SIZE)
-        _check_limit("channel_max", method.channel_max, self._limits.channel_max, 1)
+        check_limit("frame_max", method.frame_max, self._limits.frame_max, FRAME_MIN_SIZE)
+        check_limit("channel_max", method.channel_max, self._limits.channel_max, 1)
         self.frame_max = method.frame_max
         self.channel_max = method.channel_max
         self.heartbeat = method.heartbeat
@@ -648,14 +619,6 @@ def _settled(number: int, kind: str, tag: int, bits: int) -> Settled:
     if kind == "reject":
         return Settled(number, kind, tag, False, bits & 1 == 1)
     return Settled(number, kind, tag, bits & 1 == 1, kind == "nack" and bits & 2 == 2)
-
-
-def _check_limit(name: str, wanted: int, offered: int, minimum: int) -> None:
-    """Refuse what a client wants in tune-ok beyond what it may, by RabbitMQ's rules."""
-    if wanted and wanted < minimum:
-        raise violations.not_negotiated(name, wanted, minimum, is_minimum=True)
-    if offered and (not wanted or wanted > offered):
-        raise violations.not_negotiated(name, wanted, offered, is_minimum=False)
 
 
 def _as_bytes(value: str | bytes | None) -> bytes:

@@ -17,8 +17,9 @@ from broker_client.config.server import ServerConfig
 from broker_client.errors import DISTRIBUTION, BrokerClosedError, ConfigError, Problem
 from broker_client.node.node import Node
 from broker_client.server.admission import Admission
+from broker_client.server.connection_info import ConnectionInfo, server_properties
 from broker_client.server.event_lines import log_event
-from broker_client.server.session import ConnectionInfo, Session, server_properties
+from broker_client.server.session import Session
 from broker_client.server.sockets import ListeningSocket, inherited_sockets, open_sockets
 from broker_client.server.tls import file_versions, server_context
 

@@ -9,13 +9,13 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from pamqp import commands
 
 from broker_client.amqp import events
-from broker_client.amqp.server_connection import ConnectionLimits, ServerConnection
+from broker_client.amqp.connection_limits import ConnectionLimits
+from broker_client.amqp.server_connection import ServerConnection
 from broker_client.amqp.states import ConnectionState
 from broker_client.config.listen import UNIX
 from broker_client.config.server import ServerConfig
@@ -30,6 +30,7 @@ from broker_client.server.channel import (
     SessionChannel,
     ids_of,
 )
+from broker_client.server.connection_info import ConnectionInfo
 from broker_client.server.event_lines import log, log_event
 from broker_client.server.login import AMQPLAIN, EXTERNAL, PLAIN, check_login
 from broker_client.server.permissions import SessionPermissions
@@ -39,17 +40,6 @@ from broker_client.server.writer import Writer
 _CONNECTION_OPEN: Ids = (10, 40)
 _UNREAD_FACTOR = 16
 """Times `write_buffer`: nothing is read from a client that leaves so much unread."""
-_CAPABILITIES = {
-    "publisher_confirms": True,
-    "exchange_exchange_bindings": True,
-    "basic.nack": True,
-    "consumer_cancel_notify": True,
-    "connection.blocked": True,
-    "consumer_priorities": True,
-    "authentication_failure_close": True,
-    "per_consumer_qos": True,
-    "direct_reply_to": True,
-}
 _local_peers = itertools.count(1)
 """For the names of clients by Unix domain sockets, which have no address."""
 _DECISIONS = (events.LoginOffered, events.SecureAnswered, events.VHostRequested)
@@ -59,27 +49,6 @@ _DECISIONS = (events.LoginOffered, events.SecureAnswered, events.VHostRequested)
 _BLOCKED = "blocked"
 _DISK_IS_BEHIND = "the disk is behind"
 _UNREAD = "it does not read"
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionInfo:
-    """A snapshot of one connection."""
-
-    connection: int
-    """As the node numbers it."""
-    name: str
-    """Peer and own address, as RabbitMQ names connections; unique while it is open."""
-    connection_name: str
-    """As the client calls itself."""
-    user: str
-    vhost: str
-    peer: str
-    channels: int
-    opened_at: float
-    """Seconds since the epoch."""
-    client_properties: Mapping[str, Any]
-    is_blocked: bool
-    is_tls: bool
 
 
 class Session(asyncio.Protocol):
@@ -558,17 +527,6 @@ class Session(asyncio.Protocol):
         events.ConnectionCloseAsked: _connection_close_asked,
         events.ConnectionClosed: _connection_closed,
         events.ConnectionFailed: _connection_failed,
-    }
-
-
-def server_properties(version: str) -> dict[str, Any]:
-    """What a server says of itself in connection.start."""
-    return {
-        "product": "broker_client",
-        "version": version,
-        "platform": "Python",
-        "information": "The built-in broker of broker_client",
-        "capabilities": dict(_CAPABILITIES),
     }
 
 

@@ -9,8 +9,9 @@ from pamqp import commands
 from pamqp.base import Frame
 from pamqp.frame import marshal, unmarshal
 
+from broker_client.amqp.connection_limits import ConnectionLimits
 from broker_client.amqp.encode import publish_frames
-from broker_client.amqp.server_connection import ConnectionLimits, ServerConnection
+from broker_client.amqp.server_connection import ServerConnection
 from broker_client.message import Outgoing, Properties
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"

@@ -16,13 +16,13 @@ from broker_client.errors import DISTRIBUTION
 from broker_client.node.definitions.exporting import permission_object, plain
 from broker_client.node.node import Node
 from broker_client.server.admission import Admission
+from broker_client.server.connection_info import ConnectionInfo
 from broker_client.server.http.callers import MONITORING, Caller
 from broker_client.server.http.descriptions import (
     channel_details,
     topic_permission_object,
 )
 from broker_client.server.http.rates import Rates
-from broker_client.server.session import ConnectionInfo
 
 
 class ClientConnections(Protocol):
