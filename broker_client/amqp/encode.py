@@ -15,6 +15,7 @@ from typing import Any
 
 from broker_client.amqp.properties import CODECS, property_list
 from broker_client.amqp.tables import FrozenTable, decode_time, encode_short, encode_time
+from broker_client.amqp.x_death import X_DEATH, are_sound
 from broker_client.errors import InvalidMessageError
 from broker_client.message import Outgoing, Properties
 
@@ -81,6 +82,9 @@ def check_publish(message: Outgoing, properties: Iterable[str] = Properties._fie
         codec = CODECS.get(name)
         if codec is not None and (value := getattr(message.properties, name)) is not None:
             codec.encode(value, name)
+            if name == "headers" and X_DEATH in value and not are_sound(value):
+                why = "tell of deaths in another way than brokers do; RabbitMQ's queues fail on it"
+                raise InvalidMessageError(f"headers[{X_DEATH!r}]", why)
 
 
 def as_received(message: Outgoing, frame_max: int) -> Outgoing:

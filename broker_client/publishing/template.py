@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from broker_client.amqp.encode import check_publish
 from broker_client.amqp.tables import FrozenTable
-from broker_client.amqp.x_death import X_DEATH, are_sound, with_sound_deaths
+from broker_client.amqp.x_death import with_sound_deaths
 from broker_client.codec import content as contents
 from broker_client.codec.claim_check import BodyStore, claim_of
 from broker_client.codec.encryption import encrypt, encryption_note
@@ -339,9 +339,6 @@ def _overridden(properties: Properties, overrides: PublishOverrides) -> Properti
         if name in overrides
     }
     if headers := overrides.get("headers"):
-        if X_DEATH in headers and not are_sound(headers):
-            why = "tell of deaths in another way than brokers do; RabbitMQ's queues fail over them"
-            raise InvalidMessageError(f"headers[{X_DEATH!r}]", why)
         # Encoded now: what the caller does to them later is not sent.
         changes["headers"] = FrozenTable.of({**(properties.headers or {}), **headers})
     if "expiration" in overrides:

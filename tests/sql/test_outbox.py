@@ -236,6 +236,7 @@ async def test_refused_publish_is_set_aside_while_others_go_on_and_can_be_retrie
         ({"name": "n" * 300}, InvalidMessageError),
         ({"name": "orders", "routing_key": "k" * 256}, InvalidMessageError),
         ({"name": "orders", "headers": {"x": object()}}, InvalidMessageError),
+        ({"name": "orders", "headers": {"x-death": [1]}}, InvalidMessageError),
         ({"name": "orders", "message_id": "m" * 256}, InvalidMessageError),
         ({"name": "orders", "colour": "red"}, InvalidMessageError),
         ({"name": "orders", "content": object()}, InvalidContentError),
