@@ -192,6 +192,7 @@ COUNT = 120
 PAGE = 4096
 DAMAGE = st.lists(
     st.one_of(
+        st.tuples(st.just("body"), st.floats(0, 1, exclude_max=True), st.integers(1, 255)),
         st.tuples(st.just("flip"), st.floats(0, 1, exclude_max=True), st.integers(1, 255)),
         st.tuples(st.just("tear"), st.floats(0, 1, exclude_max=True), st.integers(1, 7)),
         st.tuples(st.just("misdirect"), st.floats(0, 1, exclude_max=True), st.integers(0, 999)),
@@ -209,10 +210,15 @@ def whole_file() -> bytes:
 
 
 def damaged(data: bytearray, damage: list[tuple[str, float, int]]) -> None:
-    """Flip bits, zero some sectors of a page, put a page in the place of another, cut the end."""
+    """Flip bits, of a body or anywhere; zero some sectors of a page, put a page in the place of
+    another, cut the end."""
     for kind, where, what in damage:
         at = int(where * len(data))
-        if kind == "flip" and at < len(data):
+        if kind == "body":
+            at = data.find(b"body %d" % (1 + where * COUNT))
+            if at >= 0:
+                data[at] ^= what
+        elif kind == "flip" and at < len(data):
             data[at] ^= what
         elif kind == "cut":
             del data[at:]
