@@ -10,16 +10,17 @@ import typer
 
 from broker_client.cli.node_file import FilePath, failed, run_on_file
 from broker_client.cli.paths import file_path
+from broker_client.cli.steering import ByFile
+from broker_client.cli.where import Place
 from broker_client.errors import InvalidDefinitionsError
 from broker_client.node.definitions import (
     ImportReport,
-    export_definitions,
     import_definitions,
 )
 from broker_client.runtime.files import for_owner_only
 
 definitions_app = typer.Typer(
-    help="Definitions of a broker in a file that no server has open, in RabbitMQ's JSON.",
+    help="Definitions of a broker in a file, in RabbitMQ's JSON.",
     no_args_is_help=True,
 )
 
@@ -60,8 +61,8 @@ def export(
 
     What RabbitMQ would refuse is told on standard error.
     """
-    exported = run_on_file(path, lambda node: export_definitions(node, vhost))
-    text = json.dumps(exported.document, indent=2, ensure_ascii=False)
+    exported = ByFile(Place(path, "/", path=path), None).definitions(vhost)
+    text = json.dumps(exported["document"], indent=2, ensure_ascii=False)
     if output is None:
         typer.echo(text)
     else:
@@ -70,7 +71,7 @@ def export(
                 file.write(f"{text}\n")
         except OSError as error:
             raise failed(f"{output}: {error.strerror}") from None
-    for note in exported.notes:
+    for note in exported["notes"]:
         typer.echo(f"note: {note}", err=True)
 
 

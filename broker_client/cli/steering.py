@@ -147,9 +147,14 @@ class ByFile:
         found: dict[str, Any] = self._ask({"do": "stats"})
         return found
 
+    def definitions(self, vhost: str | None = None) -> dict[str, Any]:
+        """The `document` in RabbitMQ's form, of one vhost or of all, and `notes` on it."""
+        found: dict[str, Any] = self._ask({"do": "definitions", "vhost": vhost})
+        return found
+
     def inventory(self, vhost: str) -> Inventory:
         """The exchanges, queues and bindings of a vhost."""
-        document = self._ask({"do": "definitions"})
+        document = self.definitions()["document"]
         if vhost not in [each["name"] for each in document["vhosts"]]:
             return Inventory(has_vhost=False)
         held = {row.name: row for row in self.queues() if row.vhost == vhost}

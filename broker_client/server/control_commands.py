@@ -49,8 +49,9 @@ def _stats(node: Node, _request: Mapping[str, Any]) -> Any:
     }
 
 
-def _definitions(node: Node, _request: Mapping[str, Any]) -> Any:
-    return export_definitions(node).document
+def _definitions(node: Node, request: Mapping[str, Any]) -> Any:
+    exported = export_definitions(node, request.get("vhost"))
+    return {"document": exported.document, "notes": exported.notes}
 
 
 def _pause(node: Node, request: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ configuration names."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import stat
@@ -203,3 +204,12 @@ def test_plan_and_apply_reach_the_broker_of_a_running_application(
     assert run("", "apply", str(file), "--yes").exit_code == 0
     assert run("", "plan", str(file)).exit_code == 0
     assert run(str(running), "publish", "planned", input="1\n").stdout == "1 confirmed\n"
+
+
+def test_definitions_of_a_running_application_are_exported(running: Path) -> None:
+    result = run("", "definitions", "export", str(running))
+    assert result.exit_code == 0, result.output
+    names = {each["name"] for each in json.loads(result.stdout)["queues"]}
+    assert {"q", "other"} <= names
+    missing = run("", "definitions", "export", str(running), "--vhost", "nope")
+    assert (missing.exit_code, "nope" in missing.stderr) == (1, True)
