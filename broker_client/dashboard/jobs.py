@@ -50,8 +50,11 @@ class JobOrder:
     keys: tuple[str, ...] | None = None
     """Of the messages that are meant; None is all."""
     selection: Selection = EVERYTHING
+    origin: str | None = None
+    reason: str | None = None
     error: str | None = None
-    """Only those with this error; "" is those without."""
+    """Only those of this group, by where and why they died last and with which error; "" is those
+    of which that is not known, None is any."""
     limit: int | None = None
     rate: float | None = None
     dry_run: bool = False
@@ -242,19 +245,19 @@ class _Decision:
     def __call__(self, delivery: Delivery) -> Outgoing | Fate:
         order = self._job.order
         headers = delivery.properties.headers or {}
-        error = error_of(headers)
-        if order.error is not None and error != order.error:
+        death = last_death(delivery)
+        group = str(death.get("queue", "")), str(death.get("reason", "")), error_of(headers)
+        wanted = order.origin, order.reason, order.error
+        if any(one is not None and one != other for one, other in zip(wanted, group, strict=True)):
             return Fate.KEEP
         key = "" if self._keys is None else key_of(delivery)
         if self._keys is not None and not self._keys[key]:
             return Fate.KEEP
-        death = last_death(delivery)
         fate = _fate(order, delivery, death)
         if fate is Fate.KEEP:
             return Fate.KEEP
         if self._keys is not None:
             self._keys[key] -= 1
-        group = str(death.get("queue", "")), str(death.get("reason", "")), error
         self._job.groups[group] += 1
         if isinstance(fate, Outgoing) and self._job.traces.total() < _TRACED:
             self._job.traces[content_of(delivery).trace] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,6 +46,7 @@ async def describe_queue(ask: Ask) -> Any:
             held = await _held(ask, f"{path}/{part}")
             if held is not None:
                 described[key] = held
+        _add_longest(described["consumers"], described.get("in_flight") or ())
     exchange = dead_letter_exchange(queue)
     if exchange is not None:
         targets = ask.dashboard.sampler.dead_letter_queues
@@ -87,6 +88,7 @@ def _consumer(described: Mapping[str, Any]) -> dict[str, Any]:
         "exclusive": described.get("exclusive"),
     }
     if own:
+        told["holder"] = own.get("channel"), told["tag"]
         told["unacked"] = own.get("in_flight")
         told["since"] = own.get("since")
         told["message_timeout"] = own.get("message_timeout")
@@ -94,6 +96,18 @@ def _consumer(described: Mapping[str, Any]) -> dict[str, Any]:
             each: own.get(each) for each in ("acked", "requeued", "rejected", "timed_out")
         }
     return told
+
+
+def _add_longest(consumers: list[dict[str, Any]], held: Sequence[Mapping[str, Any]]) -> None:
+    """Note since when each consumer holds what it holds the longest, where that is among `held`."""
+    since: dict[tuple[Any, ...], float] = {}
+    for each in held:
+        holder = each["channel"], each["consumer_tag"]
+        since[holder] = min(each["delivered_at"], since.get(holder, each["delivered_at"]))
+    for consumer in consumers:
+        holder = consumer.pop("holder", ())
+        if holder in since:
+            consumer["holds_since"] = since[holder]
 
 
 # --------------------------------------------------------------------------- peek

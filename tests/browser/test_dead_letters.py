@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 from selenium.webdriver.common.keys import Keys
@@ -109,3 +110,23 @@ def test_what_is_not_edited_is_sent_again_as_it_was(browser: Browser, own_shop: 
     assert properties is not None
     assert sent == body
     assert properties.headers == {**headers, "tries": 2}
+
+
+def test_no_more_is_moved_than_was_agreed_to_and_no_faster(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    own_shop.declare("much")
+    own_shop.declare("target")
+    own_shop.publish("much", ["{}"] * 120)
+    log_in(browser, own_shop.page("queue", "/", "much"))
+    browser.click("main button", "Move all …")
+    browser.fill("dialog input[name=to]", "target")
+    browser.click("dialog button[value=ok]")
+    browser.see("Move 120 messages?", "dialog")
+    own_shop.publish("much", ["{}"] * 5)
+    browser.fill("dialog input[name=rate]", "100")
+    before = time.monotonic()
+    browser.click("dialog button[value=ok]")
+    browser.see("120 messages moved.", "#said")
+    assert time.monotonic() - before > 0.9
+    assert (own_shop.ready("much"), own_shop.ready("target")) == (5, 120)

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from broker_client.dashboard.credentials import Credentials
+from broker_client.message import Delivery
+from broker_client.transport.base import ConsumerCallbacks
 from tests.dashboard.conftest import Page, Shown, encoded
 from tests.support.eventually import eventually
 
@@ -259,6 +262,38 @@ async def test_move_without_permission_fails_and_says_so(shown: Shown) -> None:
 
     await eventually(is_back)
     await shown.management.delete("/api/users/reader")
+
+
+async def test_dead_letters_of_which_nothing_is_known_are_a_group_that_can_be_deleted(
+    shown: Shown,
+) -> None:
+    await with_dead_letters(shown, "1")
+    await shown.publish("dead", "stray")
+    told = await shown.page.post("dead-letters/groups", {"queues": [[shown.vhost, "dead"]]})
+    groups = {(each["origin"], each["reason"]): each["count"] for each in told["groups"]}
+    assert groups == {("orders", "rejected"): 1, ("", ""): 1}
+    unknown = {"origin": "", "reason": "", "error": ""}
+    done = await job(shown.page, "delete", shown, "dead", filter=unknown, dry_run=False)
+    assert (done["count"], done["moved"]) == (1, 1)
+    assert await bodies(shown, "dead") == ["1"]
+
+
+async def test_consumers_tell_how_long_they_hold_what_they_hold_the_longest(ours: Shown) -> None:
+    await ours.declare("q")
+    for payload in "abc":
+        await ours.publish("q", payload)
+    async with ours.dashboard.links.open(Credentials("guest", "guest"), ours.vhost) as link:
+        taken: list[Delivery] = []
+        for prefetch in (1, 2, 1):  # of one tag, on three channels: the last gets nothing
+            channel = await link.open_channel()
+            await channel.qos(prefetch)
+            callbacks = ConsumerCallbacks(taken.append, lambda tag: None, lambda tag: None)
+            await channel.consume("q", callbacks, consumer_tag="same")
+        await eventually(lambda: len(taken) == 3)
+        told = await ours.page.get(f"queues/{ours.v}/q")
+    since = [each["delivered_at"] for each in told["in_flight"]]
+    held = {each["unacked"]: each.get("holds_since") for each in told["consumers"]}
+    assert held == {1: since[0], 2: since[1], 0: None}
 
 
 async def test_job_is_seen_by_its_user_and_administrators_only(ours: Shown) -> None:

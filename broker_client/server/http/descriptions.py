@@ -174,6 +174,7 @@ def consumer_object(consumer: QueueConsumer, channel_details: Mapping[str, Any])
         "prefetch_count": consumer.prefetch,
         "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
         "broker_client": {
+            "channel": consumer.channel.id,
             "in_flight": consumer.in_flight,
             "since": consumer.since,
             "message_timeout": consumer.timeout,

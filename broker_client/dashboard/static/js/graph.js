@@ -1,6 +1,6 @@
 /** Places the nodes of a directed graph in columns, so that most edges point to the right. */
 
-const COLUMN = 260;
+const COLUMN = 350; // leaves room for the longest label between two nodes
 const ROW = 62;
 export const NODE = { width: 190, height: 44 };
 

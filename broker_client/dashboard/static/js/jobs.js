@@ -1,11 +1,12 @@
 /** Moves, replays and deletions: counted first, confirmed, then run by the server and followed. */
 
 import { ApiError, at, get, post } from "./api.js";
-import { attempt, confirm, say } from "./dialogs.js";
+import { attempt, field, form, say } from "./dialogs.js";
 import { h } from "./dom.js";
 import { count, counted } from "./format.js";
 
 const POLL_MS = 1000;
+const MANY = 100; // messages from which on one may want to limit how fast they go
 
 const WORDS = {
   move: { verb: "Move", doing: "Moving", done: "moved" },
@@ -28,11 +29,17 @@ export async function runJob(state, request) {
   }
   const words = WORDS[request.kind];
   const many = `${counted(plan.count, "message")}${plan.more ? " or more" : ""}`;
-  const agreed = await confirm(`${words.verb} ${many}?`, consequence(request, plan), `${words.verb} ${many}`, {
-    danger: request.kind === "delete",
-  });
-  if (!agreed) return null;
-  const job = await attempt(() => post("ui/jobs", { ...request, dry_run: false }));
+  const isLong = request.kind !== "delete" && plan.count >= MANY;
+  const body = [
+    h("p", null, consequence(request, plan)),
+    isLong && field("Messages a second, at most", h("input", { name: "rate", type: "number", min: "1", step: "1" }), "Empty: as fast as it goes. A limit leaves consumers their share."),
+  ];
+  const values = await form(`${words.verb} ${many}?`, body, `${words.verb} ${many}`, { danger: request.kind === "delete" });
+  if (values === null) return null;
+  // No more than was agreed to, though more may have come meanwhile.
+  const most = plan.more ? {} : { limit: plan.count };
+  const rate = values.rate ? { rate: Number(values.rate) } : {};
+  const job = await attempt(() => post("ui/jobs", { ...request, ...most, ...rate, dry_run: false }));
   if (job === undefined) return null;
   const ended = await followed(state, job);
   sayEnd(ended);

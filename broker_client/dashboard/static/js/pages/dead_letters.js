@@ -165,13 +165,13 @@ function groupColumns(state, run) {
       label: unseen("Actions"),
       class: "num",
       cell: (row) => {
-        const what = `${row.count} ${row.reason} of ${row.origin}`;
+        const what = `${row.count} ${row.reason || "unknown"} of ${row.origin || "unknown"}`;
         return (
           state.can("messages") &&
           h(
             "span",
             { class: "buttons end" },
-            h("button", { type: "button", class: "primary", onclick: () => run("replay", row) }, "Replay …", unseen(what)),
+            row.origin && h("button", { type: "button", class: "primary", onclick: () => run("replay", row) }, "Replay …", unseen(what)),
             h("button", { type: "button", class: "danger", onclick: () => run("delete", row) }, "Delete …", unseen(what)),
           )
         );

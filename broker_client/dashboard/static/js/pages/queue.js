@@ -264,6 +264,7 @@ function deadTargets(vhost, dead) {
 
 function consumers(state, { consumers: rows = [] }) {
   const held = state.has("in_flight");
+  const longest = (each) => (each.holds_since === undefined ? null : Math.max(0, state.now() - each.holds_since));
   return h(
     "section",
     { class: "card", "aria-labelledby": "consumers" },
@@ -280,7 +281,7 @@ function consumers(state, { consumers: rows = [] }) {
         { id: "connection", label: "Connection", class: "wrap", of: (each) => each.connection, cell: (each) => h("a", { href: link("connection", each.connection) }, each.connection) },
         { id: "user", label: "User", wide: true, of: (each) => each.user, cell: (each) => each.user },
         { id: "unacked", label: "Holds", number: true, of: (each) => each.unacked ?? 0, cell: (each) => figure(each.unacked ?? 0) },
-        held && { id: "longest", label: "Longest for", number: true, of: (each) => each.holds_longest ?? null, cell: (each) => (each.holds_longest ? duration(each.holds_longest) : "–") },
+        held && { id: "longest", label: "Longest for", number: true, of: (each) => longest(each), cell: (each) => duration(longest(each)) },
         { id: "prefetch", label: "Prefetch", number: true, wide: true, of: (each) => each.prefetch, cell: (each) => (each.prefetch ? count(each.prefetch) : "no limit") },
         { id: "acks", label: "Acks", wide: true, cell: (each) => (each.ack_required ? "yes" : "no, sent is done") },
         { id: "active", label: "State", wide: true, cell: (each) => (each.active === false ? "waits its turn" : "active") },
@@ -373,7 +374,7 @@ function deferred(state, { deferred: rows = [] }, row, load) {
         { id: "message", label: "Message", head: true, of: idOf, cell: messageName },
         { id: "due", label: "Due", of: (each) => each.due_at, cell: (each) => h("span", { class: "number" }, moment(each.due_at)) },
         { id: "in", label: "In", number: true, cell: (each) => duration(Math.max(0, each.due_at - state.now())) },
-        { id: "attempts", label: "Attempts", number: true, of: (each) => each.attempts ?? 0, cell: (each) => count(each.attempts ?? 0) },
+        { id: "attempts", label: "Attempts", number: true, wide: true, of: (each) => each.attempts ?? 0, cell: (each) => count(each.attempts ?? 0) },
         {
           id: "steps", label: unseen("Actions"), class: "num", cell: (each) =>
             h("span", { class: "buttons end" },

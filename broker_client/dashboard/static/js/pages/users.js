@@ -126,20 +126,41 @@ async function change(row, load) {
 
 async function permit(state, row, own, load) {
   const vhost = state.vhosts[0] ?? "/";
-  const known = own.permissions.find((each) => each.user === row.name && each.vhost === vhost);
-  const pattern = (kind) => h("input", { name: kind, value: known?.[kind] ?? ".*", autocomplete: "off", spellcheck: "false" });
+  const granted = (where) => own.permissions.find((each) => each.user === row.name && each.vhost === where);
+  const patterns = {};
+  for (const kind of ["configure", "write", "read"]) patterns[kind] = h("input", { name: kind, autocomplete: "off", spellcheck: "false" });
+  const note = h("p", { class: "quiet", role: "status" });
+  const none = h("input", { type: "checkbox", name: "none", onchange: () => able() });
+  // What is shown is always of the virtual host that is chosen, lest another's is set in its place.
+  const showOf = (where) => {
+    const known = granted(where);
+    for (const [kind, input] of Object.entries(patterns)) input.value = known?.[kind] ?? ".*";
+    note.textContent = known ? `What ${row.name} may in ${where} now:` : `${row.name} has no permissions in ${where} yet; these would be given:`;
+    none.checked = false;
+    none.disabled = !known;
+    able();
+  };
+  const able = () => Object.values(patterns).forEach((input) => (input.disabled = none.checked));
+  showOf(vhost);
   const values = await form(
     `Permissions of ${row.name}`,
     [
-      field("Virtual host", h("select", { name: "vhost" }, state.vhosts.map((each) => h("option", { value: each }, each)))),
-      field("Configure", pattern("configure"), "A regular expression of names that may be declared and deleted; empty for none."),
-      field("Write", pattern("write"), "Exchanges that may be published to."),
-      field("Read", pattern("read"), "Queues that may be consumed."),
+      field("Virtual host", h("select", { name: "vhost", onchange: (event) => showOf(event.target.value) }, state.vhosts.map((each) => h("option", { value: each }, each)))),
+      note,
+      field("Configure", patterns.configure, "A regular expression of names that may be declared and deleted; empty for none."),
+      field("Write", patterns.write, "Exchanges that may be published to."),
+      field("Read", patterns.read, "Queues that may be consumed."),
+      h("label", { class: "choice" }, none, "Take all permissions there away"),
     ],
     "Set the permissions",
   );
   if (values === null) return;
   await attempt(async () => {
+    if (values.none !== undefined) {
+      await remove(at("ui/api/permissions", values.vhost, row.name));
+      say(`${row.name} may do nothing in ${values.vhost} any more.`);
+      return;
+    }
     await put(at("ui/api/permissions", values.vhost, row.name), { configure: values.configure, write: values.write, read: values.read });
     say(`The permissions of ${row.name} in ${values.vhost} are set.`);
   });
