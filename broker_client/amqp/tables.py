@@ -263,7 +263,7 @@ def _utf8(value: str, path: _Path) -> bytes:
         return value.encode()
     except UnicodeEncodeError:
         raise InvalidMessageError(
-            _place(path), "holds half of a surrogate pair, which is no text"
+            _place(path), "holds half of a surrogate pair, which is not text"
         ) from None
 
 

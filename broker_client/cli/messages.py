@@ -158,16 +158,18 @@ def _json_message(number: int, line: bytes, exchange: str, routing_key: str) -> 
     except (ValueError, RecursionError) as error:
         raise wrong(f"is not JSON: {error}") from None
     if not isinstance(given, dict) or not {"body", "body_base64"} & set(given):
-        raise wrong("is no object with a body")
+        raise wrong("is not an object with a body")
     if unknown := sorted(set(given) - _JSON_KEYS):
-        raise wrong(f"{unknown[0]!r} is none of {', '.join(sorted(_JSON_KEYS))}")
+        raise wrong(f"{unknown[0]!r} is not one of {', '.join(sorted(_JSON_KEYS))}")
     properties = given.get("properties", {})
     headers = given.get("headers")
     if not isinstance(properties, dict) or not isinstance(headers, dict | None):
         raise wrong("headers and properties are objects")
     for name, value in properties.items():
         if name not in _TEXT_PROPERTIES or not isinstance(value, str):
-            raise wrong(f"property {name!r} is none of {', '.join(_TEXT_PROPERTIES)}, or no text")
+            raise wrong(
+                f"property {name!r} is not one of {', '.join(_TEXT_PROPERTIES)}, or not text"
+            )
     if "body_base64" in given:
         try:
             body = base64.b64decode(given["body_base64"], validate=True)

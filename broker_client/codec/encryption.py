@@ -67,7 +67,7 @@ def decrypt(
     if note is None:
         return body, properties.content_type
     if not isinstance(note, Mapping):  # the body cannot be taken for plain
-        raise InvalidContentError(ENCRYPTED, f"the header {RASCAL}.encryption is no mapping")
+        raise InvalidContentError(ENCRYPTED, f"the header {RASCAL}.encryption is not a mapping")
     name = note.get("name")
     profile = profiles.get(str(name))
     if profile is None:

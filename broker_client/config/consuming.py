@@ -35,8 +35,8 @@ def _offset(value: object) -> object:
     if value in _OFFSETS or (type(value) is int and value >= 0):
         return value
     raise ValueError(
-        f"{value!r} is no offset; write first, last, next, a number, a time, or how far back to "
-        "go, such as 1h or 7d"
+        f"{value!r} is not an offset; write first, last, next, a number, a time, or how far back "
+        "to go, such as 1h or 7d"
     )
 
 

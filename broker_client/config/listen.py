@@ -52,9 +52,9 @@ def parse_listen_address(text: str) -> ListenAddress:
         split = urlsplit(f"{scheme}://{rest}")
         host, port = split.hostname, split.port
     except ValueError:
-        raise ValueError(f"{text!r} is no address to listen on; write {_FORMS}") from None
+        raise ValueError(f"{text!r} is not an address to listen on; write {_FORMS}") from None
     if not host or split.path.rstrip("/") or split.query or split.fragment:
-        raise ValueError(f"{text!r} is no address to listen on; write {_FORMS}")
+        raise ValueError(f"{text!r} is not an address to listen on; write {_FORMS}")
     return ListenAddress(scheme, host, DEFAULT_PORTS[scheme] if port is None else port)
 
 

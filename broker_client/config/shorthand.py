@@ -36,7 +36,7 @@ def parse_binding(text: str) -> ShortBinding:
     match = _BINDING.fullmatch(text)
     if match is None or "->" in match["source"] or "->" in match["destination"]:
         raise ValueError(
-            f"{text!r} is no binding; write 'source -> destination' or "
+            f"{text!r} is not a binding; write 'source -> destination' or "
             "'source[key1, key2] -> destination', with one destination and without spaces or "
             "brackets in the names" + (_CUT if "[" in text and "]" not in text else "")
         )
@@ -59,8 +59,8 @@ def shovel_section(value: object, name: str, spot: Spot) -> tuple[Section, str |
         match = _SHOVEL.fullmatch(short)
         if match is None or "->" in match["publication"]:
             return written, (
-                f"{short!r} is no shovel; write 'subscription -> publication', or a mapping with "
-                "these two keys"
+                f"{short!r} is not a shovel; write 'subscription -> publication', or a mapping "
+                "with these two keys"
             )
         for key, found in match.groupdict().items():
             if written.get(key) is None:

@@ -331,7 +331,7 @@ class Reader:
             return loader.construct_object(node, deep=True)
         except (ValueError, LookupError, AttributeError):  # what PyYAML lets through
             kind = str(node.tag).rpartition(":")[2]
-            message = f"is no valid {kind}, as which YAML reads it; put a text in quotes"
+            message = f"is not a valid {kind}, as which YAML reads it; put a text in quotes"
             self.problems.append(Problem(dotted(path), message, line=line))
             return None
 

@@ -137,7 +137,7 @@ class ManagementApi:
     def _url(self, path: str, query: str) -> httpx.URL:
         parts = path.split("/")
         if any(unquote(part) in (".", "..") for part in parts) or not path.isascii():
-            raise bad_request("the path has a part that is no name")
+            raise bad_request("the path has a part that is not a name")
         base = self._client.base_url
         raw = base.raw_path.rstrip(b"/") + b"/api/" + path.encode("ascii")
         return base.copy_with(raw_path=raw + (b"?" + query.encode("ascii") if query else b""))

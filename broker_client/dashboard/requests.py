@@ -150,7 +150,7 @@ async def json_of(request: Request, most: int = MAX_BODY_BYTES) -> dict[str, Any
         decoded = json.loads(body)
         json.dumps(decoded, ensure_ascii=False, allow_nan=False).encode()  # half a surrogate pair
     except (ValueError, RecursionError):
-        raise bad_request("the body is no valid JSON") from None
+        raise bad_request("the body is not valid JSON") from None
     if not isinstance(decoded, dict):
         raise bad_request("the body must be a JSON object")
     return decoded

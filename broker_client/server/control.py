@@ -157,7 +157,7 @@ class ControlSocket:
         # Who has the file's lock has the socket, too: whatever is there is of a process that died.
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
-                raise FileExistsError(f"{self.path} is no socket")
+                raise FileExistsError(f"{self.path} is not a socket")
             os.unlink(self.path)
 
     async def close(self) -> None:

@@ -142,7 +142,7 @@ def _remove_left_behind(address: ListenAddress) -> None:
     """
     try:
         if not stat.S_ISSOCK(os.stat(address.path).st_mode):
-            raise ListenError(str(address), "a file that is no socket has that path")
+            raise ListenError(str(address), "a file that is not a socket has that path")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

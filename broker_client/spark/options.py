@@ -245,7 +245,7 @@ def parse(kind: type[S], given: Mapping[str, str]) -> S:
             if key.lower() in {name.lower() for name in other}:
                 side = "writing" if kind is SourceOptions else "reading"
                 raise OptionError(key, f"is an option for {side}")
-            raise OptionError(key, "is no option", tuple(known))
+            raise OptionError(key, "is not an option", tuple(known))
         try:
             values[field.name] = field.metadata["parse"](str(text).strip())
         except ValueError as error:

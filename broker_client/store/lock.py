@@ -114,7 +114,7 @@ class FileLock:
         if stat.S_ISDIR(found.st_mode):
             raise StoreError(self._path, "is a folder; give the path of a file")
         if not stat.S_ISREG(found.st_mode):
-            raise StoreError(self._path, "is no regular file; give the path of one")
+            raise StoreError(self._path, "is not a regular file; give the path of one")
         if found.st_nlink > 1:
             # https://sqlite.org/howtocorrupt.html, section 2.5: each name has a log of its own
             raise StoreError(

@@ -24,7 +24,7 @@ def check_names(**names: str) -> None:
         try:
             size = len(name.encode())
         except UnicodeEncodeError:
-            reason = "holds half of a surrogate pair, which is no text"
+            reason = "holds half of a surrogate pair, which is not text"
             raise InvalidNameError(kind, name, reason) from None
         if size > 255:
             reason = "is longer than the 255 bytes AMQP allows"

@@ -52,7 +52,7 @@ async def test_the_socket_of_a_server_that_is_gone_is_replaced_and_one_in_use_is
     await listen(address)
     with pytest.raises(ListenError, match="another program listens there"):
         await listen(address)
-    with pytest.raises(ListenError, match="a file that is no socket has that path"):
+    with pytest.raises(ListenError, match="a file that is not a socket has that path"):
         await listen(f"unix://{__file__}")
 
 

@@ -93,7 +93,7 @@ class PolicyCommands:
 def limit_problems(limits: Mapping[str, object]) -> list[str]:
     """What is wrong with the limits of a vhost; nothing when they are right."""
     return [
-        f"{name!r} is no limit; there are {', '.join(LIMITS)}"
+        f"{name!r} is not a limit; there are {', '.join(LIMITS)}"
         if name not in LIMITS
         else f"{name} should be a number, actually was {value!r}"
         for name, value in limits.items()

@@ -157,7 +157,8 @@ class _Deliveries:
         offset = stream_offset(item)
         if offset is None:  # not acked: another kind of queue would lose it
             raise SourceError(
-                self._queue, "it is no stream: its messages have no offset; leave mode=stream out"
+                self._queue,
+                "it is not a stream: its messages have no offset; leave mode=stream out",
             )
         self._channel.ack(item.delivery_tag)
         return offset, item

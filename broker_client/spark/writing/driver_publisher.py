@@ -377,7 +377,7 @@ def _projected(
             return sf.col(_quoted(given))
         if literal:
             return sf.lit(given)
-        raise OptionError(given, "is no column of the frame", names)
+        raise OptionError(given, "is not a column of the frame", names)
 
     content_type: str | None
     if body is None and "body" not in names:

@@ -58,7 +58,7 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
                 continue
             raise OptionError(
                 name,
-                "is no column of a message; drop it, or set ignoreUnknownColumns=true",
+                "is not a column of a message; drop it, or set ignoreUnknownColumns=true",
                 tuple(known),
             )
         allowed = COLUMNS.get(name, ("string",))

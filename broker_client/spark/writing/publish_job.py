@@ -181,7 +181,7 @@ class PublishJob:
         if message.body is None:
             fault = "its body is null"
         elif expiration is not None and not _is_expiration(expiration):
-            fault = f"its expiration {expiration[:40]!r} is no number of milliseconds"
+            fault = f"its expiration {expiration[:40]!r} is not a number of milliseconds"
         else:
             return True
         self._set_aside(_Unconfirmed(message), fault)

@@ -48,11 +48,14 @@ def test_json_lines_carry_headers_keys_and_properties(url: str) -> None:
     ("line", "why"),
     [
         ("{", "line 2: is not JSON"),
-        ("[]", "line 2: is no object with a body"),
-        ('{"body": 1, "nope": 2}', "line 2: 'nope' is none of"),
+        ("[]", "line 2: is not an object with a body"),
+        ('{"body": 1, "nope": 2}', "line 2: 'nope' is not one of"),
         ('{"body": 1, "headers": 2}', "line 2: headers and properties are objects"),
         ('{"body_base64": "?"}', "line 2: body_base64 is no base64"),
-        ('{"body": 1, "properties": {"priority": "x"}}', "line 2: property 'priority' is none of"),
+        (
+            '{"body": 1, "properties": {"priority": "x"}}',
+            "line 2: property 'priority' is not one of",
+        ),
     ],
 )
 def test_a_wrong_line_is_told_with_its_number_and_what_was_confirmed_before(

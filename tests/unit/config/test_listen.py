@@ -33,10 +33,10 @@ def test_address_is_read(text: str, address: ListenAddress, shown: str | None) -
     [
         ("http://127.0.0.1:80", "'http' is not a scheme to listen on"),
         ("amqp://guest:secret@127.0.0.1", "no user or password"),
-        ("amqp://127.0.0.1:70000", "is no address"),
-        ("amqp://127.0.0.1:5672/vhost", "is no address"),
-        ("amqp://:5672", "is no address"),
-        ("", "is no address"),
+        ("amqp://127.0.0.1:70000", "is not an address"),
+        ("amqp://127.0.0.1:5672/vhost", "is not an address"),
+        ("amqp://:5672", "is not an address"),
+        ("", "is not an address"),
         ("unix://relative.sock", "absolute path"),
     ],
 )

@@ -71,7 +71,7 @@ def test_shovel_has_a_name_and_may_use_what_is_implied(shovels: Any) -> None:
 @pytest.mark.parametrize("text", ["s > p", "s -> p -> q", "-> p", "s ->", "s p -> q", "s->p->q"])
 def test_what_is_no_shovel_is_refused_whole(text: str) -> None:
     (problem,) = problems(ENDS, shovels=[text])
-    assert problem.startswith(f"shovels[0]: {text!r} is no shovel; write 'subscription -> pub")
+    assert problem.startswith(f"shovels[0]: {text!r} is not a shovel; write 'subscription -> pub")
 
 
 def test_shovel_of_unknown_names_is_refused() -> None:

@@ -251,7 +251,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
               - e[order #] -> q
         """,
         [
-            "app.yaml:6: vhosts./.bindings[0]: 'e[order' is no binding; write "
+            "app.yaml:6: vhosts./.bindings[0]: 'e[order' is not a binding; write "
             "'source -> destination' or 'source[key1, key2] -> destination', with one destination "
             "and without spaces or brackets in the names; a '#' after a space begins a comment of "
             "YAML: put the binding in quotes",
@@ -341,7 +341,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
               - 5
         """,
         [
-            "app.yaml:6: vhosts./.bindings[0]: 'e -> q, r' is no binding; write "
+            "app.yaml:6: vhosts./.bindings[0]: 'e -> q, r' is not a binding; write "
             "'source -> destination' or 'source[key1, key2] -> destination', with one "
             "destination and without spaces or brackets in the names",
             "app.yaml:7: vhosts./.bindings[1]: 'e[] -> q' has empty brackets; "

@@ -179,7 +179,7 @@ def test_value_that_yaml_cannot_read_is_refused_with_its_line(value: str, kind: 
     with pytest.raises(ConfigError) as caught:
         load_text(text, "app.yaml")
     (problem, *_) = caught.value.problems
-    assert problem.message.startswith(f"is no valid {kind}, as which YAML reads it")
+    assert problem.message.startswith(f"is not a valid {kind}, as which YAML reads it")
     assert (problem.path, problem.line) == ("vhosts./.queues.q", 4)
 
 

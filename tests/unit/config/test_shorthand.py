@@ -30,7 +30,7 @@ def test_binding_in_short_form_is_taken_apart_whole(text: str, binding: ShortBin
     ["", "e", "e ->", "-> q", "a b -> q", "e -> q r", "e[k -> q", "e[k]x -> q", "a -> b -> c"],
 )
 def test_what_is_no_binding_is_refused_whole(text: str) -> None:
-    with pytest.raises(ValueError, match="is no binding; write 'source -> destination'"):
+    with pytest.raises(ValueError, match="is not a binding; write 'source -> destination'"):
         parse_binding(text)
 
 
