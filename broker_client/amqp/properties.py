@@ -25,6 +25,7 @@ from broker_client.message import Properties
 
 _CONTENT = struct.Struct(">HHQH")  # class, weight, body size, property flags
 _BASIC = 60
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
 _NO_BODY = struct.pack(">HHQ", _BASIC, 0, 0)  # class, weight, body size
 
 
@@ -184,7 +185,7 @@ def content_header(data: bytes, at: int = 0) -> tuple[int, Properties]:
     values = [None] * len(_IN_ORDER)
     for index, decode in _present(flags):
         values[index], at = decode(data, at)
-    return size, Properties(*values)
+    return size, _new(Properties, values)
 
 
 @lru_cache(maxsize=1024)

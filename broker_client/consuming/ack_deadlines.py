@@ -31,6 +31,7 @@ class AckDeadlines:
         self, limit: float, unacked: Collection[UnackedDelivery], reports: Reports
     ) -> None:
         self._limit = limit
+        self._warned_at = limit * SHARE
         self._unacked = unacked
         self._reports = reports
         self._timer: asyncio.TimerHandle | None = None
@@ -43,8 +44,8 @@ class AckDeadlines:
     def start(self, entry: UnackedDelivery, left: float | None = None) -> None:
         """Start the time-out of `entry`: `left` seconds, by default all of its time."""
         loop = asyncio.get_running_loop()
-        left = self._limit if left is None else left
-        entry.ack_deadline = loop.time() + left - self._limit * (1 - SHARE)
+        wait = self._warned_at if left is None else left - self._limit + self._warned_at
+        entry.ack_deadline = loop.time() + wait
         if self._timer is None:
             self._timer = loop.call_at(entry.ack_deadline, self._look)
 

@@ -309,7 +309,9 @@ class Dispatcher:
             run = HandlerRun(
                 result, ack_or_nack, self._handler_ended, self._loop_lag, self._loop_blocked
             )
-            self._handlers.attend(run, self._task_name, context)
+            task = self._handlers.attend(run, self._task_name, context)
+            if not task.done():
+                run.task = task
 
     def _handler_ended(
         self,

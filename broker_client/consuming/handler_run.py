@@ -37,7 +37,7 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
         blocked: called with the seconds of each step that takes longer.
     """
 
-    __slots__ = ("_blocked", "_ended", "_limit", "_subject", "_thrown", "_work")
+    __slots__ = ("_blocked", "_ended", "_limit", "_subject", "_thrown", "_work", "task")
 
     # Not by `__getattr__`: with it, each attribute of this class would take twice as long.
     __name__ = property(attrgetter("_work.__name__"))
@@ -57,6 +57,8 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
         blocked: Blocked,
     ) -> None:
         self._work = work
+        self.task: asyncio.Task[Any] | None = None
+        """The task that runs it, once its maker knows; asked for at the end where nobody does."""
         self._thrown: BaseException | None = None
         self._ended = ended
         self._limit = limit
@@ -105,7 +107,9 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
     def _end(self, begun: float, result: Any, error: BaseException | None) -> asyncio.Task[Any]:
         if (taken := perf_counter() - begun) > self._limit:
             self._blocked(taken)
-        task = asyncio.current_task()
-        assert task is not None, "a task runs this"
+        task, self.task = self.task, None  # no circle of references is left to be collected
+        if task is None:
+            task = asyncio.current_task()
+            assert task is not None, "a task runs this"
         self._ended(self._subject, task, result, error)
         return task

@@ -112,10 +112,8 @@ class Unacked:
     ) -> None:
         """Ack `entry`; with `all`, every delivery of its channel up to it, too."""
         channel = entry.channel
-        if all:
-            self._settle(entry, outcome, lambda tag: channel.ack(tag, multiple=True), all=True)
-        else:
-            self._settle(entry, outcome, channel.ack)
+        send = (lambda tag: channel.ack(tag, multiple=True)) if all else channel.ack
+        self._settle(entry, outcome, send, all)
 
     def nack(self, entry: UnackedDelivery, *, requeue: bool, all: bool = False) -> None:
         """Refuse `entry`: handling it failed."""
@@ -125,7 +123,7 @@ class Unacked:
             entry,
             DeliveryOutcome.NACKED,
             lambda tag: channel.nack(tag, requeue=requeue, multiple=all),
-            all=all,
+            all,
         )
 
     def requeue_later(self, entry: UnackedDelivery, delay: float) -> None:
@@ -232,7 +230,6 @@ class Unacked:
         entry: UnackedDelivery,
         outcome: DeliveryOutcome,
         send: Callable[[int], None],
-        *,
         all: bool = False,
     ) -> None:
         tag = entry.message.delivery.delivery_tag

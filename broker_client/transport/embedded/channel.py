@@ -41,6 +41,7 @@ class EmbeddedChannel:
     """One channel of an embedded link; also the node's receiver for it."""
 
     __slots__ = (
+        "_acks",
         "_consumers",
         "_id",
         "_is_refused",
@@ -69,6 +70,9 @@ class EmbeddedChannel:
         self._publish_seq = 1 if confirm else 0
         self._published = 0
         self._consumers: dict[str, ConsumerCallbacks] = {}
+        self._acks: dict[int, None] = {}
+        """Delivery tags acked in this turn of the loop: the node gets them together, before the
+        next command of this channel at the latest."""
         self.is_usable = True
         self._reason: ChannelClosedError | None = None
         """Why it is not usable."""
@@ -219,8 +223,21 @@ class EmbeddedChannel:
     def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
         if not self.is_usable:
             self._check()
+        if multiple:
+            self._settle(self._node.ack, delivery_tag, multiple=True)
+            return
+        if delivery_tag in self._acks:
+            self._send_acks()  # and then the second ack, to be refused
+        if not self._acks:
+            asyncio.get_running_loop().call_soon(self._send_acks)
+        self._acks[delivery_tag] = None
+
+    def _send_acks(self) -> None:
+        if not self._acks:
+            return
+        tags, self._acks = self._acks, {}
         try:
-            self._node.ack(self._id, delivery_tag, multiple=multiple)
+            self._node.ack_each(self._id, list(tags))
         except ReplyError as refusal:
             self._refused(refusal)
 
@@ -244,7 +261,7 @@ class EmbeddedChannel:
             self._refused(refusal)
 
     def touch(self, delivery_tag: int) -> float:
-        if not self.is_usable:
+        if delivery_tag in self._acks or not self.is_usable:
             self._check()
         result = self._node.touch(self._id, delivery_tag)
         if isinstance(result, Done) and result.seconds_left is not None:
@@ -256,6 +273,7 @@ class EmbeddedChannel:
     async def close(self) -> None:
         if not self.is_usable:
             return
+        self._send_acks()
         self._end(ChannelClosedError(0, "closed by its owner"))
         try:
             await self._node.drain()
@@ -267,6 +285,7 @@ class EmbeddedChannel:
 
     def lose(self, reason: str) -> bool:
         """Become unusable with the link; True if the channel was usable, so wants its notice."""
+        self._send_acks()
         was_usable = self.is_usable
         if was_usable:
             self._end(ChannelClosedError(0, reason))
@@ -284,6 +303,8 @@ class EmbeddedChannel:
             raise self._refused(refusal) from refusal
 
     def _check(self) -> None:
+        if self._acks:
+            self._send_acks()
         if self._reason is not None:
             raise ChannelClosedError(self._reason.reply_code, self._reason.reply_text)
 

@@ -83,7 +83,7 @@ class NetworkChannel(TopologyMethods):
         self.number = channel.number
         self._owner = owner
         self._channel = channel
-        self._usable = True
+        self.is_usable = True
         self._closed: TransportError | None = None
         self._next_seq = 1 if confirm else 0
         self._confirmed = 0  # every publish up to this one has its confirm
@@ -96,15 +96,11 @@ class NetworkChannel(TopologyMethods):
         self._acks: list[int] = []  # to be written at the end of this turn of the loop
 
     def __repr__(self) -> str:
-        state = "usable" if self._usable else "closed"
+        state = "usable" if self.is_usable else "closed"
         return (
             f"<NetworkChannel {self.number} of {self._owner.url}: {state}, "
             f"{len(self._outstanding)} unacked>"
         )
-
-    @property
-    def is_usable(self) -> bool:
-        return self._usable
 
     @property
     def consumes(self) -> bool:
@@ -249,7 +245,7 @@ class NetworkChannel(TopologyMethods):
 
     def delivered(self, delivery: Delivery) -> None:
         callbacks = self._consumers.get(delivery.consumer_tag)
-        if not self._usable:
+        if not self.is_usable:
             return  # it goes back when the channel closes
         if delivery.consumer_tag not in self._no_ack:
             self._outstanding[delivery.delivery_tag] = None  # no `multiple` may cover it
@@ -264,7 +260,8 @@ class NetworkChannel(TopologyMethods):
     # ------------------------------------------------------------------ settling
 
     def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
-        self._check_usable()
+        if not self.is_usable:
+            self._check_usable()
         if multiple:
             self.flush()
             self._settled_up_to(delivery_tag)
@@ -320,7 +317,7 @@ class NetworkChannel(TopologyMethods):
         A delivery that was nacked has been written already, so `multiple` cannot catch it.
         """
         tags, self._acks = self._acks, []
-        if not tags or not self._usable:
+        if not tags or not self.is_usable:
             return
         self._owner.used_at = asyncio.get_running_loop().time()
         oldest = next(iter(self._outstanding), None)
@@ -340,14 +337,14 @@ class NetworkChannel(TopologyMethods):
     # ------------------------------------------------------------------ closing
 
     async def close(self) -> None:
-        if not self._usable:
+        if not self.is_usable:
             return
         self.flush()
         self._end(None)
         await self._close_underlay()
 
     def abort(self) -> None:
-        if not self._usable:
+        if not self.is_usable:
             return
         self._end(None)
         self._owner.tasks.spawn(self._close_underlay(), f"close channel {self.number}")
@@ -381,13 +378,13 @@ class NetworkChannel(TopologyMethods):
 
     def fail(self, error: TransportError) -> None:
         """End the channel as lost and say so, once."""
-        if self._usable:
+        if self.is_usable:
             self._end(error)
             if self.on_close is not None:
                 self.on_close(error)
 
     def _end(self, error: TransportError | None) -> None:
-        self._usable = False
+        self.is_usable = False
         self._closed = error
         self._consumers.clear()
         self._outstanding.clear()
@@ -400,7 +397,7 @@ class NetworkChannel(TopologyMethods):
     # ------------------------------------------------------------------ errors
 
     def _check_usable(self) -> None:
-        if not self._usable:
+        if not self.is_usable:
             raise self._why_closed()
 
     def _why_closed(self) -> TransportError:

@@ -15,6 +15,7 @@ import logging
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, SupportsIndex
 
@@ -36,6 +37,7 @@ _UPDATE_SECRET_OK = 10 << 16 | 71  # RabbitMQ: connection.update-secret-ok
 _METHOD_FRAME = struct.Struct(">BHII")  # frame type, channel, payload size, method
 _TUNE_ARGUMENTS = struct.Struct(">HIH")  # channel_max, frame_max, heartbeat
 CLOSE_OK_FRAME = _METHOD_FRAME.pack(decode.METHOD, 0, 4, _CLOSE_OK) + bytes((decode.FRAME_END,))
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
 _UNTUNED_FRAME_MAX = 131_072  # bytes; RabbitMQ's own, until connection.tune says otherwise
 _LARGEST_HEADER = 2**24
 """Bytes of a content header. RabbitMQ takes headers of up to the publisher's frame_max, which may
@@ -110,6 +112,7 @@ class FrameReader(asyncio.StreamReader):
         self._channels: dict[int, ChannelReceiver] = {}
         self._contents: dict[int, _Content] = {}
         self._header = readable_header
+        self._deliver = decode.DeliverDecoder()
         self._rest = b""
         self._seen_at = 0.0
         self._clock = asyncio.get_running_loop().time
@@ -192,6 +195,7 @@ class FrameReader(asyncio.StreamReader):
     def _split(self, buffer: bytes) -> int:
         """Go through the whole frames in `buffer`; returns how many bytes they take."""
         end = len(buffer)
+        frame_max = self.frame_max or sys.maxsize
         at = forward_from = self._passed_on = 0
         taken = False
         while end - at > decode.FRAME_HEADER_SIZE:
@@ -200,8 +204,10 @@ class FrameReader(asyncio.StreamReader):
                 self._broken = True
                 raise MalformedFrameError("the broker offers another version of AMQP")
             stop = at + decode.FRAME_HEADER_SIZE + size + 1
-            if self.frame_max and stop - at > self._largest(kind):
-                raise MalformedFrameError(f"{size} bytes in a frame of {self.frame_max} at most")
+            if stop - at > frame_max and (
+                kind != decode.HEADER or stop - at > max(frame_max, _LARGEST_HEADER)
+            ):
+                raise MalformedFrameError(f"{size} bytes in a frame of {frame_max} at most")
             if stop > end:
                 break
             if buffer[stop - 1] != decode.FRAME_END:
@@ -222,10 +228,6 @@ class FrameReader(asyncio.StreamReader):
             self._tell_alive()
         return at
 
-    def _largest(self, kind: int) -> int:
-        """Largest frame in bytes of this `kind`."""
-        return max(self.frame_max, _LARGEST_HEADER) if kind == decode.HEADER else self.frame_max
-
     def _tell_alive(self) -> None:
         """RabbitMQ: no heartbeat is sent while other frames are, so aiormq must hear of those."""
         if self.heard_at - self._seen_at > 1.0:
@@ -235,7 +237,7 @@ class FrameReader(asyncio.StreamReader):
     def _take(self, kind: int, number: int, buffer: bytes, at: int, stop: int) -> bool:
         """Handle one frame; True when aiormq must not see it."""
         if kind == decode.METHOD:
-            return self._take_method(number, buffer, at)
+            return self._take_method(number, buffer, at, stop)
         content = self._contents.get(number)
         if content is None or content.method is None:
             return False
@@ -250,13 +252,13 @@ class FrameReader(asyncio.StreamReader):
             self._complete(number, content)
         return True
 
-    def _take_method(self, number: int, buffer: bytes, at: int) -> bool:
+    def _take_method(self, number: int, buffer: bytes, at: int, stop: int) -> bool:
         (method,) = decode.method_key(buffer, at)
         arguments = at + 4
-        channel = self._channels.get(number)
         if method == decode.BASIC_DELIVER:
-            self._begin(number, decode.deliver(buffer, arguments))
+            self._begin(number, self._deliver(buffer, arguments, stop))
             return True
+        channel = self._channels.get(number)
         if method in (decode.BASIC_ACK, decode.BASIC_NACK):
             if channel is not None:
                 seq, multiple = decode.confirm(buffer, arguments)
@@ -320,7 +322,8 @@ class FrameReader(asyncio.StreamReader):
             return
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         if isinstance(method, decode.DeliverMethod):
-            self._guard(channel.delivered, Delivery(*method, body, properties, fault=content.fault))
+            fields = (*method, body, properties, None, content.fault)
+            self._guard(channel.delivered, _new(Delivery, fields))
         elif isinstance(method, decode.GetOk):
             self._guard(channel.got, Delivery("", *method, body, properties, fault=content.fault))
         elif method is not None:

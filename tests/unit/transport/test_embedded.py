@@ -250,7 +250,8 @@ async def test_time_outs_reach_the_consumer_and_a_late_ack_is_harmless(
     channel.ack(1)
     assert channel.is_usable
     assert heard.deliveries[1].attempts == 2
-    assert nodes.node().stats().late_settles == 1
+    await eventually(lambda: nodes.node().stats().late_settles == 1)
+    assert channel.is_usable
 
 
 async def test_touch_gives_the_seconds_left(nodes: EmbeddedNodes, clock: ManualClock) -> None:
@@ -368,3 +369,57 @@ async def test_release_is_no_failed_attempt_and_its_message_a_redelivery(
         assert (delivery.redelivered, delivery.attempts) == (number > 0, 1)
         channel.release(delivery.delivery_tag)
     assert (await channel.check_queue("q")).message_count == 1
+
+
+async def test_acks_of_one_turn_reach_the_node_before_the_next_command_of_the_channel(
+    nodes: EmbeddedNodes,
+) -> None:
+    channel = await (await linked(nodes)).open_channel()
+    await channel.declare_queue("q")
+    await channel.publish([a_message(), a_message(), a_message()])
+    for _ in range(3):
+        await channel.get("q")
+    channel.ack(1)
+    channel.ack(2)
+    channel.nack(3, requeue=True)
+    (queue,) = nodes.node().stats().queues
+    assert (queue.ack_count, queue.in_flight, queue.ready) == (2, 0, 1)
+    assert channel.is_usable
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "fail"])
+async def test_ack_right_before_the_end_of_its_channel_counts(
+    nodes: EmbeddedNodes, end: str
+) -> None:
+    link = await linked(nodes)
+    channel = await link.open_channel()
+    await channel.declare_queue("q")
+    await channel.publish([a_message()])
+    await channel.get("q")
+    channel.ack(1)
+    if end == "close":
+        await channel.close()
+    elif end == "abort":
+        channel.abort()
+    else:
+        link.fail("the test cut it")
+    other = await (await linked(nodes)).open_channel()
+    assert (await other.check_queue("q")).message_count == 0
+
+
+async def test_second_ack_in_the_same_turn_closes_the_channel_as_a_later_one_does(
+    nodes: EmbeddedNodes,
+) -> None:
+    channel = await (await linked(nodes)).open_channel()
+    await channel.declare_queue("q")
+    await channel.publish([a_message(), a_message()])
+    await channel.get("q")
+    await channel.get("q")
+    channel.ack(1)
+    channel.ack(2)
+    channel.ack(1)
+    await eventually(lambda: not channel.is_usable)
+    with pytest.raises(ChannelClosedError, match="unknown delivery tag 1"):
+        await channel.check_queue("q")
+    other = await (await linked(nodes)).open_channel()
+    assert (await other.check_queue("q")).message_count == 0
