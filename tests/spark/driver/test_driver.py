@@ -291,7 +291,7 @@ def test_unknown_publication_and_column_are_named(
     frame = spark.range(1).selectExpr("'x' body")
     with pytest.raises(UnknownNameError, match="to_queue"):
         publisher.publish_frame(frame, "to_quee")
-    with pytest.raises(OptionError, match="no column of the frame"):
+    with pytest.raises(OptionError, match="not a column of the frame"):
         publisher.publish_frame(frame, "to_queue", message_id="key")
 
 
