@@ -123,7 +123,7 @@ async def test_a_symbolic_link_is_one_file_with_what_it_leads_to(
 
 @pytest.mark.parametrize("special", ["/dev/null", "/dev/zero"])
 async def test_a_device_is_refused(special: str) -> None:
-    with pytest.raises(StoreError, match="no regular file"):
+    with pytest.raises(StoreError, match="not a regular file"):
         await SqliteStore(special).start(Engine().restoring)
 
 
