@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from broker_client.server.control import ControlSocket
     from broker_client.server.server import Server
 
-log = logging.getLogger("broker_client.broker")
+log: logging.Logger = logging.getLogger("broker_client.broker")
 
 H = TypeVar("H", bound=Handler)
 P = TypeVar("P", bound=PublishMiddleware)

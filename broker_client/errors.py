@@ -122,7 +122,7 @@ class ConfigError(BrokerClientError, ValueError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__(tuple(problems))
-        self.problems = tuple(problems)
+        self.problems: tuple[Problem, ...] = tuple(problems)
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
@@ -171,7 +171,9 @@ class UnknownNameError(UsageError, LookupError):
 
     def __init__(self, kind: str, name: str, known: Sequence[str]) -> None:
         super().__init__(kind, name, tuple(known))
-        self.kind, self.name, self.known = kind, name, tuple(known)
+        self.kind: str = kind
+        self.name: str = name
+        self.known: tuple[str, ...] = tuple(known)
 
     def __str__(self) -> str:
         near = nearest(self.name, self.known)
@@ -185,7 +187,8 @@ class InvalidMessageError(UsageError, ValueError):
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
-        self.what, self.reason = what, reason
+        self.what: str = what
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"cannot publish: {self.what} {self.reason}"
@@ -196,7 +199,9 @@ class InvalidNameError(UsageError, ValueError):
 
     def __init__(self, kind: str, name: str, reason: str) -> None:
         super().__init__(kind, name, reason)
-        self.kind, self.name, self.reason = kind, name, reason
+        self.kind: str = kind
+        self.name: str = name
+        self.reason: str = reason
 
     def __str__(self) -> str:
         shown = self.name if len(self.name) <= 40 else self.name[:37] + "..."
@@ -208,7 +213,8 @@ class AccessControlError(UsageError, ValueError):
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
-        self.what, self.reason = what, reason
+        self.what: str = what
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"{self.what} {self.reason}"
@@ -219,7 +225,9 @@ class InvalidPolicyError(UsageError, ValueError):
 
     def __init__(self, name: str, vhost: str, problems: Sequence[str]) -> None:
         super().__init__(name, vhost, tuple(problems))
-        self.name, self.vhost, self.problems = name, vhost, tuple(problems)
+        self.name: str = name
+        self.vhost: str = vhost
+        self.problems: tuple[str, ...] = tuple(problems)
 
     def __str__(self) -> str:
         return f"policy {self.name!r} in vhost {self.vhost!r}: {'; '.join(map(str, self.problems))}"
@@ -230,7 +238,7 @@ class InvalidDefinitionsError(UsageError, ValueError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(tuple(problems))
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = tuple(problems)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))
@@ -241,7 +249,8 @@ class InvalidHandlerError(UsageError, TypeError):
 
     def __init__(self, handler: str, reason: str) -> None:
         super().__init__(handler, reason)
-        self.handler, self.reason = handler, reason
+        self.handler: str = handler
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"{self.handler} cannot handle messages: {self.reason}"
@@ -252,7 +261,8 @@ class InvalidMiddlewareError(UsageError, TypeError):
 
     def __init__(self, middleware: str, reason: str) -> None:
         super().__init__(middleware, reason)
-        self.middleware, self.reason = middleware, reason
+        self.middleware: str = middleware
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"{self.middleware} cannot be middleware: {self.reason}"
@@ -285,7 +295,8 @@ class UnsupportedError(UsageError):
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(what, why)
-        self.what, self.why = what, why
+        self.what: str = what
+        self.why: str = why
 
     def __str__(self) -> str:
         return f"{self.what} is not supported here: {self.why}"
@@ -305,7 +316,8 @@ class ConnectFailedError(TransportError, ConnectionError):
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(url, reason)
-        self.url, self.reason = url, reason
+        self.url: str = url
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"failed to connect to {self.url}: {self.reason}"
@@ -321,7 +333,8 @@ class AuthenticationRefusedError(TransportError):
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(url, reason)
-        self.url, self.reason = url, reason
+        self.url: str = url
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"{self.url} refused the login: {self.reason}"
@@ -336,7 +349,8 @@ class ConnectionLostError(TransportError, ConnectionError):
         self, url: str, reason: str, *, in_order: bool = False, close_code: int = 0
     ) -> None:
         super().__init__(url, reason)
-        self.url, self.reason = url, reason
+        self.url: str = url
+        self.reason: str = reason
         self.in_order = in_order
         """True when the broker closed it in order, because it stops or is told to."""
         self.close_code = close_code
@@ -353,7 +367,8 @@ class ChannelClosedError(TransportError):
 
     def __init__(self, reply_code: int, reply_text: str, *, connection_code: int = 0) -> None:
         super().__init__(reply_code, reply_text)
-        self.reply_code, self.reply_text = reply_code, reply_text
+        self.reply_code: int = reply_code
+        self.reply_text: str = reply_text
         self.connection_code = connection_code
         """The code with which the broker closed its connection, or 0."""
 
@@ -369,7 +384,8 @@ class ChannelsExhaustedError(TransportError):
 
     def __init__(self, url: str, channel_max: int, consuming: int) -> None:
         super().__init__(url, channel_max, consuming)
-        self.url, self.channel_max = url, channel_max
+        self.url: str = url
+        self.channel_max: int = channel_max
         self.consuming = consuming
         """Those of them that subscriptions have."""
 
@@ -388,7 +404,8 @@ class OperationTimeoutError(TransportError, TimeoutError):
 
     def __init__(self, operation: str, waited: float) -> None:
         super().__init__(operation, waited)
-        self.operation, self.waited = operation, waited
+        self.operation: str = operation
+        self.waited: float = waited
 
     def __str__(self) -> str:
         return f"{self.operation}: no answer within {self.waited:g} s"
@@ -401,8 +418,11 @@ class ManagementError(TransportError):
 
     def __init__(self, what: str, vhost: str, url: str, status: int, reason: str) -> None:
         super().__init__(what, vhost, url, status, reason)
-        self.what, self.vhost, self.url = what, vhost, url
-        self.status, self.reason = status, reason
+        self.what: str = what
+        self.vhost: str = vhost
+        self.url: str = url
+        self.status: int = status
+        self.reason: str = reason
 
     def __str__(self) -> str:
         answer = f"answered: {self.status} {self.reason}" if self.status else f"- {self.reason}"
@@ -416,7 +436,9 @@ class TopologyError(BrokerClientError):
 
     def __init__(self, vhost: str, entity: str, reason: str) -> None:
         super().__init__(vhost, entity, reason)
-        self.vhost, self.entity, self.reason = vhost, entity, reason
+        self.vhost: str = vhost
+        self.entity: str = entity
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"vhost {self.vhost!r}: {self.entity}: {self.reason}"
@@ -429,8 +451,10 @@ class TopologyMismatchError(TopologyError):
         self, vhost: str, entity: str, reason: str, argument: str, wanted: str, current: str
     ) -> None:
         super().__init__(vhost, entity, reason)
-        self.args = (vhost, entity, reason, argument, wanted, current)
-        self.argument, self.wanted, self.current = argument, wanted, current
+        self.args: tuple[Any, ...] = (vhost, entity, reason, argument, wanted, current)
+        self.argument: str = argument
+        self.wanted: str = wanted
+        self.current: str = current
 
     def __str__(self) -> str:
         return (
@@ -479,7 +503,9 @@ class PoolTimeoutError(PoolError, TimeoutError):
 
     def __init__(self, pool: str, waited: float, stats: str = "") -> None:
         super().__init__(pool, waited, stats)
-        self.pool, self.waited, self.stats = pool, waited, stats
+        self.pool: str = pool
+        self.waited: float = waited
+        self.stats: str = stats
 
     def __str__(self) -> str:
         tail = f" ({self.stats})" if self.stats else ""
@@ -494,7 +520,8 @@ class PublishError(BrokerClientError):
 
     def __init__(self, publication: str, message_id: str, *more: Any) -> None:
         super().__init__(publication, message_id, *more)
-        self.publication, self.message_id = publication, message_id
+        self.publication: str = publication
+        self.message_id: str = message_id
 
     def _what(self) -> str:
         return f"publication {self.publication!r}: message {self.message_id}"
@@ -507,7 +534,9 @@ class ClaimCheckError(BrokerClientError):
 
     def __init__(self, owner: str, action: str, reason: str) -> None:
         super().__init__(owner, action, reason)
-        self.owner, self.action, self.reason = owner, action, reason
+        self.owner: str = owner
+        self.action: str = action
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"claim check of {self.owner}: cannot {self.action} a body: {self.reason}"
@@ -526,8 +555,10 @@ class MessageReturnedError(PublishError):
         routing_key: str,
     ) -> None:
         super().__init__(publication, message_id, reply_code, reply_text, exchange, routing_key)
-        self.reply_code, self.reply_text = reply_code, reply_text
-        self.exchange, self.routing_key = exchange, routing_key
+        self.reply_code: int = reply_code
+        self.reply_text: str = reply_text
+        self.exchange: str = exchange
+        self.routing_key: str = routing_key
 
     def __str__(self) -> str:
         return (
@@ -543,7 +574,8 @@ class PublishNackedError(PublishError):
 
     def __init__(self, publication: str, message_id: str, exchange: str, routing_key: str) -> None:
         super().__init__(publication, message_id, exchange, routing_key)
-        self.exchange, self.routing_key = exchange, routing_key
+        self.exchange: str = exchange
+        self.routing_key: str = routing_key
 
     def __str__(self) -> str:
         return (
@@ -558,7 +590,8 @@ class PublishRefusedError(PublishError):
 
     def __init__(self, publication: str, message_id: str, reply_code: int, reply_text: str) -> None:
         super().__init__(publication, message_id, reply_code, reply_text)
-        self.reply_code, self.reply_text = reply_code, reply_text
+        self.reply_code: int = reply_code
+        self.reply_text: str = reply_text
 
     def __str__(self) -> str:
         if not self.reply_code:
@@ -575,8 +608,9 @@ class MessageTooLargeError(PublishRefusedError):
     ) -> None:
         text = f"{size_bytes} bytes, at most {limit_bytes} are allowed: {source}"
         super().__init__(publication, message_id, 406, text)  # as RabbitMQ answers
-        self.args = (publication, message_id, size_bytes, limit_bytes, source)
-        self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
+        self.args: tuple[Any, ...] = (publication, message_id, size_bytes, limit_bytes, source)
+        self.size_bytes: int = size_bytes
+        self.limit_bytes: int = limit_bytes
         self.source = source
         """Who sets the limit."""
 
@@ -591,7 +625,8 @@ class PublishTimeoutError(PublishError, TimeoutError):
 
     def __init__(self, publication: str, message_id: str, waited: float, link: str) -> None:
         super().__init__(publication, message_id, waited, link)
-        self.waited, self.link = waited, link
+        self.waited: float = waited
+        self.link: str = link
 
     def __str__(self) -> str:
         return (
@@ -607,7 +642,8 @@ class PublishUnconfirmedError(PublishError, TimeoutError):
 
     def __init__(self, publication: str, message_id: str, waited: float, link: str) -> None:
         super().__init__(publication, message_id, waited, link)
-        self.waited, self.link = waited, link
+        self.waited: float = waited
+        self.link: str = link
 
     def __str__(self) -> str:
         return (
@@ -634,7 +670,8 @@ class PublishQueueFullError(PublishError):
 
     def __init__(self, publication: str, message_id: str, queued: int, limit: str) -> None:
         super().__init__(publication, message_id, queued, limit)
-        self.queued, self.limit = queued, limit
+        self.queued: int = queued
+        self.limit: str = limit
 
     def __str__(self) -> str:
         return f"{self._what()} was refused: {self.queued} messages are waiting ({self.limit})"
@@ -654,7 +691,8 @@ class RequestTimeoutError(RequestError, TimeoutError):
 
     def __init__(self, publication: str, waited: float) -> None:
         super().__init__(publication, waited)
-        self.publication, self.waited = publication, waited
+        self.publication: str = publication
+        self.waited: float = waited
 
     def __str__(self) -> str:
         return f"request through {self.publication!r}: no answer within {self.waited:g} s"
@@ -665,7 +703,8 @@ class RequestFailedError(RequestError):
 
     def __init__(self, publication: str, kind: str) -> None:
         super().__init__(publication, kind)
-        self.publication, self.kind = publication, kind
+        self.publication: str = publication
+        self.kind: str = kind
 
     def __str__(self) -> str:
         return f"request through {self.publication!r}: its handler failed with {self.kind}"
@@ -678,7 +717,8 @@ class RequestLostError(RequestError):
 
     def __init__(self, queue: str, reason: str) -> None:
         super().__init__(queue, reason)
-        self.queue, self.reason = queue, reason
+        self.queue: str = queue
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"the answer was lost with reply queue {self.queue!r}: {self.reason}"
@@ -696,7 +736,8 @@ class AlreadySettledError(DeliveryError):
 
     def __init__(self, delivery_tag: int, consumer_tag: str) -> None:
         super().__init__(delivery_tag, consumer_tag)
-        self.delivery_tag, self.consumer_tag = delivery_tag, consumer_tag
+        self.delivery_tag: int = delivery_tag
+        self.consumer_tag: str = consumer_tag
 
     def __str__(self) -> str:
         return (
@@ -710,7 +751,8 @@ class StaleDeliveryError(DeliveryError):
 
     def __init__(self, delivery_tag: int, consumer_tag: str) -> None:
         super().__init__(delivery_tag, consumer_tag)
-        self.delivery_tag, self.consumer_tag = delivery_tag, consumer_tag
+        self.delivery_tag: int = delivery_tag
+        self.consumer_tag: str = consumer_tag
 
     def __str__(self) -> str:
         return (
@@ -724,7 +766,8 @@ class InvalidContentError(DeliveryError, ValueError):
 
     def __init__(self, content_type: str, reason: str) -> None:
         super().__init__(content_type, reason)
-        self.content_type, self.reason = content_type, reason
+        self.content_type: str = content_type
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"body is not valid {self.content_type}: {self.reason}"
@@ -735,7 +778,7 @@ class InvalidHeadersError(InvalidContentError):
 
     def __init__(self, reason: str) -> None:
         super().__init__("", reason)
-        self.args = (reason,)
+        self.args: tuple[Any, ...] = (reason,)
 
     def __str__(self) -> str:
         return f"headers cannot be read: {self.reason}"
@@ -746,7 +789,7 @@ class BodyMissingError(InvalidContentError):
 
     def __init__(self, reason: str) -> None:
         super().__init__("", reason)
-        self.args = (reason,)
+        self.args: tuple[Any, ...] = (reason,)
 
     def __str__(self) -> str:
         return f"body is missing: {self.reason}"
@@ -759,7 +802,8 @@ class ConsumerCancelledError(DeliveryError):
 
     def __init__(self, subscription: str, queue: str) -> None:
         super().__init__(subscription, queue)
-        self.subscription, self.queue = subscription, queue
+        self.subscription: str = subscription
+        self.queue: str = queue
 
     def __str__(self) -> str:
         return (
@@ -796,7 +840,9 @@ class HandlerError(DeliveryError):
 
     def __init__(self, subscription: str, message_id: str | None, reason: str) -> None:
         super().__init__(subscription, message_id, reason)
-        self.subscription, self.message_id, self.reason = subscription, message_id, reason
+        self.subscription: str = subscription
+        self.message_id: str | None = message_id
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return (
@@ -810,7 +856,9 @@ class NoHandlerError(DeliveryError):
 
     def __init__(self, subscription: str, message_id: str | None, type: str | None) -> None:
         super().__init__(subscription, message_id, type)
-        self.subscription, self.message_id, self.type = subscription, message_id, type
+        self.subscription: str = subscription
+        self.message_id: str | None = message_id
+        self.type: str | None = type
 
     def __str__(self) -> str:
         return (
@@ -824,7 +872,9 @@ class RecoveryFailedError(DeliveryError):
 
     def __init__(self, strategy: str, message_id: str | None, reason: str) -> None:
         super().__init__(strategy, message_id, reason)
-        self.strategy, self.message_id, self.reason = strategy, message_id, reason
+        self.strategy: str = strategy
+        self.message_id: str | None = message_id
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"recovery {self.strategy!r} of message {self.message_id} failed: {self.reason}"
@@ -835,7 +885,9 @@ class RedeliveriesExceededError(DeliveryError):
 
     def __init__(self, message_id: str | None, redeliveries: int, limit: int) -> None:
         super().__init__(message_id, redeliveries, limit)
-        self.message_id, self.redeliveries, self.limit = message_id, redeliveries, limit
+        self.message_id: str | None = message_id
+        self.redeliveries: int = redeliveries
+        self.limit: int = limit
 
     def __str__(self) -> str:
         return (
@@ -851,7 +903,8 @@ class RedeliveriesUncountedError(DeliveryError):
 
     def __init__(self, message_id: str | None, reason: str) -> None:
         super().__init__(message_id, reason)
-        self.message_id, self.reason = message_id, reason
+        self.message_id: str | None = message_id
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"redeliveries of message {self.message_id} cannot be counted: {self.reason}"
@@ -883,7 +936,9 @@ class ReplyError(ProtocolError):
 
     def __init__(self, reply_code: int, reply_text: str, scope: str = "channel") -> None:
         super().__init__(reply_code, reply_text, scope)
-        self.reply_code, self.reply_text, self.scope = reply_code, reply_text, scope
+        self.reply_code: int = reply_code
+        self.reply_text: str = reply_text
+        self.scope: str = scope
 
     def __str__(self) -> str:
         return f"{self.reply_code} {self.reply_text}"
@@ -894,7 +949,8 @@ class ListenError(BrokerClientError, OSError):
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)
-        self.address, self.reason = address, reason
+        self.address: str = address
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return (
@@ -908,7 +964,8 @@ class StoreError(BrokerClientError):
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
-        self.path, self.reason = path, reason
+        self.path: str = path
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"store {self.path}: {self.reason}"

@@ -163,16 +163,16 @@ class Message:
             touch: extends the time-out of the delivery with the given tag.
             notes: entries that `headers` shows under ``rascal``, besides the redeliveries.
         """
-        self.delivery = delivery
+        self.delivery: Delivery = delivery
         self._notes = notes
         self.redeliveries: int | None = None
         """Redeliveries according to the subscription's counter; None without a counter."""
-        self.returns = 0
+        self.returns: int = 0
         """How often its subscription has returned it to the queue, as far as it remembers."""
-        self.queue = queue
-        self.vhost = vhost
-        self.exchange = delivery.exchange
-        self.routing_key = delivery.routing_key
+        self.queue: str = queue
+        self.vhost: str = vhost
+        self.exchange: str = delivery.exchange
+        self.routing_key: str = delivery.routing_key
         self._touch = touch
         self._headers: dict[str, Any] | None = None
         if delivery.properties.headers:

@@ -28,8 +28,8 @@ try:
     from prometheus_client import Counter, Histogram
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
-except ImportError as error:
-    raise UnsupportedError("metrics", install_extra("prometheus")) from error
+except ImportError as _error:
+    raise UnsupportedError("metrics", install_extra("prometheus")) from _error
 
 _BUCKETS = (
     0.001,

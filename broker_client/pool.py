@@ -24,7 +24,7 @@ from broker_client.events.stats import PoolStats
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel
 
-log = logging.getLogger("broker_client.pool")
+log: logging.Logger = logging.getLogger("broker_client.pool")
 
 Notify = Callable[[str, PoolStats], object]
 """Called with ``busy`` and ``ready`` (as in rascal)."""

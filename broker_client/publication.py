@@ -13,7 +13,7 @@ from broker_client.runtime.deadlines import NEVER
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.tasks import TaskGroup
 
-log = logging.getLogger("broker_client.publication")
+log: logging.Logger = logging.getLogger("broker_client.publication")
 
 
 class Outcome(NamedTuple):
@@ -86,17 +86,17 @@ class Publication(Emitter):
     ) -> None:
         self._tasks = tasks
         self._listeners = None  # as in `Emitter.__init__`: one call less for each publish
-        self.name = name
-        self.outgoing = outgoing
-        self.message_id = outgoing.properties.message_id or ""
-        self.size = len(outgoing.body)
-        self.started = started
-        self.deadline = started + timeout if timeout else NEVER
-        self.max_nacks = max_nacks
-        self.nacks = 0  # times the broker refused it
-        self.suspected = False  # the broker may have closed a channel or connection over it
-        self.state = WAITING
-        self.maybe_duplicate = False
+        self.name: str = name
+        self.outgoing: Outgoing = outgoing
+        self.message_id: str = outgoing.properties.message_id or ""
+        self.size: int = len(outgoing.body)
+        self.started: float = started
+        self.deadline: float = started + timeout if timeout else NEVER
+        self.max_nacks: float = max_nacks
+        self.nacks: int = 0  # times the broker refused it
+        self.suspected: bool = False  # the broker may have closed a channel or connection over it
+        self.state: str = WAITING
+        self.maybe_duplicate: bool = False
         self._withdraw = withdraw
         self._paused = False
         self._waiters: list[asyncio.Future[None]] | None = None

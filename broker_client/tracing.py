@@ -34,8 +34,8 @@ try:
     from opentelemetry.context import Context
     from opentelemetry.propagators.textmap import Getter
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
-except ImportError as error:
-    raise UnsupportedError("tracing", install_extra("otel")) from error
+except ImportError as _error:
+    raise UnsupportedError("tracing", install_extra("otel")) from _error
 
 Attributes = dict[str, str | int]
 

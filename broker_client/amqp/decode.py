@@ -8,7 +8,8 @@ read; a frame that lies raises `MalformedFrameError`.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from broker_client.amqp.tables import decode_short
 
@@ -30,9 +31,9 @@ BASIC_GET_EMPTY = 60 << 16 | 72
 BASIC_ACK = 60 << 16 | 80
 BASIC_NACK = 60 << 16 | 120
 
-frame_header = struct.Struct(">BHI").unpack_from
+frame_header: Callable[[bytes, int], tuple[Any, ...]] = struct.Struct(">BHI").unpack_from
 """(type, channel, payload size) of the frame at an offset."""
-method_key = struct.Struct(">I").unpack_from
+method_key: Callable[[bytes, int], tuple[Any, ...]] = struct.Struct(">I").unpack_from
 """Class and method of a method payload, as one number."""
 
 _new = tuple.__new__  # a named tuple's own constructor is a Python call

@@ -103,10 +103,10 @@ class ServerConnection:
             server_properties: of connection.start.
             mechanisms: names of the SASL mechanisms, best first.
         """
-        self.state = ConnectionState.HEADER
-        self.frame_max = _UNTUNED_FRAME_MAX
-        self.channel_max = limits.channel_max
-        self.heartbeat = limits.heartbeat
+        self.state: ConnectionState = ConnectionState.HEADER
+        self.frame_max: int = _UNTUNED_FRAME_MAX
+        self.channel_max: int = limits.channel_max
+        self.heartbeat: int = limits.heartbeat
         self._limits = limits
         self._server_properties = server_properties
         self._mechanisms = mechanisms

@@ -82,7 +82,7 @@ class FrozenTable(Mapping[str, Any]):
     __slots__ = ("_values", "encoded")
 
     def __init__(self, encoded: bytes) -> None:
-        self.encoded = encoded
+        self.encoded: bytes = encoded
         self._values: dict[str, Any] | None = None
 
     @classmethod

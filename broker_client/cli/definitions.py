@@ -19,7 +19,7 @@ from broker_client.node.definitions import (
 )
 from broker_client.runtime.files import for_owner_only
 
-definitions_app = typer.Typer(
+definitions_app: typer.Typer = typer.Typer(
     help="Definitions of a broker in a file, in RabbitMQ's JSON.",
     no_args_is_help=True,
 )

@@ -30,7 +30,7 @@ from broker_client.cli.vhost import vhost_app
 from broker_client.config.schema import config_schema
 from broker_client.errors import DISTRIBUTION
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="broker-client",
     help="Declarative AMQP client with a built-in broker.",
     no_args_is_help=True,

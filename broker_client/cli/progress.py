@@ -20,7 +20,8 @@ class Progress:
             what: was done with the messages that are counted.
             total: how many there are, if that is known.
         """
-        self._what, self.total = what, total
+        self._what = what
+        self.total: int | None = total
         self._is_terminal = sys.stderr.isatty()
         self._began = time.monotonic()
         self._told, self._next, self._width = 0, 0.0, 0

@@ -19,7 +19,7 @@ from broker_client.cli.supervisor import SUPERVISOR_FD, Supervisor
 from broker_client.errors import BrokerClientError, install_extra
 from broker_client.router import Router
 
-log = logging.getLogger("broker_client.run")
+log: logging.Logger = logging.getLogger("broker_client.run")
 
 
 def run(

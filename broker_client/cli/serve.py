@@ -36,7 +36,7 @@ from broker_client.server.server import Server
 from broker_client.server.sockets import has_inherited_sockets
 from broker_client.server.systemd import notify
 
-log = logging.getLogger("broker_client.server")
+log: logging.Logger = logging.getLogger("broker_client.server")
 
 DEFAULT_ADDRESS = "amqp://127.0.0.1:5672"
 

@@ -107,7 +107,8 @@ class ByFile:
             place: has the path.
             vhost: the only one that is asked for.
         """
-        self._path, self.vhost = place.path, vhost
+        self._path = place.path
+        self.vhost: str | None = vhost
 
     @property
     def is_running(self) -> bool:
@@ -228,11 +229,11 @@ class ByManagement:
         except ValueError as error:
             raise failed(f"--management: {error}") from None
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self.shown = f"{parts.scheme}://{host}:{parts.port}{parts.path}"
+        self.shown: str = f"{parts.scheme}://{host}:{parts.port}{parts.path}"
         login = f"{parts.user or 'guest'}:{parts.password or 'guest'}".encode()
         self._login = f"Basic {base64.b64encode(login).decode()}"
         self.vhost = vhost
-        self.clock_ahead = 0.0
+        self.clock_ahead: float = 0.0
         """Seconds by which the broker's clock was before ours at the last answer, whole ones."""
 
     def queues(self) -> list[QueueRow]:

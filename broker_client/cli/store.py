@@ -17,7 +17,7 @@ from broker_client.store.maintenance import CheckReport
 from broker_client.store.maintenance import check as check_file
 from broker_client.store.maintenance import compact as compact_file
 
-store_app = typer.Typer(
+store_app: typer.Typer = typer.Typer(
     help="Look after the file of a built-in broker that is not running.", no_args_is_help=True
 )
 

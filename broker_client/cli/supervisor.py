@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
-log = logging.getLogger("broker_client.run")
+log: logging.Logger = logging.getLogger("broker_client.run")
 
 SUPERVISOR_FD = "BROKER_CLIENT_SUPERVISOR_FD"
 """Variable with the number of a pipe that ends with the supervisor, however that ends."""

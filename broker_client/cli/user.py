@@ -17,7 +17,7 @@ from broker_client.cli.passwords import PasswordFile, password_of
 from broker_client.errors import UnknownNameError
 from broker_client.node.node import Node
 
-user_app = typer.Typer(
+user_app: typer.Typer = typer.Typer(
     help="Users of a broker in a file that no server has open.", no_args_is_help=True
 )
 

@@ -10,7 +10,7 @@ import typer
 from broker_client.cli.node_file import FilePath, failed, run_on_file
 from broker_client.node.node import Node
 
-vhost_app = typer.Typer(
+vhost_app: typer.Typer = typer.Typer(
     help="Vhosts of a broker in a file that no server has open.", no_args_is_help=True
 )
 

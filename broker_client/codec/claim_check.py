@@ -61,7 +61,7 @@ class BodyStore:
             self._files, self._folder = url_to_fs(config.url, **options, **config.options)
         except (ImportError, ValueError) as error:  # no package for it, or no such scheme
             raise UnsupportedError(f"claim_check at {scheme}://", described(error)) from None
-        self.above = config.above
+        self.above: int = config.above
         self._timeout = config.timeout
         self._owner = owner
 

@@ -31,7 +31,7 @@ from broker_client.config.unknown_names import unknown_names
 from broker_client.config.values import YAML_CONTEXT, Settings
 from broker_client.errors import ConfigError, Problem
 
-log = logging.getLogger("broker_client.config")
+log: logging.Logger = logging.getLogger("broker_client.config")
 
 Source = str | os.PathLike[str] | Mapping[str, object] | BrokerConfig
 

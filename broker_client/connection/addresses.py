@@ -31,9 +31,9 @@ class Address:
         self.connector = connector
         self.retry = retry
         self.connect_timeout = connect_timeout
-        self.backoff = Backoff(retry)
-        self.due = float("-inf")  # loop time
-        self.rests_until = float("-inf")  # loop time; its links died early
+        self.backoff: Backoff = Backoff(retry)
+        self.due: float = float("-inf")  # loop time
+        self.rests_until: float = float("-inf")  # loop time; its links died early
         self.was_lost = False  # a link of it was lost, and none has been stable since
         self.given_up = False  # failed, and not to be tried again
 
@@ -80,7 +80,7 @@ class Addresses:
         self._fixed = fixed
         self._lost: Address | None = None  # the address whose link was lost; it is tried last
         self._connected = False
-        self.current = self._all[0]
+        self.current: Address = self._all[0]
         """The address that worked last."""
 
     @classmethod

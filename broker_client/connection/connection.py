@@ -24,7 +24,7 @@ from broker_client.errors import (
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Link
 
-log = logging.getLogger("broker_client.connection")
+log: logging.Logger = logging.getLogger("broker_client.connection")
 
 _DROPPED_REMEMBERED = 4  # links that may not have come to rest yet
 
@@ -47,7 +47,7 @@ class Outage:
     """Since when a connection is down, and why."""
 
     def __init__(self, error: Exception) -> None:
-        self.error = error
+        self.error: Exception = error
         """The loss, or the last failed attempt since."""
         self._loop = asyncio.get_running_loop()  # a probe may ask from another thread
         self._since = self._loop.time()
@@ -105,7 +105,7 @@ class Connection:
         self._closed = False
         self._aborted = False  # the present link was dropped by `abort`
         self._failed: Exception | None = None  # why it was given up for good
-        self.epoch = 0
+        self.epoch: int = 0
         """Links that have been up so far."""
         self.outage: Outage | None = None
         """While the connection is down after it was up."""

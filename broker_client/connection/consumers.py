@@ -40,7 +40,7 @@ class ConsumersConnection:
         self._leader = leader
         self._declarations = declarations
         self._emit = emit
-        self.connection = Connection(
+        self.connection: Connection = Connection(
             f"{config.name} consuming", Addresses.of(config, connectors), self, leader=leader
         )
 

@@ -18,7 +18,7 @@ from broker_client.errors import TopologyError, TransportError
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Link
 
-log = logging.getLogger("broker_client.vhost")
+log: logging.Logger = logging.getLogger("broker_client.vhost")
 
 _RESTORE_EVERY = 1.0  # seconds; the topology is not declared again more often than this
 
@@ -47,9 +47,9 @@ class Declarations:
         self._links = links
         self._emit = emit
         self._tasks = tasks
-        self.topology = Topology(config)
-        self.delays = DelayQueues(config.name)
-        self.lenient = config.startup == "retry"
+        self.topology: Topology = Topology(config)
+        self.delays: DelayQueues = DelayQueues(config.name)
+        self.lenient: bool = config.startup == "retry"
         """Go on without what the broker refuses. At the start, everything has to be as declared."""
         self._purged: set[Part] = set()
         self._refused: dict[Part, list[TopologyError]] = {}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from broker_client.errors import ChannelClosedError, TopologyError, TransportError
 from broker_client.transport.base import Channel, Link
 
-log = logging.getLogger("broker_client.vhost")
+log: logging.Logger = logging.getLogger("broker_client.vhost")
 
 PREFIX = "broker_client.delay."
 """What the names of delay queues begin with, for permissions."""

@@ -31,7 +31,7 @@ class Backoff:
 
     def __init__(self, config: BackoffConfig) -> None:
         self._config = config
-        self.failures = 0
+        self.failures: int = 0
         """Failures since the last reset."""
 
     def __repr__(self) -> str:

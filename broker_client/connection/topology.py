@@ -23,7 +23,7 @@ from broker_client.errors import (
 )
 from broker_client.transport.base import Channel, Link
 
-log = logging.getLogger("broker_client.topology")
+log: logging.Logger = logging.getLogger("broker_client.topology")
 
 T = TypeVar("T", ExchangeConfig, QueueConfig, BindingConfig)
 Step = Callable[[Channel, T], Awaitable[object]]

@@ -21,7 +21,7 @@ from broker_client.pool import ChannelPool
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel, Link
 
-log = logging.getLogger("broker_client.vhost")
+log: logging.Logger = logging.getLogger("broker_client.vhost")
 
 
 class Vhost:
@@ -50,13 +50,17 @@ class Vhost:
         self.on_resume: Callable[[], None] | None = None
         """Called when publishing may go on: the link is up and the topology is there."""
         self._declarations = Declarations(config, self._links_to_declare_on, emit, tasks)
-        self.connection = Connection(config.name, Addresses.of(config, connectors.main), self)
+        self.connection: Connection = Connection(
+            config.name, Addresses.of(config, connectors.main), self
+        )
         self._consumers: ConsumersConnection | None = None
         if connectors.consuming:
             self._consumers = ConsumersConnection(
                 config, connectors.consuming, self.connection, self._declarations, emit
             )
         pools = config.publication_channel_pools
+        self.regular: ChannelPool
+        self.confirm: ChannelPool
         self.regular, self.confirm = (
             ChannelPool(
                 f"{config.name} {mode}",

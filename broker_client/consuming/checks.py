@@ -28,7 +28,7 @@ from broker_client.errors import (
 from broker_client.message import Message
 from broker_client.runtime.tasks import ends_task
 
-log = logging.getLogger("broker_client.subscription")
+log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from broker_client.errors import (
 from broker_client.runtime.tasks import TaskGroup, see_through
 from broker_client.transport.base import Arguments, Channel, ConsumerCallbacks, Link
 
-log = logging.getLogger("broker_client.subscription")
+log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 CANCEL_TIMEOUT = 5.0
 """Seconds that code of the user's has to end once it is cancelled."""
@@ -75,10 +75,10 @@ class Consumer:
         self._unacked = recovery.unacked
         self._handlers = handlers
         self._reports = reports
-        self.iterator = DeliveryIterator(no_ack=setup.config.options.no_ack)
+        self.iterator: DeliveryIterator = DeliveryIterator(no_ack=setup.config.options.no_ack)
         """Deliveries that wait for an ``async for``."""
         self.state: ConsumerState = "idle"
-        self.is_paused = False
+        self.is_paused: bool = False
         self._closing = asyncio.Event()
         self._closed = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class Consumer:
         self._qos = -1  # prefetch that the channel was told last
         self._held_before: set[UnackedDelivery] = set()  # by consumers before the present one
         self._refill: asyncio.Task[None] | None = None
-        self.awaits_room = False
+        self.awaits_room: bool = False
         """True while its channel is there, and earlier deliveries hold all of the prefetch."""
         self._tasks: TaskGroup | None = None
         self._consumer_tag = ""

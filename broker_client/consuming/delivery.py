@@ -48,23 +48,23 @@ class UnackedDelivery:
     )
 
     def __init__(self, channel: Channel, message: Message) -> None:
-        self.channel = channel
-        self.message = message
-        self.is_begun = False
+        self.channel: Channel = channel
+        self.message: Message = message
+        self.is_begun: bool = False
         """True once somebody has begun to settle it."""
-        self.is_lost = False
+        self.is_lost: bool = False
         """True once it is no longer ours: its channel ended, or its time ran out."""
         self.error: BaseException | str | None = None
         """Why handling it failed."""
-        self.requeues = False
+        self.requeues: bool = False
         """True when settling it returns it to its queue."""
         self.outcome: DeliveryOutcome | None = None
         """How it left; None while it is unacked."""
-        self.handlers = 0
+        self.handlers: int = 0
         """Handlers of it that run now."""
-        self.is_waiting = False
+        self.is_waiting: bool = False
         """True while it waits for its handlers to be called."""
-        self.ack_deadline = math.inf
+        self.ack_deadline: float = math.inf
         """Loop time at which `AckDeadlines` warns of its time-out; infinity once it has."""
 
     def __repr__(self) -> str:

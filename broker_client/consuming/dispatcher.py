@@ -43,7 +43,7 @@ from broker_client.message import RASCAL, Delivery, Message
 from broker_client.runtime.tasks import PROGRAM_ENDS, TaskGroup, raise_in_loop
 from broker_client.transport.base import Channel
 
-log = logging.getLogger("broker_client.subscription")
+log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 
 class Dispatcher:
@@ -78,7 +78,7 @@ class Dispatcher:
         self._handlers = handlers
         self._task_name = f"subscription {setup.config.name}: handler"
         self._reports = reports
-        self.handler_errors = 0
+        self.handler_errors: int = 0
         self._notes = {"originalQueue": setup.queue, "originalVhost": self._config.vhost}
         self._waiting: deque[tuple[AckOrNack, asyncio.Task[bytes | bool] | None]] = deque()
         self._running = 0  # messages with handlers running, stale ones included

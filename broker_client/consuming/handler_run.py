@@ -40,13 +40,13 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
     __slots__ = ("_blocked", "_ended", "_limit", "_subject", "_thrown", "_work", "task")
 
     # Not by `__getattr__`: with it, each attribute of this class would take twice as long.
-    __name__ = property(attrgetter("_work.__name__"))
-    cr_await = property(attrgetter("_work.cr_await"))
-    cr_code = property(attrgetter("_work.cr_code"))
-    cr_frame = property(attrgetter("_work.cr_frame"))
-    cr_origin = property(attrgetter("_work.cr_origin"))
-    cr_running = property(attrgetter("_work.cr_running"))
-    cr_suspended = property(attrgetter("_work.cr_suspended"))
+    __name__: str = property(attrgetter("_work.__name__"))  # type: ignore[assignment]
+    cr_await: property = property(attrgetter("_work.cr_await"))
+    cr_code: property = property(attrgetter("_work.cr_code"))
+    cr_frame: property = property(attrgetter("_work.cr_frame"))
+    cr_origin: property = property(attrgetter("_work.cr_origin"))
+    cr_running: property = property(attrgetter("_work.cr_running"))
+    cr_suspended: property = property(attrgetter("_work.cr_suspended"))
 
     def __init__(
         self,

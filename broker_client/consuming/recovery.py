@@ -46,7 +46,7 @@ from broker_client.message import Message
 from broker_client.publishing.publisher import Publisher
 from broker_client.runtime.tasks import TaskGroup
 
-log = logging.getLogger("broker_client.subscription")
+log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 _LAST_RESORT = Nack.model_construct()
 _VERDICTS = (MessageReturnedError, PublishRefusedError)
@@ -83,7 +83,7 @@ class Recovery:
             tasks: owner of the tasks that recovery runs in.
             reports: notified of strategies that failed.
         """
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         """The event loop that deliveries are settled in."""
         self.can_defer = False
         """True while the broker itself requeues a message after a delay."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from broker_client.runtime.emitter import Emitter, Listener
 
-log = logging.getLogger("broker_client.subscription")
+log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 
 class Reports:

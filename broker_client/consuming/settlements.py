@@ -9,7 +9,7 @@ from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.message import Message
 
-log = logging.getLogger("broker_client.subscription")
+log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 
 class Settlements:

@@ -26,7 +26,7 @@ from broker_client.consuming.redeliveries import CounterFactory, RedeliveryCount
 from broker_client.errors import UnsupportedError
 from broker_client.transport.base import Capabilities, no_shared_prefetch
 
-log = logging.getLogger("broker_client.consuming")
+log: logging.Logger = logging.getLogger("broker_client.consuming")
 
 _CLOSE_TIMEOUT = 5.0  # seconds for a store to close
 

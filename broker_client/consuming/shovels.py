@@ -48,7 +48,7 @@ class Shovel:
         self.config = config
         self._publisher = publisher
         self._broker = broker
-        self.moved = 0
+        self.moved: int = 0
         """Messages moved so far."""
 
     def __repr__(self) -> str:

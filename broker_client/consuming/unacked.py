@@ -53,11 +53,11 @@ class Unacked:
         self._tasks = tasks
         self._reports = reports
         self._log = log
-        self.position = StreamPosition() if setup.is_stream else None
+        self.position: StreamPosition | None = StreamPosition() if setup.is_stream else None
         """How far a stream was read; None where the queue is no stream."""
-        self.counts = dict.fromkeys(DeliveryOutcome, 0)
-        self.delivered = 0
-        self.lost_settles = 0
+        self.counts: dict[DeliveryOutcome, int] = dict.fromkeys(DeliveryOutcome, 0)
+        self.delivered: int = 0
+        self.lost_settles: int = 0
         self._by_tag: dict[int, UnackedDelivery] = {}
         limit = setup.settle_within
         self._deadlines = (

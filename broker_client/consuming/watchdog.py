@@ -13,7 +13,7 @@ from broker_client.consuming.stream_position import OFFSET
 from broker_client.errors import BrokerClientError, ChannelClosedError
 from broker_client.transport.base import Link
 
-log = logging.getLogger("broker_client.subscription")
+log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 _SOON = 1.0  # seconds until the first question, and to the next after an answer of none
 _NOT_FOUND = 404

@@ -120,7 +120,7 @@ class Users:
         """By vhost and user."""
         self._topics: dict[tuple[str, str, str], _Patterns] = {}
         """By vhost, user and exchange."""
-        self.version = 0
+        self.version: int = 0
         """Grows with every change: a verdict counts as long as it stays the same."""
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ class AccessPattern:
             text: the pattern; an empty one matches the empty name only, as in RabbitMQ.
             variables: what a ``{name}`` in it stands for; taken literally.
         """
-        self.text = text
+        self.text: str = text
         self._source = text
         for name, value in (variables or {}).items():
             self._source = self._source.replace(f"{{{name}}}", re.escape(value))

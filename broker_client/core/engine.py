@@ -68,18 +68,18 @@ class Engine:
             source: where messages are read back that memory is too short for; without one, all
                 stay in memory.
         """
-        self.state = State(settings or EngineSettings(), new_token, observer, source)
+        self.state: State = State(settings or EngineSettings(), new_token, observer, source)
         """All that it knows; nothing outside of the core may change it."""
         self._transitions = Transitions(self.state)
         self._replies = DirectReplies(self.state)
         parts = self.state, self._transitions, self._replies
-        self.topology = TopologyCommands(*parts)
-        self.consuming = ConsumeCommands(*parts)
-        self.publishing = PublishCommands(*parts, self.consuming)
-        self.admin = AdminCommands(self.state, self._transitions)
-        self.policies = PolicyCommands(self.state, self._transitions)
-        self.users = Users(self.state.note)
-        self.restoring = Restoring(self.state, self.users)
+        self.topology: TopologyCommands = TopologyCommands(*parts)
+        self.consuming: ConsumeCommands = ConsumeCommands(*parts)
+        self.publishing: PublishCommands = PublishCommands(*parts, self.consuming)
+        self.admin: AdminCommands = AdminCommands(self.state, self._transitions)
+        self.policies: PolicyCommands = PolicyCommands(self.state, self._transitions)
+        self.users: Users = Users(self.state.note)
+        self.restoring: Restoring = Restoring(self.state, self.users)
         self._connections: dict[int, ClientConnection] = {}
 
     def __repr__(self) -> str:

@@ -151,13 +151,18 @@ class Exchange:
         internal: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        self.name, self.type = name, type
-        self.durable, self.auto_delete, self.internal = durable, auto_delete, internal
-        self.arguments = dict(arguments or {})
+        self.name: str = name
+        self.type: str = type
+        self.durable: bool = durable
+        self.auto_delete: bool = auto_delete
+        self.internal: bool = internal
+        self.arguments: dict[str, Any] = dict(arguments or {})
         self.alternate: str | None = self.arguments.get(ALTERNATE_EXCHANGE)
         self.policy: EffectivePolicy = NO_POLICY
         """What holds beside its arguments."""
-        self.kind = self.arguments.get("x-delayed-type") if type == DELAYED else type
+        self.kind: Any | str | None = (
+            self.arguments.get("x-delayed-type") if type == DELAYED else type
+        )
         """How it routes."""
         if type == DELAYED and self.kind not in TYPES:
             raise precondition_failed(

@@ -36,7 +36,7 @@ class InFlightLedger(Generic[E]):
         self._forgotten = 0
         self._first = 1
         """No tag below it is in flight."""
-        self.last_tag = 0
+        self.last_tag: int = 0
         """The tag issued last; AMQP 0-9-1 §1.1: tags start at 1 and belong to the channel."""
 
     def __len__(self) -> int:

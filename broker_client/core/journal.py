@@ -19,7 +19,7 @@ class Journal:
 
     def __init__(self, effects: list[Effect]) -> None:
         self._effects = effects
-        self.last_record_id = 0
+        self.last_record_id: int = 0
         self._last_spilled = 0
         self._last_message: Outgoing | None = None
         """Recorded last, with these effects: the next entry may be another copy of it."""

@@ -30,7 +30,7 @@ class Paging:
             source: where messages are read back; without one, all stay in memory.
         """
         self._limit, self._journal, self._source = limit, journal, source
-        self.resident_bytes = 0
+        self.resident_bytes: int = 0
         """Bodies that are in memory; a copy in each queue counts."""
         self._fresh: list[Entry] = []
 

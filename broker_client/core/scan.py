@@ -39,7 +39,7 @@ class ScanPolicy:
 
     def __init__(self, settings: ScanSettings) -> None:
         self.settings = settings
-        self.workers = 1
+        self.workers: int = 1
         """Queues to handle before others get a turn."""
         self._refresh_at = float("-inf")
         self._interval_ends = float("-inf")

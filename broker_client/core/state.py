@@ -32,18 +32,18 @@ class State:
         source: MessageSource | None,
     ) -> None:
         self.settings = settings
-        self.new_token = new_token or (lambda: str(self.next_id()))
+        self.new_token: Callable[[], str] = new_token or (lambda: str(self.next_id()))
         """Makes what no client can guess, or meet by chance."""
         self.observer = observer
         self.vhosts: dict[str, VirtualHost] = {}
         self.channels: dict[int, ChannelState] = {}
         self.effects: list[Effect] = []
-        self.schedule = Schedule()
-        self.journal = Journal(self.effects)
-        self.paging = Paging(settings.memory_limit, self.journal, source)
+        self.schedule: Schedule = Schedule()
+        self.journal: Journal = Journal(self.effects)
+        self.paging: Paging = Paging(settings.memory_limit, self.journal, source)
         self.late_settles = 0
         """Settlements that came after their delivery had been taken back."""
-        self.last_id = 0
+        self.last_id: int = 0
         self._confirming: list[ChannelState] = []
 
     def next_id(self) -> int:

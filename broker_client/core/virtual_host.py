@@ -84,15 +84,17 @@ class VirtualHost:
             note: told what must be kept, where something is.
             version: the RabbitMQ whose ways it has.
         """
-        self.name = name
+        self.name: str = name
         self._version = version
         self._note = note
-        self.exchanges = {n: Exchange(n, type) for n, type in _PREDECLARED.items()}
+        self.exchanges: dict[str, Exchange] = {
+            n: Exchange(n, type) for n, type in _PREDECLARED.items()
+        }
         self.queues: dict[str, Queue] = {}
         self.routes: dict[tuple[str, str], tuple[Queue, ...]] = {}
         """Where publishes to (exchange, routing key) go; emptied by any change of topology."""
         self._bindings_to: dict[Destination, dict[Binding, None]] = {}
-        self.policies = Policies(name, note)
+        self.policies: Policies = Policies(name, note)
         self.limits: dict[str, int] = {}
         """`MAX_CONNECTIONS`, `MAX_QUEUES`: how many there may be; below 0 is no limit."""
 

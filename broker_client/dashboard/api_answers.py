@@ -10,7 +10,7 @@ from broker_client.dashboard.audit import described
 from broker_client.dashboard.refusals import Refusal, unreachable
 from broker_client.dashboard.requests import MAX_MESSAGE_BYTES, SAFE, body_of, check_json_type
 
-answers = Answers()
+answers: Answers = Answers()
 
 _REASON = "x-reason"
 

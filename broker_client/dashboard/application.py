@@ -29,7 +29,7 @@ from broker_client.dashboard.refusals import Refusal, no_session, not_found
 from broker_client.dashboard.requests import SAFE, check_csrf, cookie_of, refuse_other_sites
 from broker_client.dashboard.session_answers import session_routes
 
-log = logging.getLogger("broker_client.dashboard")
+log: logging.Logger = logging.getLogger("broker_client.dashboard")
 
 ANSWERS = (
     *api_answers.answers,

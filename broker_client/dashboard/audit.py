@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import unquote
 
-log = logging.getLogger("broker_client.dashboard.audit")
+log: logging.Logger = logging.getLogger("broker_client.dashboard.audit")
 
 _KEPT = 1000
 _LONGEST = 500  # characters of a target

@@ -16,7 +16,7 @@ class Credentials:
             user: name.
             password: in clear text, as the API and AMQP want it.
         """
-        self.user = user
+        self.user: str = user
         self._password = password
         self._auth = httpx.BasicAuth(user.encode(), password.encode())
 

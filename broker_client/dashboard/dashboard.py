@@ -51,14 +51,14 @@ class Dashboard:
         """
         self.api = api
         self.base_path = base_path
-        self.sessions = Sessions()
-        self.logins = LoginLimit()
-        self.audit = Audit()
-        self.news = News()
-        self.links = Links(amqp, connect)
-        self.jobs = Jobs(self.links, self.audit, self.news)
-        self.sampler = Sampler(watched, watching or Account(None), self.news)
-        self.shared = SharedEvents()
+        self.sessions: Sessions = Sessions()
+        self.logins: LoginLimit = LoginLimit()
+        self.audit: Audit = Audit()
+        self.news: News = News()
+        self.links: Links = Links(amqp, connect)
+        self.jobs: Jobs = Jobs(self.links, self.audit, self.news)
+        self.sampler: Sampler = Sampler(watched, watching or Account(None), self.news)
+        self.shared: SharedEvents = SharedEvents()
         self.streams: Counter[str] = Counter()
         """Open streams, by cookie."""
         self._watched = watched

@@ -11,7 +11,7 @@ from broker_client.dashboard.refusals import Refusal, bad_request
 from broker_client.dashboard.requests import number
 from broker_client.dashboard.views import sees
 
-answers = Answers()
+answers: Answers = Answers()
 
 _MOST_LOOKED_AT = 1000
 _MOST_QUEUES = 50

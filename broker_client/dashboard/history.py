@@ -33,7 +33,8 @@ class Ring:
             step: seconds between two points.
             length: points that are kept.
         """
-        self.step, self.length = step, length
+        self.step: float = step
+        self.length: int = length
         self._slots = array("q", [-1] * length)
         self._values = [array("f", [0.0] * length) for _ in SERIES]
 
@@ -85,7 +86,8 @@ class Pair:
     __slots__ = ("coarse", "fine")
 
     def __init__(self, points: tuple[int, int]) -> None:
-        self.fine, self.coarse = Ring(FINE_STEP, points[0]), Ring(COARSE_STEP, points[1])
+        self.fine: Ring = Ring(FINE_STEP, points[0])
+        self.coarse: Ring = Ring(COARSE_STEP, points[1])
 
     def put(self, time: float, values: Sequence[float]) -> None:
         """Keep what was measured at `time`."""

@@ -15,7 +15,7 @@ from broker_client.dashboard.refusals import Refusal, bad_request, not_found
 from broker_client.dashboard.requests import address_of, number, text
 from broker_client.moving.selection import Selection
 
-answers = Answers()
+answers: Answers = Answers()
 
 _MOST_KEYS = 1000
 _TRACED_BY_GET = 1000

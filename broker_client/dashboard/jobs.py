@@ -23,7 +23,7 @@ from broker_client.message import Delivery, Outgoing
 from broker_client.moving.move import Fate, Moved, MoveOptions, copy_for, move_each
 from broker_client.moving.selection import EVERYTHING, Selection, last_death
 
-log = logging.getLogger("broker_client.dashboard")
+log: logging.Logger = logging.getLogger("broker_client.dashboard")
 
 KINDS = ("move", "replay", "delete")
 _KEPT = 100
@@ -131,7 +131,7 @@ class Jobs:
         """
         self._links, self._audit, self._news = links, audit, news
         self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self.changes = 0
+        self.changes: int = 0
         """So often a job has changed."""
 
     def start(self, order: JobOrder, user: str, address: str, credentials: Credentials) -> Job:

@@ -21,7 +21,7 @@ from broker_client.dashboard.views import (
 )
 from broker_client.runtime.pace import as_json
 
-answers = Answers()
+answers: Answers = Answers()
 
 HEARTBEAT = 5.0  # seconds
 _STREAMS = 500

@@ -16,7 +16,7 @@ from broker_client.dashboard.resending import edit_of, replace_message
 from broker_client.dashboard.rows import as_object, dead_letter_exchange, dead_letter_key, row_of
 from broker_client.errors import BrokerClientError, described
 
-answers = Answers()
+answers: Answers = Answers()
 
 _MOST_PEEKED = 200
 _MOST_SHOWN_BYTES = 1_000_000

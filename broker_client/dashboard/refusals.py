@@ -16,7 +16,9 @@ class Refusal(Exception):  # noqa: N818 - never leaves this folder
             reason: for people.
         """
         super().__init__(status, error, reason)
-        self.status, self.error, self.reason = status, error, reason
+        self.status: int = status
+        self.error: str = error
+        self.reason: str = reason
 
     def response(self) -> JSONResponse:
         """What is sent."""

@@ -31,7 +31,7 @@ from broker_client.dashboard.rows import (
 from broker_client.dashboard.topology import Topology
 from broker_client.runtime.pace import paced
 
-log = logging.getLogger("broker_client.dashboard")
+log: logging.Logger = logging.getLogger("broker_client.dashboard")
 
 INTERVAL = 5.0  # seconds, as RabbitMQ's collect_statistics_interval
 _UNWATCHED = 30.0  # seconds, while nobody looks
@@ -86,10 +86,10 @@ class Sampler:
             news: is told of each sample.
         """
         self._api, self._account, self._news = api, account, news
-        self.latest = NOTHING
-        self.failure = ""
+        self.latest: Sample = NOTHING
+        self.failure: str = ""
         """Why the latest attempt failed; "" where it went well."""
-        self.history = History()
+        self.history: History = History()
         self._past = attention.Past()
         self._dead_letters = _DeadLetters()
         self._watchers = 0

@@ -31,16 +31,17 @@ class Session:
             whoami: what the API says of the user.
             now: seconds of a steady clock.
         """
-        self.account = Account(credentials, address)
-        self.user = str(whoami.get("name", credentials.user))
-        self.tags = tags_of(whoami)
-        self.csrf = secrets.token_urlsafe(32)
+        self.account: Account = Account(credentials, address)
+        self.user: str = str(whoami.get("name", credentials.user))
+        self.tags: list[str] = tags_of(whoami)
+        self.csrf: str = secrets.token_urlsafe(32)
+        self.used: float
         self.began = self.used = now
-        self.end_reason = ""
+        self.end_reason: str = ""
         """Why it is over; "" while it is not."""
         self.vhosts: frozenset[str] | None = None
         """That the user may see, as of `vhosts_at`."""
-        self.vhosts_at = 0.0
+        self.vhosts_at: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Session of {self.user!r}>"

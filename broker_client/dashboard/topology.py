@@ -30,7 +30,7 @@ class Topology:
             bindings: the API's objects; those of the default exchange do not matter.
             queues: names of all queues.
         """
-        self.queues = set(queues)
+        self.queues: set[str] = set(queues)
         self.exchanges: dict[str, Exchange] = {}
         self.bindings: list[Mapping[str, Any]] = [each for each in bindings if each["source"]]
         for each in exchanges:

@@ -13,7 +13,7 @@ from broker_client.dashboard.rows import dead_letter_exchange, dead_letter_key
 from broker_client.dashboard.sampler import paced_objects
 from broker_client.dashboard.topology import Topology, drawing_of
 
-answers = Answers()
+answers: Answers = Answers()
 
 _QUEUE = (
     "columns=name,type,messages_ready,consumers,arguments.x-dead-letter-exchange,"

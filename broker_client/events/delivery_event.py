@@ -11,7 +11,7 @@ collector has nothing to look at either, and no body is kept alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
@@ -144,7 +144,7 @@ class Lines:
     """
 
     def __init__(self, node: str, boot: str) -> None:
-        self.number = count(1).__next__
+        self.number: Callable[[], int] = count(1).__next__
         self._node = f'{{"v":{SCHEMA_VERSION},"node":{quoted(node)}'
         self._event_id = f',"event_id":{quoted(f"{node}-{boot}-")[:-1]}'
         self._starts: dict[tuple[Any, ...], str] = {}

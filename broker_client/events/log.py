@@ -27,7 +27,7 @@ from urllib.parse import quote
 from broker_client.events.delivery_event import DeliveryEvent, Lines
 from broker_client.runtime.file_lock import try_lock
 
-log = logging.getLogger("broker_client.eventlog")
+log: logging.Logger = logging.getLogger("broker_client.eventlog")
 
 _DAY_US = 86_400_000_000
 _CHUNK = 2_000  # lines written at a time
@@ -73,12 +73,12 @@ class EventLog:
         max_age: float = 60.0,
         buffer: int = 10_000,
     ) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.node = node
         self._buffer = buffer
         self._files = _Files(self.path, node, max_bytes, max_age)
         # Seconds are not unique: two logs of one node may begin in the same.
-        self.lines = Lines(node, f"{time.time_ns() // 1000:x}{secrets.token_hex(2)}")
+        self.lines: Lines = Lines(node, f"{time.time_ns() // 1000:x}{secrets.token_hex(2)}")
         """Makes the lines for `record_lines`, and numbers them."""
         self._waiting: deque[tuple[int, list[str]] | _Mark] = deque()
         # Each number is changed by one thread only, so none needs a lock.

@@ -36,7 +36,7 @@ class ConfirmedPublisher(Generic[Item]):
         self._reasons: dict[int, str] = {}
         self._changed = asyncio.Event()
         self._failure: TransportError | None = None
-        self.blocked = ""
+        self.blocked: str = ""
         """Why the broker refuses publishes at present."""
         channel.on_confirm = self._on_confirm
         channel.on_return = self._on_return

@@ -35,7 +35,7 @@ class QueueSource:
         self._consumer_tag = ""
         self._last_kept = 0
         self._kept = 0  # of the present consumer
-        self.left = 0
+        self.left: int = 0
         """Messages that were ready at the start and have not been read yet."""
 
     async def start(self, most: int | None = None) -> None:

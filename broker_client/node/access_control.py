@@ -16,7 +16,7 @@ from broker_client.core.access import (
     hash_password,
 )
 
-log = logging.getLogger("broker_client.node")
+log: logging.Logger = logging.getLogger("broker_client.node")
 
 
 class AccessControl:

@@ -39,7 +39,7 @@ from broker_client.node.scan_loop import Scanner
 from broker_client.runtime.clock import Clock
 from broker_client.store.base import Store
 
-log = logging.getLogger("broker_client.node")
+log: logging.Logger = logging.getLogger("broker_client.node")
 
 _BATCH = 500  # effects carried out in one turn of the event loop
 _UNAWAITED_COMMIT = 0.01  # seconds in which records gather that nobody waits for
@@ -101,19 +101,19 @@ class EffectRunner:
         self._owner, self._store, self._clock = owner, store, clock
         self._event_log = event_log
         self._observer = None if event_log is None else Observer()
-        self.engine = Engine(
+        self.engine: Engine = Engine(
             replace(settings, keep_records=store.keeps),
             new_token=secrets.token_urlsafe,
             observer=self._observer,
             source=self if store.keeps else None,
         )
-        self.scanner = Scanner(self.engine, clock, scan, self.wake)
+        self.scanner: Scanner = Scanner(self.engine, clock, scan, self.wake)
         self.receivers: dict[int, Receiver] = {}
         """Of each channel."""
         self.connections: dict[int, ConnectionReceiver] = {}
         self.failure: StoreError | None = None
         """Why the store failed, if it has: nothing is delivered, confirmed or kept any more."""
-        self.is_closed = False
+        self.is_closed: bool = False
         self._loop = asyncio.get_running_loop()
         self._backlog: deque[Effect | Callable[[], None]] = deque()
         self._unsafe = False  # records were written since the last commit was asked for
@@ -124,7 +124,7 @@ class EffectRunner:
         self._blocked: dict[ConnectionReceiver, None] = {}
         self._alarms: set[str] = set()
         """Resources that are short, besides the memory that the engine watches."""
-        self.is_scheduled = False
+        self.is_scheduled: bool = False
         """True while the effects are about to be carried out."""
 
     @property

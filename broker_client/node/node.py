@@ -19,6 +19,7 @@ from broker_client.core.commands.topology import (
     ExchangeDeclareArguments,
     QueueDeclareArguments,
 )
+from broker_client.core.engine import Engine
 from broker_client.core.exchange import Destination
 from broker_client.core.policies import EffectivePolicy, Policy
 from broker_client.core.scan import ScanSettings
@@ -31,6 +32,7 @@ from broker_client.message import Delivery, Outgoing
 from broker_client.node.access_control import AccessControl
 from broker_client.node.effect_runner import ConnectionReceiver, EffectRunner, Receiver
 from broker_client.node.node_view import NodeView
+from broker_client.node.scan_loop import Scanner
 from broker_client.runtime.clock import Clock, SystemClock
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
@@ -99,11 +101,11 @@ class Node:
             scan or ScanSettings(),
             event_log,
         )
-        self.engine = self._runner.engine
-        self.scanner = self._runner.scanner
-        self.view = NodeView(self.engine)
+        self.engine: Engine = self._runner.engine
+        self.scanner: Scanner = self._runner.scanner
+        self.view: NodeView = NodeView(self.engine)
         """What there is, for those who show it."""
-        self.access = AccessControl(self.engine.users, self._runner.wake)
+        self.access: AccessControl = AccessControl(self.engine.users, self._runner.wake)
         """Users and permissions; only a server asks for them."""
         self._is_closing = False
 

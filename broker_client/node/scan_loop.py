@@ -34,13 +34,13 @@ class Scanner:
             wake: carries out what the engine decided.
         """
         self._engine, self._clock, self._wake = engine, clock, wake
-        self.policy = ScanPolicy(settings)
+        self.policy: ScanPolicy = ScanPolicy(settings)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
         self._chosen = self._dirty = 0
         self._looking = False
-        self.looks = 0
+        self.looks: int = 0
         """Wake-ups so far."""
 
     @property

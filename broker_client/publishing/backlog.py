@@ -34,7 +34,7 @@ class Backlog:
         self._empty = asyncio.Event()
         self._empty.set()
         self.deadlines: Deadlines[Publication] = Deadlines()
-        self.is_closed = False
+        self.is_closed: bool = False
 
     def __len__(self) -> int:
         return self._count

@@ -35,7 +35,7 @@ from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel, Connector, ConsumerCallbacks, Link
 from broker_client.transport.confirms import ConfirmLedger
 
-log = logging.getLogger("broker_client.outbox")
+log: logging.Logger = logging.getLogger("broker_client.outbox")
 
 WAITING, FAILED = "outbox", "outbox.failed"
 _ENVELOPE = "broker_client.outbox"  # the one header of a stored message

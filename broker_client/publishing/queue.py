@@ -62,7 +62,7 @@ class PublishQueue:
         self._backlog = Backlog(config, publish_log)
         self._senders: dict[tuple[str, bool], Sender] = {}
         self._running = asyncio.Event()
-        self.is_paused = True
+        self.is_paused: bool = True
         """True while the link is down; `_running` for those who only look."""
         self._suspicion = Suspicion()
         self._timer: asyncio.TimerHandle | None = None

@@ -24,7 +24,7 @@ from broker_client.message import Delivery, Outgoing, with_original_user
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel, ConsumerCallbacks
 
-log = logging.getLogger("broker_client.relay")
+log: logging.Logger = logging.getLogger("broker_client.relay")
 
 RELAY = "broker_client.delay.relay"
 """Name of the exchange and of the queue behind it."""

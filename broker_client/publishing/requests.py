@@ -22,7 +22,7 @@ from broker_client.message import FAILURE_KIND, Delivery, Message
 from broker_client.publication import Publication
 from broker_client.transport.base import Channel, ConsumerCallbacks
 
-log = logging.getLogger("broker_client.requests")
+log: logging.Logger = logging.getLogger("broker_client.requests")
 
 
 SendRequest = Callable[[str, str], Awaitable[Publication]]
@@ -50,7 +50,7 @@ class Requests:
         self._queue = ""
         self._waiting: dict[str, asyncio.Future[Delivery]] = {}
         self._opening = asyncio.Lock()
-        self.late_replies = 0
+        self.late_replies: int = 0
         """Answers that came too late, or twice."""
 
     def __repr__(self) -> str:

@@ -41,7 +41,7 @@ from broker_client.transport.closes import Meaning, meaning_of
 from broker_client.transport.confirms import ConfirmLedger
 from broker_client.transport.limits import SizeLimit, size_limit_in
 
-log = logging.getLogger("broker_client.lane")
+log: logging.Logger = logging.getLogger("broker_client.lane")
 
 _RETRY_PAUSE = 0.05  # seconds before a sender whose channel failed, with the link up, goes on
 _REASON_GRACE = 1.0  # seconds between the end of a channel and the notice of it, at most
@@ -120,7 +120,7 @@ class Sender:
         self._fruitless = 0  # links lost in a row with nothing confirmed
         self._losses = Losses()
         self._close_reason: BrokerClientError | None = None
-        self.resent = 0
+        self.resent: int = 0
         """Publishes sent again after their channel was lost."""
 
     def __repr__(self) -> str:

@@ -174,12 +174,14 @@ class Template:
         encode: Encode = contents.encode,
         bodies: BodyStore | None = None,
     ) -> None:
-        self.config = config
-        self.bodies = bodies
+        self.config: PublicationConfig = config
+        self.bodies: BodyStore | None = bodies
         """Store of large bodies, or None."""
-        self.encode = encode
+        self.encode: Encode = encode
         """Makes a body and its content type of a content."""
-        self.vhost = vhost
+        self.vhost: VhostPublisher = vhost
+        self.exchange: str
+        self.routing_key: str
         self.exchange, self.routing_key = every.target_of(config)
         self._is_queue = config.queue is not None
         self.max_nacks: float

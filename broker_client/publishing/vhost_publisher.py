@@ -19,7 +19,7 @@ from broker_client.runtime.emitter import Emitter
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Connector
 
-log = logging.getLogger("broker_client.vhost")
+log: logging.Logger = logging.getLogger("broker_client.vhost")
 
 
 class VhostPublisher:
@@ -42,7 +42,7 @@ class VhostPublisher:
         self.vhost = vhost
         self._events = events
         self._tasks = tasks
-        self.queue = PublishQueue(
+        self.queue: PublishQueue = PublishQueue(
             vhost.name,
             vhost.config.publish_queue,
             vhost,
@@ -52,7 +52,7 @@ class VhostPublisher:
             publish_log=publish_log,
         )
         self.outbox: Outbox | None = None
-        self.requests = Requests(vhost)
+        self.requests: Requests = Requests(vhost)
         self._relay = DelayRelay(vhost, self.send_confirmed, tasks)
         vhost.on_pause = self.queue.pause
         vhost.on_resume = self.queue.resume

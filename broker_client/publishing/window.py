@@ -24,9 +24,9 @@ class Window:
         self._most = most
         self._count = 0  # confirms since `_since`
         self._since = 0.0
-        self.size = most
+        self.size: int = most
         """Publishes that may be unconfirmed."""
-        self.latency = 0.0
+        self.latency: float = 0.0
         """Seconds from sending to the confirm, of late."""
 
     def confirmed(self, count: int, latency: float, now: float) -> None:

@@ -21,7 +21,7 @@ from broker_client.errors import (
 )
 from broker_client.runtime.tasks import PROGRAM_ENDS, TaskGroup, raise_in_loop
 
-log = logging.getLogger("broker_client.emitter")
+log: logging.Logger = logging.getLogger("broker_client.emitter")
 
 Listener = Callable[..., Any]
 L = TypeVar("L", bound=Listener)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-count = 0
+count: int = 0
 
 
 def _forked() -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from broker_client.errors import BrokerClosedError, WrongLoopError
 
-log = logging.getLogger("broker_client.tasks")
+log: logging.Logger = logging.getLogger("broker_client.tasks")
 
 T = TypeVar("T")
 

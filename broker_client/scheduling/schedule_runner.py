@@ -47,7 +47,7 @@ from broker_client.runtime.tasks import TaskGroup
 from broker_client.scheduling.due_times import due_times, times_to_publish
 from broker_client.subscription import Subscription
 
-log = logging.getLogger("broker_client.schedules")
+log: logging.Logger = logging.getLogger("broker_client.schedules")
 
 SCHEDULE_HEADER = "x-schedule"
 """Header of a scheduled message: the name of its schedule."""

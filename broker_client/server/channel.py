@@ -67,7 +67,7 @@ class SessionChannel:
         self._offender = NO_METHOD
         self._is_over = False
         """Refused or closing: whatever the client still sends on it is ignored."""
-        self.is_gone = False
+        self.is_gone: bool = False
         """Closed: nothing more is sent on it."""
         self._waiting_replies = 0
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # else everything of a server would be loaded with it
     from broker_client.server.admission import Admission
     from broker_client.server.session import Session
 
-log = logging.getLogger("broker_client.server")
+log: logging.Logger = logging.getLogger("broker_client.server")
 
 _SUFFIX = ".sock"
 _MAX_ADDRESS = 100  # bytes; the system takes 107 (unix(7)), elsewhere 103
@@ -113,8 +113,9 @@ class ControlSocket:
             node: to be reached.
             path: of the socket.
         """
-        self.node, self.path = node, path
-        self.holders = 0
+        self.node: Node = node
+        self.path: str = path
+        self.holders: int = 0
         self.sessions: set[Session] = set()
         self.transports: set[asyncio.Transport] = set()
         self._own: socket.socket

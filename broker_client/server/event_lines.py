@@ -10,7 +10,7 @@ import json
 import logging
 import re
 
-log = logging.getLogger("broker_client.server")
+log: logging.Logger = logging.getLogger("broker_client.server")
 
 _PLAIN = re.compile(r"[\w.:/@%+,\[\]-]+", re.ASCII)
 

@@ -80,7 +80,9 @@ class SessionPermissions:
             vhost: that the connection is open to.
             is_owner: the user may do everything.
         """
-        self._node, self.user, self.vhost = node, user, vhost
+        self._node = node
+        self.user: str = user
+        self.vhost: str = vhost
         self._is_owner = is_owner
         self._writable: set[str] = set()
         """Exchanges that the user may publish to, as of `_version`."""

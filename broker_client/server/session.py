@@ -106,6 +106,11 @@ class Session(asyncio.Protocol):
         self._opened_at = 0.0
         self._ended = asyncio.Event()
         self._host = ""
+        self.peer: str
+        self.local: str
+        self.name: str
+        self.user: str
+        self.vhost: str
         self.peer = self.local = self.name = self.user = self.vhost = ""
 
     def __repr__(self) -> str:

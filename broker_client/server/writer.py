@@ -27,7 +27,7 @@ class Writer:
         self._most_bytes = most_bytes
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
-        self.has_written = False
+        self.has_written: bool = False
         """Something was written since this was set to False."""
         self.tells_cancel = False
         """The client wants to know when its consumers are cancelled (consumer_cancel_notify)."""

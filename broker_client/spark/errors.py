@@ -16,6 +16,7 @@ SparkConnectorError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from broker_client.errors import BrokerClientError, UsageError, install_extra, nearest
 from broker_client.spark.writing.frame_report import FrameReport
@@ -41,7 +42,9 @@ class OptionError(SparkConnectorError, ValueError):
 
     def __init__(self, option: str, reason: str, known: Sequence[str] = ()) -> None:
         super().__init__(option, reason, tuple(known))
-        self.option, self.reason, self.known = option, reason, tuple(known)
+        self.option: str = option
+        self.reason: str = reason
+        self.known: tuple[str, ...] = tuple(known)
 
     def __str__(self) -> str:
         near = nearest(self.option.lower(), [name.lower() for name in self.known])
@@ -56,7 +59,8 @@ class DriverMisuseError(SparkConnectorError, UsageError, RuntimeError):
 
     def __init__(self, reason: str, instead: str) -> None:
         super().__init__(reason, instead)
-        self.reason, self.instead = reason, instead
+        self.reason: str = reason
+        self.instead: str = instead
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.instead}"
@@ -85,7 +89,9 @@ class SinkError(SparkConnectorError):
 
     def __init__(self, reason: str, message_ids: Sequence[str], total: int) -> None:
         super().__init__(reason, tuple(message_ids), total)
-        self.reason, self.message_ids, self.total = reason, tuple(message_ids), total
+        self.reason: str = reason
+        self.message_ids: tuple[str, ...] = tuple(message_ids)
+        self.total: int = total
 
     def __str__(self) -> str:
         shown = ", ".join(self.message_ids)
@@ -98,7 +104,8 @@ class SourceError(SparkConnectorError):
 
     def __init__(self, queue: str, reason: str) -> None:
         super().__init__(queue, reason)
-        self.queue, self.reason = queue, reason
+        self.queue: str = queue
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"cannot read queue {self.queue!r}: {self.reason}"
@@ -109,7 +116,8 @@ class SpoolError(SparkConnectorError):
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(folder, reason)
-        self.folder, self.reason = folder, reason
+        self.folder: str = folder
+        self.reason: str = reason
 
     def __str__(self) -> str:
         return f"spool {self.folder}: {self.reason}"
@@ -132,8 +140,9 @@ class SpoolEpochError(SpoolError):
 
     def __init__(self, folder: str, checkpoint: str, found: str) -> None:
         super().__init__(folder, checkpoint)
-        self.args = (folder, checkpoint, found)
-        self.checkpoint, self.found = checkpoint, found
+        self.args: tuple[Any, ...] = (folder, checkpoint, found)
+        self.checkpoint: str = checkpoint
+        self.found: str = found
 
     def __str__(self) -> str:
         return (
@@ -148,8 +157,9 @@ class SpoolSegmentMissingError(SpoolError):
 
     def __init__(self, folder: str, first: int, last: int) -> None:
         super().__init__(folder, f"segments {first} to {last} are missing")
-        self.args = (folder, first, last)
-        self.first, self.last = first, last
+        self.args: tuple[Any, ...] = (folder, first, last)
+        self.first: int = first
+        self.last: int = last
 
     def __str__(self) -> str:
         return (

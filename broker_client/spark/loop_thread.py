@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection, Coroutine
 from typing import Any, TypeVar
 
-log = logging.getLogger("broker_client.spark")
+log: logging.Logger = logging.getLogger("broker_client.spark")
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._work: set[asyncio.Task[Any]] = set()
         self._stop_once = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -11,7 +11,7 @@ try:
     from broker_client.sql.inbox import Inbox
     from broker_client.sql.outbox_relay import OutboxRelay
     from broker_client.sql.transactional_outbox import TransactionalOutbox
-except ImportError as error:
-    raise UnsupportedError("broker_client.sql", install_extra("sqlalchemy")) from error
+except ImportError as _error:
+    raise UnsupportedError("broker_client.sql", install_extra("sqlalchemy")) from _error
 
 __all__ = ["Inbox", "OutboxRelay", "TransactionalOutbox"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Insert, MetaData, Result, delete
+from sqlalchemy import Connection, CursorResult, Insert, MetaData, Result, Table, delete
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -36,7 +36,7 @@ class Inbox:
             prefix: in front of the name of the table.
             schema: of the database, if not the metadata's.
         """
-        self.table = inbox_table(metadata, prefix, schema)
+        self.table: Table = inbox_table(metadata, prefix, schema)
 
     def __repr__(self) -> str:
         return f"<Inbox {self.table.fullname}>"

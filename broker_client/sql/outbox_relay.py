@@ -41,7 +41,7 @@ from broker_client.runtime.tasks import TaskGroup
 from broker_client.sql.claims import Claims
 from broker_client.sql.tables import MESSAGE_COLUMNS, OutboxTables
 
-log = logging.getLogger("broker_client.sql")
+log: logging.Logger = logging.getLogger("broker_client.sql")
 
 _ATTEMPT = 20.0  # seconds for a batch to be confirmed, before it is tried anew
 _LEASE = 3 * _ATTEMPT
@@ -92,6 +92,8 @@ class OutboxRelay:
         self._not_before: dict[str, float] = {}  # loop time
         self._changed = asyncio.Event()
         self._stopping = False
+        self.relayed: int
+        self.failed: int
         self.relayed = self.failed = 0
 
     def __repr__(self) -> str:

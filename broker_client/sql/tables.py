@@ -52,21 +52,21 @@ class OutboxTables:
             return Table(prefix + name, metadata, *items, schema=schema)
 
         name = f"{prefix}outbox"
-        self.waiting = table(
+        self.waiting: Table = table(
             "outbox",
             # SQLite counts up by itself in an INTEGER alone.
             Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
             *_message_columns(),
             Index(f"{name}_in_order", "publication", "id"),
         )
-        self.failed = table(
+        self.failed: Table = table(
             "outbox_failed",
             Column("id", BigInteger, primary_key=True, autoincrement=False),
             *_message_columns(),
             Column("error", Text, nullable=False),
             Column("failed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
         )
-        self.publications = table(
+        self.publications: Table = table(
             "outbox_publications",
             Column("publication", String(_NAME_LENGTH), primary_key=True),
             Column("held_by", String(32)),

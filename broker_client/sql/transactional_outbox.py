@@ -59,7 +59,7 @@ class TransactionalOutbox:
             ConfigError: `config` is wrong.
             UnsupportedError: it asks for tracing, and that extra is not installed.
         """
-        self.tables = OutboxTables(metadata, prefix, schema)
+        self.tables: OutboxTables = OutboxTables(metadata, prefix, schema)
         self._config = None if config is None else load_config(config)
         self._encoders = (
             {} if self._config is None else encoders_of(self._config, compressing=False)

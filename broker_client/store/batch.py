@@ -68,13 +68,13 @@ class Batch:
         self.fresh: list[Row] = []
         self.rows: list[Row] = []
         """For the views `fresh` and `intake`, once it is sealed."""
-        self.body_bytes = 0
+        self.body_bytes: int = 0
         """Of all messages that came with it."""
         self.delivered: dict[int, int] = {}
         self.moved: dict[int, tuple[int, float | None]] = {}
         self.settled: list[int] = []
         self.removed_queues: list[int] = []
-        self.begun = threading.Lock()
+        self.begun: threading.Lock = threading.Lock()
         """Released by the thread that writes it, once, when it begins."""
         self.begun.acquire()
 

@@ -16,7 +16,7 @@ from broker_client.errors import StoreError, StoreLockedError, StoreReadOnlyErro
 from broker_client.runtime.file_lock import try_lock, unlock
 from broker_client.store.wal import LogPosition
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 SUFFIX = ".lock"
 _BETWEEN_LOOKS = 0.1  # seconds between two looks at the lock file

@@ -47,8 +47,8 @@ class StoreFile:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = os.path.realpath(path)  # where SQLite puts the log, too
-        self.queue_ids = QueueIds()
+        self.path: str = os.path.realpath(path)  # where SQLite puts the log, too
+        self.queue_ids: QueueIds = QueueIds()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._index: LogIndex | None = None

@@ -24,7 +24,7 @@ from broker_client.store.batch import Batch
 from broker_client.store.lock import FileLock, Note
 from broker_client.store.sqlite import StoreFile
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _READ_BYTES = 4 * 1024 * 1024  # bodies read at a time
 _MUCH = 8 * 1024 * 1024  # bodies that may wait for the commit before theirs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker_client.core.replies import vhost_not_found
+from broker_client.core.settings import RabbitMQVersion
 from broker_client.core.virtual_host import VirtualHost, check_short
 from broker_client.errors import ReplyError
 from broker_client.node.definitions.items import Item
@@ -15,16 +16,17 @@ class Plan:
     """Problems, notes, and the steps that import; and what there will be after them."""
 
     def __init__(self, node: Node, vhost: str | None) -> None:
-        self.node, self.vhost = node, vhost
+        self.node: Node = node
+        self.vhost: str | None = vhost
         self.goes_into: str | None = None
         """Where everything goes, from a file of one vhost."""
-        self.version = node.engine.state.settings.compatibility
+        self.version: RabbitMQVersion = node.engine.state.settings.compatibility
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.steps: list[Callable[[], object]] = []
         self.counts: dict[str, int] = {}
-        self.vhosts = set(node.vhosts)
-        self.users = {user.name for user in node.access.users}
+        self.vhosts: set[str] = set(node.vhosts)
+        self.users: set[str] = {user.name for user in node.access.users}
         self.queues: set[tuple[str, str]] = set()
         self.exchanges: dict[tuple[str, str], str | None] = {}
         """By vhost and name: how each routes."""

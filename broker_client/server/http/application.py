@@ -45,7 +45,7 @@ from broker_client.server.http.listings import listed, shown
 from broker_client.server.http.management import Management
 from broker_client.server.http.openapi import openapi_document
 
-log = logging.getLogger("broker_client.server")
+log: logging.Logger = logging.getLogger("broker_client.server")
 
 OPERATIONS: tuple[Operation, ...] = (
     *overview_operations.operations,

@@ -19,6 +19,7 @@ from broker_client.server.http.callers import MANAGEMENT, Caller
 from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
 
 if TYPE_CHECKING:
+    from broker_client.node.node import Node
     from broker_client.server.http.management import Management
 
 MAX_BODY_BYTES = 20_000_000  # RabbitMQ's limit of a request
@@ -35,8 +36,10 @@ class Call:
             caller: who asks.
             request: what.
         """
-        self.management, self.caller, self.request = management, caller, request
-        self.node = management.node
+        self.management: Management = management
+        self.caller: Caller = caller
+        self.request: Request = request
+        self.node: Node = management.node
         self.query: Mapping[str, str] = request.query_params
 
     def name(self, part: str) -> str:

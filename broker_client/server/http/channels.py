@@ -25,9 +25,9 @@ class RequestChannel:
             vhost: in which.
         """
         self._node, self._user, self._vhost = node, user, vhost
-        self.permissions = SessionPermissions(node, user, vhost)
+        self.permissions: SessionPermissions = SessionPermissions(node, user, vhost)
         self._connection = 0
-        self.id = 0
+        self.id: int = 0
         """How the node calls the channel."""
         self._confirmed: asyncio.Future[bool] | None = None
         self._was_returned = False

@@ -16,9 +16,9 @@ from broker_client.server.http.calls import NO_CONTENT, Call, Operations, defini
 from broker_client.server.http.errors import bad_request
 from broker_client.server.http.listings import shown
 
-log = logging.getLogger("broker_client.server")
+log: logging.Logger = logging.getLogger("broker_client.server")
 
-operations = Operations()
+operations: Operations = Operations()
 
 _SECTIONS = (
     "users",

@@ -49,7 +49,7 @@ class AsgiListener:
         self._host, self._wanted_port = host, port
         self._uvicorn: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
-        self.port = 0
+        self.port: int = 0
         """On which it listens, once it does."""
 
     def __repr__(self) -> str:

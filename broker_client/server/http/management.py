@@ -65,11 +65,11 @@ class Management:
             config: how many logins may fail.
         """
         self.node = node
-        self.name = f"broker_client@{socket.gethostname()}"
+        self.name: str = f"broker_client@{socket.gethostname()}"
         """Of the node, as the API calls it."""
-        self.rates = Rates(node)
-        self.addresses = list(addresses)
-        self.admission = Admission(config or ServerConfig())
+        self.rates: Rates = Rates(node)
+        self.addresses: list[tuple[str, str, int]] = list(addresses)
+        self.admission: Admission = Admission(config or ServerConfig())
         self._clients = clients or NoConnections()
         self._data = data
         self._began = time.monotonic()

@@ -25,7 +25,7 @@ from broker_client.server.http.topology_operations import (
     the_queue,
 )
 
-operations = Operations()
+operations: Operations = Operations()
 
 _MAX_GET = 10_000
 _ACK_MODES = (

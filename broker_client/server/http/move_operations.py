@@ -17,7 +17,7 @@ from broker_client.server.http.errors import Refusal, bad_request
 from broker_client.server.http.topology_operations import the_channel, the_queue
 from broker_client.transport.embedded.link import EmbeddedLink
 
-operations = Operations()
+operations: Operations = Operations()
 
 _HELD_FOR = 86_400.0  # seconds in flight, so that no message time-out ends a slow move
 _CHOICE = (

@@ -21,7 +21,7 @@ from broker_client.server.http.errors import failed, not_authorized, not_found
 from broker_client.server.http.rates import Counts, counts_of
 from broker_client.server.http.topology_operations import the_channel
 
-operations = Operations()
+operations: Operations = Operations()
 
 _ALIVENESS_QUEUE = "aliveness-test"
 

@@ -10,7 +10,7 @@ from broker_client.server.http.callers import POLICYMAKER
 from broker_client.server.http.calls import CREATED, NO_CONTENT, Call, Operations, number, text
 from broker_client.server.http.errors import bad_request, not_found
 
-operations = Operations()
+operations: Operations = Operations()
 
 _POLICY = ("pattern", "definition", "priority", "apply-to")
 

@@ -34,7 +34,7 @@ from broker_client.server.http.descriptions import (
 )
 from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
 
-operations = Operations()
+operations: Operations = Operations()
 
 _EXCHANGE = ("type", "durable", "auto_delete", "internal", "arguments")
 _QUEUE = ("durable", "auto_delete", "arguments")

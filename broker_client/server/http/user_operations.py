@@ -17,7 +17,7 @@ from broker_client.server.http.calls import (
 from broker_client.server.http.descriptions import topic_permission_object
 from broker_client.server.http.errors import bad_request, not_found
 
-operations = Operations()
+operations: Operations = Operations()
 
 _PATTERNS = ("configure", "write", "read")
 

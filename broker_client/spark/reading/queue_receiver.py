@@ -28,7 +28,7 @@ from broker_client.spark.reading.rows import Row, arrived, to_batch
 from broker_client.spark.reading.spool import Segment, Spool, read_segment
 from broker_client.transport.base import Channel, Connector, ConsumerCallbacks, Link
 
-log = logging.getLogger("broker_client.spark.source")
+log: logging.Logger = logging.getLogger("broker_client.spark.source")
 
 _ACCESS_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION = 403, 404, 405, 406
 _RETRY_PAUSE = 0.2  # seconds between two sessions
@@ -69,16 +69,16 @@ class QueueReceiver:
         self.options = options
         self._limit = limit
         # A segment must be due before the prefetch is used up, or all wait for its age.
-        self.segment_rows = min(options.segment_rows, max(1, options.prefetch // 2))
+        self.segment_rows: int = min(options.segment_rows, max(1, options.prefetch // 2))
         self._thread: LoopThread | None = None
-        self.started = threading.Event()
+        self.started: threading.Event = threading.Event()
         self._finished = threading.Event()
         self._failure: BrokerClientError | None = None
         self._unsure: deque[set[Fingerprint]] = deque(maxlen=_UNSURE_KEPT)
         self.target: int | None = None
         self._shared_since: float | None = None  # when acks began to find other consumers
-        self.taken = 0  # rows on their way into the spool or there, and redeliveries dropped
-        self.dropped = 0
+        self.taken: int = 0  # rows on their way into the spool or there, and redeliveries dropped
+        self.dropped: int = 0
         """Redeliveries of messages that the spool had already."""
         self.is_waiting_for_room = False
         """The spool is full; nothing is consumed and nothing unacked."""
@@ -129,7 +129,7 @@ class QueueReceiver:
     # ------------------------------------------------------------------ the loop
 
     async def _run(self) -> None:
-        self.room = asyncio.Event()
+        self.room: asyncio.Event = asyncio.Event()
         refused_since: float | None = None
         clock = asyncio.get_running_loop().time
         try:

@@ -29,7 +29,7 @@ from broker_client.spark.reading.queue_receiver import QueueReceiver
 from broker_client.spark.reading.rows import of_present_schema
 from broker_client.spark.reading.spool import Segment, Spool, read_segment
 
-log = logging.getLogger("broker_client.spark.source")
+log: logging.Logger = logging.getLogger("broker_client.spark.source")
 
 _EVERYTHING = 2**62  # rows: no limit
 _ROWS_OF_A_TASK = 1_000  # at which segments are no more put together
@@ -41,7 +41,7 @@ class SegmentsPartition(InputPartition):
 
     def __init__(self, segments: Sequence[Segment], missing_ok: bool) -> None:
         super().__init__(segments[0].seq)
-        self.paths = {segment.seq: str(segment.path) for segment in segments}
+        self.paths: dict[int, str] = {segment.seq: str(segment.path) for segment in segments}
         self.missing_ok = missing_ok
 
     def read(self) -> Iterator[pa.RecordBatch]:

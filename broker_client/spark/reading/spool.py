@@ -71,8 +71,8 @@ class Spool:
     def __init__(
         self, folder: str | os.PathLike[str], *, max_bytes: int, retain: int = 0, owner: str = ""
     ) -> None:
-        self.folder = Path(folder)
-        self.epoch = ""
+        self.folder: Path = Path(folder)
+        self.epoch: str = ""
         self._max_bytes = max_bytes
         self._retain = retain
         self._owner = owner

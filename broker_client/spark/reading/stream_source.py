@@ -30,7 +30,8 @@ class OffsetPartition(InputPartition):
 
     def __init__(self, start: int, end: int) -> None:
         super().__init__(start)
-        self.start, self.end = start, end
+        self.start: int = start
+        self.end: int = end
 
 
 def split(start: int, end: int, parts: int) -> list[InputPartition]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-log = logging.getLogger("broker_client.spark.driver")
+log: logging.Logger = logging.getLogger("broker_client.spark.driver")
 
 T = TypeVar("T")
 Mode = Literal["iterator", "arrow"]

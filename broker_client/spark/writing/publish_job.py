@@ -26,7 +26,7 @@ from broker_client.transport.base import Channel, Connector, Link
 from broker_client.transport.closes import Meaning, meaning_of
 from broker_client.transport.confirms import ConfirmLedger
 
-log = logging.getLogger("broker_client.spark.sink")
+log: logging.Logger = logging.getLogger("broker_client.spark.sink")
 
 _BATCH = 200  # publishes written at once: enough to fill a socket, few enough to start soon
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds before sending again
@@ -145,7 +145,7 @@ class PublishJob:
         self._lost: TransportError | None = None
         self._fatal: SinkError | None = None
         self._pause = _FIRST_PAUSE
-        self.counts = PublishCounts()
+        self.counts: PublishCounts = PublishCounts()
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
         """Publish `messages`; returns when all of them are sent, not yet confirmed.

@@ -44,7 +44,7 @@ from broker_client.spark.writing.publish_job import (
     close_quietly,
 )
 
-log = logging.getLogger("broker_client.spark.sink")
+log: logging.Logger = logging.getLogger("broker_client.spark.sink")
 
 # Local properties Spark sets on the tasks of a streaming query; no documented contract, so a test
 # holds them, and their absence is an error.

@@ -66,14 +66,14 @@ class EmbeddedChannel:
         self._id = node.open_channel(
             connection, self, confirm=confirm, consumer_timeout=consumer_timeout
         )
-        self.size_limit = SizeLimit(node.max_message_size, "node.max_message_size")
+        self.size_limit: SizeLimit = SizeLimit(node.max_message_size, "node.max_message_size")
         self._publish_seq = 1 if confirm else 0
         self._published = 0
         self._consumers: dict[str, ConsumerCallbacks] = {}
         self._acks: dict[int, None] = {}
         """Delivery tags acked in this turn of the loop: the node gets them together, before the
         next command of this channel at the latest."""
-        self.is_usable = True
+        self.is_usable: bool = True
         self._reason: ChannelClosedError | None = None
         """Why it is not usable."""
         self._is_refused = False

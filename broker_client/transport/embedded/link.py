@@ -37,7 +37,7 @@ class EmbeddedLink:
         self.on_close: Callable[[TransportError], None] | None = None
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
-        self.used_at = float("-inf")  # nothing depends on it: a node is there, or it is not
+        self.used_at: float = float("-inf")  # nothing depends on it: a node is there, or it is not
         self._url, self._node, self._vhost = url, node, vhost
         self._released, self._consumer_timeout = released, consumer_timeout
         self._channels: list[EmbeddedChannel] = []

@@ -44,7 +44,7 @@ from broker_client.transport.rabbitmq.errors import (
 )
 from broker_client.transport.rabbitmq.methods import BasicConsume
 
-log = logging.getLogger("broker_client.transport")
+log: logging.Logger = logging.getLogger("broker_client.transport")
 
 _CLOSE_TIMEOUT = 2.0  # seconds; a dead socket never answers channel.close
 
@@ -80,10 +80,10 @@ class NetworkChannel(TopologyMethods):
         self.on_confirm: Callable[[int, int, bool], None] | None = None
         self.on_return: Callable[[Returned], None] | None = None
         self.on_close: Callable[[TransportError], None] | None = None
-        self.number = channel.number
+        self.number: int = channel.number
         self._owner = owner
         self._channel = channel
-        self.is_usable = True
+        self.is_usable: bool = True
         self._closed: TransportError | None = None
         self._next_seq = 1 if confirm else 0
         self._confirmed = 0  # every publish up to this one has its confirm

@@ -38,7 +38,7 @@ from broker_client.transport.rabbitmq.reader import Limits
 from broker_client.transport.rabbitmq.tls import explained, tls_context
 from broker_client.transport.versions import LEAST_FRAME_MAX
 
-log = logging.getLogger("broker_client.transport")
+log: logging.Logger = logging.getLogger("broker_client.transport")
 
 _LOGIN_REFUSED = (403, 530)  # RabbitMQ: bad login; vhost unknown or not allowed
 _CUT_SHORT = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ConnectionError)

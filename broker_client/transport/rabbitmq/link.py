@@ -40,7 +40,7 @@ from broker_client.transport.versions import (
     rabbitmq_version,
 )
 
-log = logging.getLogger("broker_client.transport")
+log: logging.Logger = logging.getLogger("broker_client.transport")
 
 _CLOSE_TIMEOUT = 3.0  # seconds for an orderly connection.close; then the socket is dropped
 _HEARTBEATS_MISSED = 2
@@ -59,13 +59,13 @@ class NetworkLink:
         self.on_close: Callable[[TransportError], None] | None = None
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
-        self.used_at = float("-inf")
+        self.used_at: float = float("-inf")
         self.url = url
         self.operation_timeout = operation_timeout
-        self.frame_max = 0
-        self.size_limit = NO_SIZE_LIMIT
-        self.tasks = TaskGroup(f"link {url}")
-        self.streams = Streams(self, limits)
+        self.frame_max: int = 0
+        self.size_limit: SizeLimit = NO_SIZE_LIMIT
+        self.tasks: TaskGroup = TaskGroup(f"link {url}")
+        self.streams: Streams = Streams(self, limits)
         self.socket_error: BaseException | None = None
         """What the socket ended with during the handshake."""
         self._channel_max = _MOST_CHANNELS

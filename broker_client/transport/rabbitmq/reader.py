@@ -29,7 +29,7 @@ from broker_client.amqp.tables import decode_short
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Delivery, Properties, Returned
 
-log = logging.getLogger("broker_client.transport")
+log: logging.Logger = logging.getLogger("broker_client.transport")
 
 _HEARTBEAT_FRAME = bytes((decode.HEARTBEAT, 0, 0, 0, 0, 0, 0, decode.FRAME_END))
 _TUNE, _CLOSE_OK = 10 << 16 | 30, 10 << 16 | 51  # connection.tune, connection.close-ok
@@ -118,13 +118,13 @@ class FrameReader(asyncio.StreamReader):
         self._clock = asyncio.get_running_loop().time
         self._broken = False
         self._passed_on = 0  # bytes of the present buffer that aiormq has, or must not have
-        self.heard_at = self._clock()
+        self.heard_at: float = self._clock()
         """Loop time of the last bytes from the broker."""
-        self.has_heard = False
+        self.has_heard: bool = False
         """True once there were any."""
-        self.speaks_tls = False
+        self.speaks_tls: bool = False
         """True when the first bytes were a TLS alert."""
-        self.frame_max = _UNTUNED_FRAME_MAX
+        self.frame_max: int = _UNTUNED_FRAME_MAX
         """Largest frame in bytes, as negotiated; 0 for no limit."""
 
     def keep_header_types(self) -> None:
