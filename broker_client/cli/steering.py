@@ -345,5 +345,16 @@ def _row(queue: Mapping[str, Any]) -> QueueRow:
         delivered=stats.get("deliver_get", 0),
         acked=stats.get("ack", 0),
         dead_letters=own.get("dead_lettered"),
-        oldest=None,
+        oldest=_age(queue, own),
     )
+
+
+def _age(queue: Mapping[str, Any], own: Mapping[str, Any]) -> float | None:
+    """Seconds that the oldest ready message has waited; None where that is not told."""
+    if not queue.get("messages_ready"):
+        return None
+    if "age" in own:
+        age: float | None = own["age"]
+        return age
+    stamp = queue.get("head_message_timestamp")  # of RabbitMQ: what the publisher wrote, in seconds
+    return max(0.0, time.time() - stamp) if isinstance(stamp, int | float) else None

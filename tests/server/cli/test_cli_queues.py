@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -17,8 +18,9 @@ from typing import Any
 import pytest
 
 from tests.server.cli.test_cli_where import application
-from tests.support.command_line import run, told
+from tests.support.command_line import ChannelTo, run, told
 from tests.support.rabbitmq import RabbitMQ
+from tests.support.served import Served
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,23 @@ def test_queues_of_rabbitmq_come_from_its_management_api(rabbitmq: RabbitMQ) -> 
         assert "401" in refused.stderr
     finally:
         rabbitmq.delete_vhost(vhost)
+
+
+def test_queues_of_a_server_tell_the_age_of_what_waits() -> None:
+    with Served("--http", "127.0.0.1:0") as server:
+        api = server.addresses[-1].replace("//", "//guest:guest@")
+        url = server.url()
+        asyncio.run(_declare(url, "waits", "empty"))
+        run(url, "publish", "waits", input="1\n")
+        empty, waits = rows("", "--management", api)
+        assert (empty["oldest"], waits["ready"]) == (None, 1)
+        assert 0 < waits["oldest"] < 60
+
+
+async def _declare(url: str, *queues: str) -> None:
+    async with ChannelTo(url) as channel:
+        for queue in queues:
+            await channel.queue_declare(queue)
 
 
 def test_top_without_a_terminal_prints_each_look(path: str) -> None:
