@@ -47,14 +47,14 @@ class NodeConfig(Settings):
 
     listen: ListenAddresses = ()
     """Addresses on which the built-in broker of this Broker listens, for other programs; see
-    [the server](server.md): `127.0.0.1:5672`, `amqps://0.0.0.0:5671`, `unix:///run/broker.sock`.
+    [the server](../server.md): `127.0.0.1:5672`, `amqps://0.0.0.0:5671`, `unix:///run/broker.sock`.
     One, or a list."""
     control: bool = True
     """Make a local socket beside the file of the built-in broker, by which `broker-client` reaches
-    it while the application runs; see [the command line](cli.md#where-commands-go)."""
+    it while the application runs; see [the command line](../cli.md#where-commands-go)."""
     compatibility: Literal["3.10", "4.3"] = "4.3"
     """The RabbitMQ whose ways it has where versions differ; see
-    [what the built-in broker speaks](amqp-support.md#rabbitmq-by-version)."""
+    [what the built-in broker speaks](../amqp-support.md#rabbitmq-by-version)."""
     message_timeout: Duration = 60.0
     """Time a delivery may stay unsettled before its queue takes it back."""
     max_message_timeout: Duration = 900.0
