@@ -69,6 +69,7 @@ class Outcome:
         return [line for line in self.output.splitlines() if line.startswith(_FAILURES)]
 
 
+_SLOWEST = ("--durations=8", "--durations-min=5")
 _AGAIN = ("-m", "rabbitmq and not own_versions")
 """What depends on the RabbitMQ that is chosen."""
 
@@ -79,24 +80,17 @@ def parts_for(newest: str | None) -> list[Part]:
     Args:
         newest: the RabbitMQ for the second run of what depends on its version; None without one.
     """
-    spark, docs, browser = "tests/spark", "tests/docs", "tests/browser"
-    apart = (
-        "tests/faults",
-        spark,
-        "tests/interop",
-        docs,
-        browser,
-        "tests/contract",
-        "tests/client",
-    )
-    parts = [
-        Part("everything else", ["tests", *(f"--ignore={folder}" for folder in apart)]),
-        Part("Spark", [spark]),
+    apart = [
+        Part("Spark", ["tests/spark"]),
+        Part("server", ["tests/server", "tests/dashboard", "tests/programs", "tests/sql"]),
         Part("contract and client", ["tests/contract", "tests/client"]),
         Part("faults", ["tests/faults"]),
-        Part("interop and documents", ["tests/interop", docs, "examples"]),
-        Part("browser", [browser]),
+        Part("interop and documents", ["tests/interop", "tests/docs", "examples"]),
+        Part("browser", ["tests/browser"]),
     ]
+    folders = [folder for each in apart for folder in each.arguments]
+    rest = [f"--ignore={folder}" for folder in folders if folder.startswith("tests/")]
+    parts = [*apart[:3], Part("everything else", ["tests", *rest]), *apart[3:]]
     if newest is not None:
         for folder in ("faults", "interop", "contract", "client"):
             name = f"{folder} on RabbitMQ {newest}"
@@ -130,7 +124,7 @@ def _command(part: Part) -> tuple[list[str], dict[str, str]]:
     environment = dict(os.environ)
     if part.rabbitmq is not None:
         environment["RABBITMQ"] = part.rabbitmq
-    return [sys.executable, "-m", "pytest", "-q", *part.arguments], environment
+    return [sys.executable, "-m", "pytest", "-q", *_SLOWEST, *part.arguments], environment
 
 
 def _run(part: Part) -> Outcome:

@@ -35,6 +35,7 @@ from tests.support.rabbitmq import RabbitMQ
 Handler = Callable[[Message, Any, AckOrNack], Awaitable[None]]
 
 _RATES = {"retried": 150, "forwarded": 80, "ordered": 60}  # publishes a second
+_LEAST = 3  # faults, however slow the machine is
 _KILL_EVERY = 25.0  # seconds, where the server may be killed
 _PATIENCE = 180.0  # seconds for all to come to its end when the faults are over
 _TELL_EVERY = 10.0  # seconds
@@ -210,10 +211,10 @@ class Faults:
         }
 
     async def run(self, seconds: float) -> None:
-        """Go on for so long."""
+        """Go on for so long, and until there were a few."""
         end = time.monotonic() + seconds
         kill_at = time.monotonic() + _KILL_EVERY if self._kills else float("inf")
-        while time.monotonic() < end:
+        while time.monotonic() < end or self.done.total() < _LEAST:
             await asyncio.sleep(self._chance.uniform(0.5, 3.0))
             if time.monotonic() < kill_at:
                 kind = self._chance.choice(list(self._kinds))

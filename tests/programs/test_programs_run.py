@@ -118,12 +118,15 @@ class Program:
 @pytest.fixture
 def start(folder: Path) -> Iterator[Any]:
     programs: list[Program] = []
+    # A program that nohup started ignores SIGHUP, and the tests may have been.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def start(url: str, *arguments: str) -> Program:
         programs.append(Program(folder, url, *arguments))
         return programs[-1]
 
     yield start
+    signal.signal(signal.SIGHUP, before)
     for program in programs:
         program.close()
 

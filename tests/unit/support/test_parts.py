@@ -37,8 +37,9 @@ def test_part_without_a_test_fails_unless_it_is_a_second_run(tmp_path: Path) -> 
 def test_every_folder_of_tests_is_in_one_part_on_the_machines_own_server() -> None:
     given = [words for each in parts_for(None) for words in each.arguments]
     ignored = [each.removeprefix("--ignore=") for each in given if each.startswith("--ignore=")]
-    named = [each for each in given if not each.startswith("--ignore=") and each != "tests"]
+    named = [each for each in given if each.startswith("tests/")]
     assert sorted(ignored) == sorted(named), "what is left out of the rest is run by itself"
+    assert len(named) == len(set(named))
     assert "tests" in given
     assert all(Path(each).is_dir() for each in named)
 
