@@ -40,6 +40,14 @@ def deaths(headers: Mapping[str, Any] | None) -> list[Death]:
     return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
 
 
+def newest_death(headers: Mapping[str, Any] | None) -> Death | None:
+    """The first of `deaths`, or None; the others are not looked at."""
+    found = (headers or {}).get(X_DEATH)
+    if not isinstance(found, list):
+        return None
+    return next((each for each in found if isinstance(each, Mapping)), None)
+
+
 def find_death(headers: Mapping[str, Any] | None, queue: str, reason: str) -> Death | None:
     """The death in `queue` for `reason`, or None."""
     for death in deaths(headers):

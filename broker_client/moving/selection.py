@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from broker_client.amqp.x_death import deaths
+from broker_client.amqp.x_death import newest_death
 from broker_client.message import Delivery
 
 
@@ -30,10 +30,12 @@ class Selection:
     @property
     def is_all(self) -> bool:
         """True where every message is selected."""
-        return self == EVERYTHING
+        return self is EVERYTHING or self == EVERYTHING
 
     def matches(self, delivery: Delivery, now: datetime) -> bool:
         """True where `delivery` is selected at the time `now`."""
+        if self.is_all:
+            return True
         properties = delivery.properties
         if self.message_ids and properties.message_id not in self.message_ids:
             return False
@@ -59,7 +61,7 @@ EVERYTHING = Selection()
 
 def last_death(delivery: Delivery) -> Mapping[str, Any]:
     """The last death of a message, as in `x-death`; empty where it never died."""
-    return next(iter(deaths(delivery.properties.headers)), {})
+    return newest_death(delivery.properties.headers) or {}
 
 
 def _age(moment: object, now: datetime) -> float | None:

@@ -50,6 +50,15 @@ def test_growth_is_measured_in_every_direction() -> None:
 
 
 @pytest.mark.timeout(120)
+def test_replay_is_measured_beside_plain_republishing() -> None:
+    done = run_python("-m", "bench.replay", "--count", "300", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()[1:]
+    assert [line.split(":")[0] for line in lines] == ["file", "memory"]
+    assert all("ratio" in line for line in lines)
+
+
+@pytest.mark.timeout(120)
 def test_calls_are_counted_by_room() -> None:
     options = ["consume", "--on", "memory", "--messages", "100", "--rooms"]
     done = run_python("-m", "bench.cpu", *options)
