@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
 from typing import Any
@@ -73,6 +74,12 @@ class ForeignTime(datetime):
         return ForeignTime.of, (self.number,)
 
 
+@lru_cache(maxsize=256)
+def _encoded_key(key: str) -> bytes:
+    data = key.encode()
+    return bytes((min(len(data), 255),)) + data
+
+
 class FrozenTable(Mapping[str, Any]):
     """An encoded field table, which later changes of its source do not affect.
 
@@ -96,7 +103,11 @@ class FrozenTable(Mapping[str, Any]):
 
     def lacks(self, keys: Iterable[str]) -> bool:
         """True if it surely has none of `keys`: their bytes are not in it. It is not decoded."""
-        return not any(bytes((len(key),)) + key.encode() in self.encoded for key in keys)
+        encoded = self.encoded
+        for key in keys:  # noqa: SIM110 - a generator costs more than the search
+            if _encoded_key(key) in encoded:
+                return False
+        return True
 
     def plain(self) -> dict[str, Any]:
         """Its values as a plain table, which the caller owns."""
@@ -107,6 +118,15 @@ class FrozenTable(Mapping[str, Any]):
             self._values = decode_arguments(self.encoded)
         return self._values
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of `key`; the others are not decoded for it."""
+        if self._values is not None:
+            return self._values.get(key, default)
+        if "?" not in key and self.lacks((key,)):  # which may stand for bytes that are no UTF-8
+            return default
+        entry = b"".join([entry for name, entry in _entries(self.encoded) if name == key])
+        return decode_arguments(_with_length(entry)).get(key, default)
+
     def __getitem__(self, key: str) -> Any:
         return self._read()[key]
 
@@ -115,6 +135,9 @@ class FrozenTable(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._read())
+
+    def __bool__(self) -> bool:
+        return len(self.encoded) > 4  # its length is there always
 
     def __repr__(self) -> str:
         return f"FrozenTable({self._read()!r})"
@@ -141,16 +164,32 @@ def replaced(
         return {**kept, **added}
     if not added and table.lacks(without):
         return table
-    data, at, parts = table.encoded, 4, []
+    more = encode_table(added)[4:]
+    if table.lacks(without) and table.lacks(added):
+        kept_bytes = table.encoded[4:]
+    else:
+        kept_bytes = b"".join(
+            [
+                entry
+                for key, entry in _entries(table.encoded)
+                if key not in without and key not in added
+            ]
+        )
+    return FrozenTable(_with_length(kept_bytes + more))
+
+
+def _entries(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Key and bytes of each entry of an encoded table, the key's own bytes included."""
+    at = 4
     while at < len(data):
         start = at
         key, at = decode_short(data, at)
         at = _end_of_value(data, at)
-        if key not in without and key not in added:
-            parts.append(data[start:at])
-    parts.append(encode_table(added)[4:])
-    body = b"".join(parts)
-    return FrozenTable(len(body).to_bytes(4, "big") + body)
+        yield key, data[start:at]
+
+
+def _with_length(entries: bytes) -> bytes:
+    return len(entries).to_bytes(4, "big") + entries
 
 
 def has_none_of(table: Mapping[str, Any], keys: frozenset[str]) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
-from broker_client.amqp.tables import replaced
+from broker_client.amqp.tables import FrozenTable, replaced
 from broker_client.message import Properties
 
 X_DEATH = "x-death"
@@ -90,7 +91,8 @@ def dead_lettered(
     """The properties of the dead letter of a message, with this death noted in its headers.
 
     The `expiration` goes, so that the dead letter does not expire again. A death of the same
-    queue and reason is counted up and comes to the front.
+    queue and reason is counted up and comes to the front. Of encoded headers, the others keep
+    their bytes.
 
     Args:
         properties: of the message; not changed.
@@ -101,7 +103,7 @@ def dead_lettered(
         now: seconds since the epoch; the header has whole seconds.
         with_last: add `x-last-death-*`, as RabbitMQ does from 4.0 on.
     """
-    headers = dict(with_sound_deaths(properties.headers or {}))
+    headers = with_sound_deaths(properties.headers or {})
     before = deaths(headers)
     same = [each for each in before if (each.get("queue"), each.get("reason")) == (queue, reason)]
     time = datetime.fromtimestamp(int(now), UTC)
@@ -121,17 +123,20 @@ def dead_lettered(
         if properties.expiration is not None:
             death["original-expiration"] = properties.expiration
     which = (["first"] if not before else []) + (["last"] if with_last else [])
+    noted: dict[str, Any] = {}
     for each in which:
-        headers[f"x-{each}-death-exchange"] = exchange
-        headers[f"x-{each}-death-queue"] = queue
-        headers[f"x-{each}-death-reason"] = reason
-    headers[X_DEATH] = [death, *(each for each in before if each not in same)]
-    return properties._replace(headers=headers, expiration=None)
+        noted[f"x-{each}-death-exchange"] = exchange
+        noted[f"x-{each}-death-queue"] = queue
+        noted[f"x-{each}-death-reason"] = reason
+    noted[X_DEATH] = [death, *(each for each in before if each not in same)]
+    return properties._replace(headers=replaced(headers, (), noted), expiration=None)
 
 
-def without_deaths(headers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`headers` without what tells of deaths."""
-    return replaced(headers, _TELLS_OF_DEATHS)
+def without_deaths(
+    headers: Mapping[str, Any], added: Mapping[str, Any] = MappingProxyType({})
+) -> Mapping[str, Any]:
+    """`headers` without what tells of deaths, and with `added`."""
+    return replaced(headers, _TELLS_OF_DEATHS, added)
 
 
 def is_cycle(headers: Mapping[str, Any] | None, queue: str, reason: str) -> bool:
@@ -142,6 +147,8 @@ def is_cycle(headers: Mapping[str, Any] | None, queue: str, reason: str) -> bool
     """
     if reason == REJECTED:
         return False
+    if type(headers) is FrozenTable and queue.encode() not in headers.encoded:
+        return False  # it never died there; nothing needs to be decoded
     cycle: list[Death] = []
     for death in deaths(headers):
         cycle.append(death)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from broker_client.amqp.properties import ReceivedProperties
+from broker_client.amqp.tables import FrozenTable, replaced
 from broker_client.amqp.x_death import dead_lettered, without_deaths
 from broker_client.core.queue import Queue
 from broker_client.core.settings import RabbitMQVersion
@@ -17,6 +19,7 @@ def dead_letter(
 ) -> Outgoing:
     """The message to publish to the dead-letter exchange of `queue`, where `message` died.
 
+    Headers that came over a port keep their bytes, and with them types that Python does not have.
     Where the queue has a dead-letter routing key, the CC and BCC headers go, since those keys no
     longer count (RabbitMQ).
     """
@@ -26,9 +29,12 @@ def dead_letter(
     )
     assert exchange is not None, "queues without one make no dead letters"
     properties, headers = message.properties, message.properties.headers
+    if type(headers) is FrozenTable and type(properties) is not ReceivedProperties:
+        headers = headers.plain()  # published in this process: its values are all that it has
+        properties = properties._replace(headers=headers)
     follows_4 = version >= (4, 0)
-    if follows_4 and (headers is None or OUR_DEATHS not in headers):
-        properties = properties._replace(headers={**without_deaths(headers or {}), OUR_DEATHS: 1})
+    if follows_4 and (headers is None or headers.get(OUR_DEATHS) is None):
+        properties = properties._replace(headers=without_deaths(headers or {}, {OUR_DEATHS: 1}))
     properties = dead_lettered(
         properties,
         queue=queue.name,
@@ -40,7 +46,7 @@ def dead_letter(
     )
     if routing_key is None:
         return Outgoing(exchange, message.routing_key, message.body, properties)
-    headers = {k: v for k, v in (properties.headers or {}).items() if k not in ("CC", "BCC")}
+    headers = replaced(properties.headers or {}, ("CC", "BCC"))
     return Outgoing(exchange, routing_key, message.body, properties._replace(headers=headers))
 
 

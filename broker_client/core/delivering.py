@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_client.amqp.properties import ReceivedProperties
-from broker_client.amqp.tables import FrozenTable
+from broker_client.amqp.tables import FrozenTable, replaced
 from broker_client.core.dead_lettering import OUR_DEATHS
 from broker_client.core.effects import CloseChannel
 from broker_client.core.queue import ChannelState, Entry, Queue
@@ -26,7 +26,11 @@ def shown_properties(entry: Entry, properties: Properties) -> Properties:
         and not (counts and entry.attempts > 1)
     ):
         return properties
-    shown = without(properties.headers, _HIDDEN_AND_COUNTED if counts else HIDDEN)
+    hidden = _HIDDEN_AND_COUNTED if counts else HIDDEN
+    if type(properties) is ReceivedProperties and type(headers) is FrozenTable:
+        added = {"x-delivery-count": entry.attempts - 1} if counts and entry.attempts > 1 else {}
+        return properties._replace(headers=replaced(headers, hidden, added))
+    shown = without(headers, hidden)
     if counts and entry.attempts > 1:
         shown = {**(shown or {}), "x-delivery-count": entry.attempts - 1}
     return properties if shown is properties.headers else properties._replace(headers=shown)

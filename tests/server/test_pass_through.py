@@ -30,7 +30,7 @@ def _publish(routing_key: str, *, mandatory: bool = False) -> bytes:
     )
 
 
-async def _header_after(peer: Peer, answer: type[object]) -> bytes:
+async def header_after(peer: Peer, answer: type[object]) -> bytes:
     """The payload of the content header behind the method `answer`, as it came."""
     data = b""
     while True:
@@ -59,15 +59,15 @@ async def test_properties_come_out_as_the_bytes_that_went_in(listen: Listen, how
         await peer.expect(commands.Queue.DeclareOk)
         if how == "returned":
             peer.write(_publish("nowhere", mandatory=True))
-            header = await _header_after(peer, commands.Basic.Return)
+            header = await header_after(peer, commands.Basic.Return)
         elif how == "got":
             peer.write(_publish("q"))
             peer.send(1, commands.Basic.Get(queue="q", no_ack=True))
-            header = await _header_after(peer, commands.Basic.GetOk)
+            header = await header_after(peer, commands.Basic.GetOk)
         else:
             peer.write(_publish("q"))
             peer.send(1, commands.Basic.Consume(queue="q", consumer_tag="c", no_ack=True))
-            header = await _header_after(peer, commands.Basic.Deliver)
+            header = await header_after(peer, commands.Basic.Deliver)
     finally:
         await peer.close()
     assert header == struct.pack(">HHQH", 60, 0, 4, _FLAGS) + _PROPERTIES
@@ -94,7 +94,7 @@ async def test_properties_come_out_as_the_bytes_that_went_in_after_a_restart(
         try:
             await peer.channel()
             peer.send(1, commands.Basic.Get(queue="q", no_ack=True))
-            header = await _header_after(peer, commands.Basic.GetOk)
+            header = await header_after(peer, commands.Basic.GetOk)
         finally:
             await peer.close()
     assert header == struct.pack(">HHQH", 60, 0, 4, _FLAGS) + _PROPERTIES

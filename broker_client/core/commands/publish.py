@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from broker_client.amqp.properties import ReceivedProperties
-from broker_client.amqp.tables import has_none_of
+from broker_client.amqp.tables import has_none_of, replaced
 from broker_client.core.arguments import LONGEST_EXPIRATION, wire_type
 from broker_client.core.commands.consume import ConsumeCommands
 from broker_client.core.commands.topology import NOTHING
@@ -136,12 +136,15 @@ class PublishCommands:
                     f'invalid message: {{unacceptable_type_in_header,"{name}",{wire_type(more)}}}'
                 )
             keys.extend(key for key in more if isinstance(key, str))  # RabbitMQ skips the others
-        if headers.pop(OUR_DEATHS, None) is not None:
-            message = message._replace(properties=message.properties._replace(headers=headers))
         delay = self._delay(headers.get("x-delay"))
-        if delay:
-            headers["x-delay"] = -int(headers["x-delay"])
-            message = message._replace(properties=message.properties._replace(headers=headers))
+        negated = {"x-delay": -int(headers["x-delay"])} if delay else {}
+        if negated or headers.get(OUR_DEATHS) is not None:
+            properties = message.properties
+            if type(properties) is ReceivedProperties and properties.headers is not None:
+                kept = replaced(properties.headers, (OUR_DEATHS,), negated)
+            else:
+                kept = replaced(headers, (OUR_DEATHS,), negated)
+            message = message._replace(properties=properties._replace(headers=kept))
         return message, keys, delay
 
     def _delay(self, milliseconds: Any) -> float:
@@ -167,7 +170,8 @@ class PublishCommands:
             if headers is not None and not (
                 type(properties) is ReceivedProperties and has_none_of(headers, HIDDEN)
             ):
-                properties = properties._replace(headers=without(headers, HIDDEN))
+                hide = replaced if type(properties) is ReceivedProperties else without
+                properties = properties._replace(headers=hide(headers, HIDDEN))
             returned = Returned(312, "NO_ROUTE", exchange, routing_key, body, properties)
             self._state.effects.append(Return(state.id, returned))
 
