@@ -15,6 +15,10 @@ from tests.docs.processes import run_python
 
 README = "README.md"
 LOCAL_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+NAMED_FILE = re.compile(r"`((?:tests|bench|examples|scripts)/[\w./-]+)`")
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"] + [
+    str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))
+]
 
 
 @pytest.mark.timeout(120)
@@ -69,12 +73,14 @@ def test_targets_of_make_that_are_named_exist() -> None:
     assert named <= targets
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"]
-    + [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))],
-)
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_of_the_document_lead_somewhere(name: str) -> None:
     folder = (ROOT / name).parent
     broken = [link for link in LOCAL_LINK.findall(read(name)) if not (folder / link).exists()]
     assert not broken
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_files_that_the_document_names_are_there(name: str) -> None:
+    missing = [file for file in NAMED_FILE.findall(read(name)) if not (ROOT / file).exists()]
+    assert not missing
