@@ -398,12 +398,21 @@ async def get_vhost(call: Call) -> Any:
     return _vhost_object(call, call.vhost())
 
 
+_DEFAULT_QUEUE_TYPES = (None, "", "undefined", "classic")
+
+
 @operations.put("/api/vhosts/{vhost}", "Add a vhost", ADMINISTRATOR)
 async def put_vhost(call: Call) -> int:
-    await call.json()
+    values = await call.json()
     name = call.name("vhost")
     if not name:
         raise bad_request("the name of a vhost is not empty")
+    type_ = values.get("default_queue_type")
+    if type_ not in _DEFAULT_QUEUE_TYPES:
+        raise bad_request(
+            f"default_queue_type {type_!r} is not supported: queues are classic unless they are "
+            "declared with x-queue-type"
+        )
     is_new = call.node.add_vhost(name)
     if is_new:  # RabbitMQ: whoever adds a vhost may use it
         call.node.access.set_permissions(
