@@ -331,7 +331,7 @@ async def test_listener_inside_middleware_is_taken_off(start: StartBroker) -> No
 async def test_outcome_of_a_lost_delivery_is_told(start: StartBroker) -> None:
     broker = await start(a_config())
     outcomes: list[str] = []
-    first = asyncio.Event()
+    first, over = asyncio.Event(), asyncio.Event()
 
     @broker.middleware("handle", "work")
     async def watch(call: HandleCall, call_next: HandleNext) -> Any:
@@ -342,12 +342,13 @@ async def test_outcome_of_a_lost_delivery_is_told(start: StartBroker) -> None:
     async def work(number: int) -> None:
         if not first.is_set():
             first.set()
-            await asyncio.sleep(60)
+            await over.wait()
 
     await (await broker.publish("work", 1))
     await first.wait()
     await broker.bounce()
     await eventually(lambda: outcomes == ["lost", "acked"])
+    over.set()
 
 
 # --------------------------------------------------------------------------- mistakes
