@@ -20,7 +20,7 @@ from rich.text import Text
 
 from broker_client.cli.messages import AsJson, Queue
 from broker_client.cli.node_file import failed
-from broker_client.cli.steering import ByFile, Management, QueueRow, steering_of
+from broker_client.cli.steering import ByFile, Management, QueueRow, Steering, steering_of
 from broker_client.cli.where import ConfigFile, Url, VhostName
 
 
@@ -118,9 +118,7 @@ def pause(
     as_json: AsJson = False,
 ) -> None:
     """Deliver nothing from a queue of the built-in broker until it is resumed."""
-    steering = steering_of(url, config, vhost, management)
-    steering.set_paused(steering.vhost or "/", queue, paused=True)
-    typer.echo(json.dumps({"paused": queue}) if as_json else f"{queue} is paused")
+    _set_paused(steering_of(url, config, vhost, management), queue, True, as_json=as_json)
 
 
 def resume(
@@ -132,9 +130,13 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Deliver from a paused queue again."""
-    steering = steering_of(url, config, vhost, management)
-    steering.set_paused(steering.vhost or "/", queue, paused=False)
-    typer.echo(json.dumps({"resumed": queue}) if as_json else f"{queue} is resumed")
+    _set_paused(steering_of(url, config, vhost, management), queue, False, as_json=as_json)
+
+
+def _set_paused(steering: Steering, queue: str, paused: bool, *, as_json: bool) -> None:
+    steering.set_paused(steering.vhost or "/", queue, paused=paused)
+    now = "paused" if paused else "resumed"
+    typer.echo(json.dumps({now: queue}) if as_json else f"{queue} is {now}")
 
 
 # --------------------------------------------------------------------------- within
