@@ -414,7 +414,8 @@ class Sender:
                 text = "the link was lost each time that it was alone on it, and others passed"
                 self._refuse(publication, 320, text)
                 return
-            self._waiting.put_after_next(publication)  # does another one pass?
+            if (other := self._losses.another(publication, self._waiting.line)) is not None:
+                self._waiting.put_first(other)  # does it pass?
         elif taken_back and not taken_back[0].suspected:
             self._losses.note(taken_back[0])
         if self._fruitless >= _FRUITLESS:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from broker_client.publication import Publication
 
 _UNLIKELY = 1e-6  # chance below which losses over one publish are no chance
+_LOSSES_IN_ORDER = 3  # over one publish before another is sent ahead of it
 
 
 class Suspicion:
@@ -67,6 +68,15 @@ class Losses:
         times = self._times[publication] = self._times.get(publication, 0) + 1
         rate = (self._by_chance + 1) / (self._passes + self._by_chance + 2)
         return self._passes > 0 and rate**times < _UNLIKELY
+
+    def another(self, publication: Publication, line: Iterable[Publication]) -> Publication | None:
+        """The one of `line` to try next, out of order: the first with the fewest losses over it.
+
+        None while there were so few over `publication` that it is to be tried again itself.
+        """
+        if self._times.get(publication, 0) < _LOSSES_IN_ORDER:
+            return None
+        return min(line, key=lambda each: (self._times.get(each, 0), each.order))
 
     def note(self, publication: Publication) -> None:
         """Note a loss over others, `publication` the first of them."""

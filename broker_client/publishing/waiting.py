@@ -24,7 +24,7 @@ class WaitingLine:
 
     @property
     def has_suspect_in_front(self) -> bool:
-        """True when the first is under suspicion, or one that let it go before."""
+        """True when the first is under suspicion, or the one that it overtook."""
         return any(publication.suspected for publication in islice(self.line, 2))
 
     def put_back(self, publications: Iterable[Publication]) -> None:
@@ -36,10 +36,10 @@ class WaitingLine:
             back.sort(key=_order)
         line.extendleft(reversed(back))
 
-    def put_after_next(self, publication: Publication) -> None:
-        """Let the one behind `publication`, which is the first, go before it."""
-        if len(self.line) > 1:
-            self.line[0], self.line[1] = self.line[1], publication
+    def put_first(self, publication: Publication) -> None:
+        """Let `publication` overtake all others, which are in order again behind it."""
+        self.line.remove(publication)
+        self.line = deque((publication, *sorted(self.line, key=_order)))
 
     def set_aside(self, publication: Publication) -> None:
         """Keep one that was taken out until its time is over, without sending it."""
