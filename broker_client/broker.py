@@ -48,9 +48,10 @@ from broker_client.events.log import EventLog
 from broker_client.events.stats import BrokerStats, SubscriptionStats
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
+from broker_client.publishing.many import PublishReport
 from broker_client.publishing.publish_call import PublishMiddleware
 from broker_client.publishing.publish_log import PublishLog
-from broker_client.publishing.publisher import Publisher, PublishReport
+from broker_client.publishing.publisher import Publisher
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import ForwardOverrides, PublishOverrides
 from broker_client.publishing.vhost_publisher import VhostPublisher
@@ -317,8 +318,8 @@ class Broker(Emitter):
         from broker_client.tracing import Tracing  # imported where it is asked for
 
         tracing = Tracing(self.config, settings, lambda name: self._vhosts[name].connection.url)
-        self._publisher.surround(tracing.publish, ())
-        self._surround_handlers(tracing.handle, frozenset())
+        self._publisher.add_middleware(tracing.publish, ())
+        self._add_handle_middleware(tracing.handle, frozenset())
 
     def _check_subscriptions(self, vhost: Vhost) -> None:
         """Refuse at the start what the broker would take for something else."""
@@ -531,14 +532,14 @@ class Broker(Emitter):
         def decorate(middleware: Any) -> Any:
             check_middleware(middleware)
             if around == "publish":
-                self._publisher.surround(middleware, names)
+                self._publisher.add_middleware(middleware, names)
             else:
-                self._surround_handlers(middleware, frozenset(names))
+                self._add_handle_middleware(middleware, frozenset(names))
             return middleware
 
         return decorate
 
-    def _surround_handlers(self, middleware: HandleMiddleware, names: frozenset[str]) -> None:
+    def _add_handle_middleware(self, middleware: HandleMiddleware, names: frozenset[str]) -> None:
         for each in self.subscriptions:
             if (not names or each.name in names) and each not in self._shovelled:
                 raise InvalidMiddlewareError(
@@ -631,9 +632,9 @@ class Broker(Emitter):
             InvalidMiddlewareError, InvalidHandlerError: see `middleware` and `handle`.
             BrokerClosedError: the broker was shut down.
         """
-        surround: Any = self.middleware  # any of its overloads
+        add: Any = self.middleware  # any of its overloads
         for around, names, middleware in router.collected_middleware:
-            surround(around, *names)(middleware)
+            add(around, *names)(middleware)
         for name, handler, options in router.collected_handlers:
             self.handle(name, **options)(handler)
 

@@ -1,8 +1,8 @@
-"""Middleware around publishing: what it is called with, and the chain of one publication."""
+"""Middleware around publishing: what it is called with, and the chain of a publication."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -58,32 +58,14 @@ PublishMiddleware = Callable[[PublishCall, PublishNext], Awaitable[Publication]]
 """An async function around each publish; it returns the `Publication` of `call_next`."""
 
 
-class PublishChains:
-    """The chains of the publications, each made when it is first used.
+def publish_chain(middleware: Sequence[PublishMiddleware], operation: PublishNext) -> PublishNext:
+    """A function that runs `operation` inside all of `middleware`; the first one is outermost.
 
-    Args:
-        operation: publishes, inside all middleware.
+    It raises InvalidMiddlewareError if middleware returns something else than the publication.
     """
+    chain = chained(middleware, operation)
 
-    def __init__(self, operation: PublishNext) -> None:
-        self._operation = operation
-        self._middleware: list[tuple[PublishMiddleware, frozenset[str]]] = []
-        self._chains: dict[str, PublishNext] = {}
-
-    def add(self, middleware: PublishMiddleware, names: frozenset[str]) -> None:
-        """Add `middleware`, inside what was added before, for `names` or, if empty, for all."""
-        self._middleware.append((middleware, names))
-        self._chains.clear()
-
-    async def run(self, call: PublishCall) -> Publication:
-        """Publish through the chain of the call's publication.
-
-        Raises:
-            InvalidMiddlewareError: middleware returned something else than the publication.
-        """
-        chain = self._chains.get(call.publication)
-        if chain is None:
-            chain = self._chains[call.publication] = self._chain(call.publication)
+    async def run(call: PublishCall) -> Publication:
         publication = await chain(call)
         if not isinstance(publication, Publication):
             raise InvalidMiddlewareError(
@@ -92,6 +74,4 @@ class PublishChains:
             )
         return publication
 
-    def _chain(self, publication: str) -> PublishNext:
-        chosen = [each for each, names in self._middleware if not names or publication in names]
-        return chained(chosen, self._operation)
+    return run

@@ -10,8 +10,6 @@ from collections.abc import (
     Iterable,
     Mapping,
 )
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 from broker_client.amqp.tables import FrozenTable
@@ -19,11 +17,17 @@ from broker_client.codec import content as contents
 from broker_client.codec.claim_check import BodyStore
 from broker_client.codec.encryption import check_available
 from broker_client.config import BrokerConfig, Forward, PublicationConfig
-from broker_client.errors import InvalidMessageError, PublishError, UnknownNameError
+from broker_client.errors import InvalidMessageError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
 from broker_client.publishing.encoding import encoders_of
-from broker_client.publishing.publish_call import PublishCall, PublishChains, PublishMiddleware
+from broker_client.publishing.many import ManyPublishes, PublishReport
+from broker_client.publishing.publish_call import (
+    PublishCall,
+    PublishMiddleware,
+    PublishNext,
+    publish_chain,
+)
 from broker_client.publishing.requests import Reply
 from broker_client.publishing.template import (
     ForwardOverrides,
@@ -38,22 +42,6 @@ from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.runtime.tasks import TaskGroup
 
 _REQUEST_TIMEOUT = 30.0  # seconds a request waits for its answer, unless told otherwise
-_ERRORS_KEPT = 100  # of `publish_many`
-
-
-@dataclass(frozen=True, slots=True)
-class PublishReport:
-    """Outcome counts of one `publish_many`."""
-
-    published: int
-    succeeded: int
-    failed: int
-    """Returned ones included."""
-    seconds: float
-    max_in_flight: int
-    """Most publishes under way at a time."""
-    errors: tuple[PublishError, ...]
-    """The first hundred failures, in order of their end."""
 
 
 class Publisher:
@@ -77,7 +65,8 @@ class Publisher:
         self._vhosts = vhosts
         self._tasks = tasks
         self._templates: dict[str, Template] = {}
-        self._chains: PublishChains | None = None
+        self._middleware: list[tuple[PublishMiddleware, frozenset[str]]] = []
+        self._chains: dict[str, PublishNext] = {}  # of the publications that have middleware
         if (
             config.encryption
             or any(each.encryption for each in config.publications.values())
@@ -94,28 +83,51 @@ class Publisher:
     def __repr__(self) -> str:
         return f"<Publisher: {len(self._templates)} publications used>"
 
-    async def publish(
+    def publish(
         self, name: str, content: Any, routing_key: str | None, overrides: PublishOverrides
-    ) -> Publication:
+    ) -> Awaitable[Publication]:
         """See `Broker.publish`."""
-        started = asyncio.get_running_loop().time()
+        template = self._templates.get(name) or self._template(name)
+        if name in self._chains:
+            return self._chains[name](PublishCall.of(name, content, routing_key, overrides))
+        return self._publish_content(template, content, routing_key, overrides)
+
+    def forward(
+        self,
+        name: str,
+        message: Message,
+        routing_key: str | None,
+        overrides: ForwardOverrides,
+    ) -> Awaitable[Publication]:
+        """See `Broker.forward`."""
         template = self._template(name)
+        if name in self._chains:
+            call = PublishCall.of(name, message.body, routing_key, overrides, message)
+            return self._chains[name](call)
+        return self._forward(template, message, routing_key, overrides)
+
+    async def _publish_content(
+        self,
+        template: Template,
+        content: Any,
+        routing_key: str | None,
+        overrides: PublishOverrides,
+    ) -> Publication:
+        started = asyncio.get_running_loop().time()
         if overrides:
             overrides = cast(PublishOverrides, given(overrides))
             check_overrides(overrides)
         body, content_type = template.encode(content)
         return await self._publish(template, body, content_type, routing_key, overrides, started)
 
-    async def forward(
+    async def _forward(
         self,
-        name: str,
+        template: Template,
         message: Message,
         routing_key: str | None,
         overrides: ForwardOverrides,
     ) -> Publication:
-        """See `Broker.forward`."""
         started = asyncio.get_running_loop().time()
-        template = self._template(name)
         if overrides:
             overrides = cast(ForwardOverrides, given(overrides))
             check_overrides(overrides, forward=True)
@@ -170,7 +182,7 @@ class Publisher:
 
     # ------------------------------------------------------------------ middleware
 
-    def surround(self, middleware: PublishMiddleware, names: Iterable[str]) -> None:
+    def add_middleware(self, middleware: PublishMiddleware, names: Iterable[str]) -> None:
         """Run `middleware` around each later publish and forward of `names`, or of all.
 
         Raises:
@@ -179,25 +191,23 @@ class Publisher:
         chosen = frozenset(names)
         for name in chosen:
             self._template(name)
-        if self._chains is None:
-            # Decided here, so that a publish without middleware does not even ask.
-            chains = PublishChains(partial(_without_middleware, self.publish, self.forward))
-            self._chains = chains
+        self._middleware.append((middleware, chosen))
+        for name in self._templates:
+            self._build_chain(name)
 
-            async def publish(
-                name: str, content: Any, routing_key: str | None, overrides: PublishOverrides
-            ) -> Publication:
-                return await chains.run(PublishCall.of(name, content, routing_key, overrides))
+    def _build_chain(self, name: str) -> None:
+        """Chain the middleware of the publication `name`, if it has any."""
+        chosen = [each for each, names in self._middleware if not names or name in names]
+        if chosen:
+            self._chains[name] = publish_chain(chosen, self._run_call)
 
-            async def forward(
-                name: str, message: Message, routing_key: str | None, overrides: ForwardOverrides
-            ) -> Publication:
-                call = PublishCall.of(name, message.body, routing_key, overrides, message)
-                return await chains.run(call)
-
-            self.publish = publish  # type: ignore[method-assign]
-            self.forward = forward  # type: ignore[method-assign]
-        self._chains.add(middleware, chosen)
+    def _run_call(self, call: PublishCall) -> Awaitable[Publication]:
+        """Publish what has passed through all middleware."""
+        template, overrides = self._template(call.publication), call.overrides()
+        if call.message is None:
+            return self._publish_content(template, call.content, call.routing_key, overrides)
+        options = cast(ForwardOverrides, overrides)  # `_forward` refuses others
+        return self._forward(template, call.message, call.routing_key, options)
 
     def check_publication(self, name: str) -> None:
         """Check that there is a publication called `name`.
@@ -217,6 +227,7 @@ class Publisher:
             vhost, bodies = self._vhosts[config.vhost], self._bodies.get(name)
             template = Template(self._config, config, vhost, encode, bodies)
             self._templates[name] = template
+            self._build_chain(name)
         return template
 
     # ------------------------------------------------------------------ many
@@ -235,7 +246,7 @@ class Publisher:
         ):
             kind = type(many).__name__
             raise InvalidMessageError(f"many of a {kind}", "which is one content; give a list")
-        run = _Many(window)
+        run = ManyPublishes(window)
         template = self._template(name)
         config, queue = template.config, template.vhost.queue
         if overrides:
@@ -250,9 +261,8 @@ class Publisher:
             if run.under_way >= window:
                 await run.room()
             key = routing_key(content) if callable(routing_key) else routing_key
-            if (
-                self._chains or not is_plain
-            ):  # middleware, a delay, a store or the outbox takes part
+            # Middleware, a delay, a store or the outbox takes part.
+            if name in self._chains or not is_plain:
                 run.began(await self.publish(name, content, key, overrides))
                 return
             started = time()  # as `publish`, with all that is the same for each taken out
@@ -337,71 +347,7 @@ class Publisher:
         )
 
 
-async def _without_middleware(
-    publish: Callable[..., Awaitable[Publication]],
-    forward: Callable[..., Awaitable[Publication]],
-    call: PublishCall,
-) -> Publication:
-    if call.message is None:
-        return await publish(call.publication, call.content, call.routing_key, call.overrides())
-    return await forward(call.publication, call.message, call.routing_key, call.overrides())
-
-
 async def _with_body_in(bodies: BodyStore, outgoing: Outgoing) -> Outgoing:
     properties = await bodies.check_in(outgoing.body, outgoing.properties)
     headers = FrozenTable.of(properties.headers or {})
     return outgoing._replace(body=b"", properties=properties._replace(headers=headers))
-
-
-class _Many:
-    """The unfinished publishes of one `publish_many`, and counts of the others."""
-
-    def __init__(self, window: int) -> None:
-        if window < 1:
-            raise ValueError(f"window is {window}; 1 or more is allowed")
-        self._window = window
-        self._started = asyncio.get_running_loop().time()
-        self.under_way = 0
-        self._most = self._published = self._failed = 0
-        self._errors: list[PublishError] = []
-        self._changed: asyncio.Future[None] | None = None  # while this waits
-
-    async def room(self) -> None:
-        while self.under_way >= self._window:
-            await self._wait()
-
-    def began(self, publication: Publication) -> None:
-        self._published += 1
-        self.under_way += 1
-        if self.under_way > self._most:
-            self._most = self.under_way
-        publication.when_ended(self._one_ended)
-
-    def _one_ended(self, error: PublishError | None) -> None:
-        self.under_way -= 1
-        if error is not None:
-            self._failed += 1
-            if len(self._errors) < _ERRORS_KEPT:
-                self._errors.append(error)
-        if self._changed is not None:
-            if not self._changed.done():
-                self._changed.set_result(None)
-            self._changed = None
-
-    async def ended(self) -> None:
-        while self.under_way:
-            await self._wait()
-
-    async def _wait(self) -> None:
-        self._changed = asyncio.get_running_loop().create_future()
-        await self._changed
-
-    def report(self) -> PublishReport:
-        return PublishReport(
-            self._published,
-            self._published - self._failed,
-            self._failed,
-            asyncio.get_running_loop().time() - self._started,
-            self._most,
-            tuple(self._errors),
-        )

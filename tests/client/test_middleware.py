@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from broker_client import (
     Publication,
     PublishCall,
     PublishNext,
+    publishing,
 )
 from broker_client.errors import InvalidMiddlewareError, UnknownNameError
 from tests.client.conftest import StartBroker
@@ -114,6 +118,68 @@ async def test_publish_middleware_for_one_publication_leaves_the_others_alone(
     await (await broker.publish("other", 2))
     await broker.publish_many("other", [3, 4])
     assert seen == ["other", "other", "other"]
+
+
+async def test_publish_middleware_sees_each_message_in_order_however_it_is_published(
+    start: StartBroker,
+) -> None:
+    broker = await start(a_config())
+    seen: list[int] = []
+
+    @broker.middleware("publish", "other")
+    async def note(call: PublishCall, call_next: PublishNext) -> Publication:
+        seen.append(call.content)
+        call.content = -call.content
+        return await call_next(call)
+
+    await broker.publish("other", 1)
+    report = await broker.publish_many("other", range(2, 50))
+    await (await broker.publish("other", 50))
+    assert (report.published, report.failed) == (48, 0)
+    assert seen == list(range(1, 51))
+    handled: list[int] = []
+    async with asyncio.timeout(15):
+        async for _, content, ack_or_nack in await broker.subscribe("other"):
+            await ack_or_nack()
+            handled.append(content)
+            if len(handled) == 50:
+                break
+    assert handled == [-each for each in seen]
+
+
+async def test_publish_middleware_for_one_publication_costs_the_others_no_call(
+    start: StartBroker,
+) -> None:
+    broker = await start(a_config())
+    many = [b"x"] * 200
+    await broker.publish_many("work", many)  # what is made once is made
+    before = await calls_to_publish(broker, "work", many)
+
+    @broker.middleware("publish", "other")
+    async def around_other(call: PublishCall, call_next: PublishNext) -> Publication:
+        return await call_next(call)
+
+    after = await calls_to_publish(broker, "work", many)
+    assert after - before < len(many) / 2
+    around = await calls_to_publish(broker, "other", many)
+    assert around - before > len(many)  # the figure tells the two paths apart
+
+
+async def calls_to_publish(broker: Broker, name: str, many: list[bytes]) -> int:
+    """Calls of Python functions in the room `publishing` during a `publish_many`."""
+    room, calls = os.path.dirname(publishing.__file__), 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        if event == "call" and frame.f_code.co_filename.startswith(room):
+            calls += 1
+
+    sys.setprofile(count)
+    try:
+        await broker.publish_many(name, many)
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 async def test_publish_middleware_that_raises_publishes_nothing(start: StartBroker) -> None:
