@@ -8,7 +8,7 @@ URL ?= embedded://
 SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline test check bench bench-spark soak fuzz docs clean
+.PHONY: help demo pipeline test check bench bench-spark soak fuzz mutation docs clean
 
 help: ## Print this
 	@echo "make TARGET, where TARGET is one of"
@@ -46,10 +46,13 @@ soak: ## Kills and faults of every kind under load: is anything lost? SECONDS=60
 fuzz: ## Random input for all that reads from outside; what failed is kept in .fuzz/. SECONDS=600
 	@scripts/fuzz "$(SECONDS)"
 
+mutation: ## Small faults put into the code, one by one: does a test fail? MUTANTS="broker_client.pool*"
+	@scripts/mutation $(MUTANTS)
+
 docs: ## The documents as a site, in build/site; strict, and nothing in it is loaded from elsewhere
 	@scripts/venv test
 	@NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/python" -m mkdocs build --quiet
 
 clean: ## Remove .venv, caches and builds
-	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
