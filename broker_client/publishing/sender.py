@@ -32,7 +32,7 @@ from broker_client.message import Returned
 from broker_client.pool import ChannelPool
 from broker_client.publication import ENDED, SENT, WAITING, Publication
 from broker_client.publishing.backlog import Backlog
-from broker_client.publishing.suspicion import Losses, Suspicion
+from broker_client.publishing.suspicion import Suspicion
 from broker_client.publishing.waiting import WaitingLine
 from broker_client.publishing.window import Window
 from broker_client.runtime.tasks import TaskGroup
@@ -118,7 +118,6 @@ class Sender:
         self._sent_alone = False  # what is on its way is one suspect
         self._has_turn = False  # nobody else sends on this connection
         self._fruitless = 0  # links lost in a row with nothing confirmed
-        self._losses = Losses()
         self._close_reason: BrokerClientError | None = None
         self.resent: int = 0
         """Publishes sent again after their channel was lost."""
@@ -410,14 +409,18 @@ class Sender:
         self._fruitless += bool(taken_back)
         if self._was_alone(taken_back) and self._has_turn:
             [publication] = taken_back
-            if self._losses.is_the_cause(publication):
+            if self._suspicion.losses.is_the_cause(publication):
                 text = "the link was lost each time that it was alone on it, and others passed"
                 self._refuse(publication, 320, text)
                 return
-            if (other := self._losses.another(publication, self._waiting.line)) is not None:
+            if (
+                other := self._suspicion.losses.another(publication, self._waiting.line)
+            ) is not None:
                 self._waiting.put_first(other)  # does it pass?
+                if other is publication:  # nobody else can tell; do not cost links all the time
+                    self._back_off()
         elif taken_back and not taken_back[0].suspected:
-            self._losses.note(taken_back[0])
+            self._suspicion.losses.note(taken_back[0])
         if self._fruitless >= _FRUITLESS:
             self._suspect(taken_back, on_connection=True)
 
@@ -476,7 +479,7 @@ class Sender:
         for publication in settled:
             if publication.state is not ENDED:  # returned before, or its time had run out
                 succeeded(publication, now)
-        self._losses.passed(settled)
+        self._suspicion.losses.passed(settled)
         self._fruitless = 0
         self._restored = False
         if self._refusals.failures:

@@ -895,7 +895,7 @@ async def test_publish_that_costs_the_link_each_time_is_refused_once_others_have
     other = [harness.make("other", timeout=0.0) for _ in range(5)]
     for publication in (*made, *other):
         await harness.queue.put(publication, confirm=True)
-    await asyncio.sleep(20.0)
+    await asyncio.sleep(30.0)
     assert [end for end in harness.ends() if end[0] == "error"] == [("error", "m2")]
     assert len(harness.ends()) == 10
     assert "others passed" in str(await failure_of(made[1]))
@@ -933,14 +933,13 @@ async def test_links_lost_a_few_times_in_a_row_let_no_publish_overtake_another()
 async def test_two_publishes_that_cost_the_link_are_both_refused_and_all_others_pass() -> None:
     harness = PublishQueueHarness()
     Fragile(harness, 0, "m2", "m3")
-    for _ in range(6):
+    for _ in range(20):
         await harness.queue.put(harness.make(timeout=0.0), confirm=True)
     await asyncio.sleep(60.0)
-    assert sorted(harness.ends()) == [
-        ("error", "m2"),
-        ("error", "m3"),
-        *(("success", f"m{number}") for number in (1, 4, 5, 6)),
-    ]
+    passed = [f"m{number}" for number in range(1, 21) if number not in (2, 3)]
+    assert sorted(harness.ends()) == sorted(
+        [("error", "m2"), ("error", "m3"), *(("success", message_id) for message_id in passed)]
+    )
     await harness.close()
 
 
