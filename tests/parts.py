@@ -4,6 +4,11 @@ Each part is a pytest process with servers, ports and folders of its own. Its ou
 it ends, in one piece; a summary and what failed come last. Everything runs on the machine's own
 RabbitMQ, and what depends on the server once more on the newest.
 
+Servers, browsers and clocks are real, and the machine is shared with other parts. So when no more
+than a few tests failed, these are run once more at the end, alone. One that passes then does not
+fail the run; it is named as unstable, with what it said the first time, and is to be mended: the
+fault may be the test's or the product's.
+
 JOBS in the environment says how many run at a time: by default one more than there are cores, three
 at most, since parts wait for their servers for half of the time.
 
@@ -12,19 +17,26 @@ With arguments, pytest is run with them instead, on the machine's own RabbitMQ a
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.support.rabbitmq_installed import installed
 
 _FAILURES = ("FAILED ", "ERROR ")
 _NO_TESTS = 5
 """pytest's exit status where nothing is selected."""
+_TESTS_FAILED = 1
+"""pytest's exit status where tests failed, and nothing worse."""
+_FEW = 3
+"""Failed tests of a whole run that may be a matter of chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,8 @@ class Outcome:
     status: int
     seconds: float
     output: str
+    failed: Sequence[str] = ()
+    """Ids of the tests that failed."""
 
     @property
     def passed(self) -> bool:
@@ -100,23 +114,47 @@ def parts_for(newest: str | None) -> list[Part]:
 
 def run_all(parts: Sequence[Part], jobs: int) -> bool:
     """Run `parts`, `jobs` at a time, and print their output; returns whether all passed."""
-    outcomes = []
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            for done in as_completed([pool.submit(_run, part) for part in parts]):
-                outcome = done.result()
-                outcomes.append(outcome)
-                _say(f"\n==> {outcome.part.name}\n{outcome.output.rstrip()}")
-        except BaseException:  # a ctrl-C has reached the parts that run, too
-            pool.shutdown(cancel_futures=True)
-            raise
+    with tempfile.TemporaryDirectory(prefix="parts-") as folder:
+        caches = {part.name: Path(folder, str(number)) for number, part in enumerate(parts)}
+        outcomes = []
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for done in as_completed(
+                    pool.submit(_run, part, caches[part.name]) for part in parts
+                ):
+                    outcome = done.result()
+                    outcomes.append(outcome)
+                    _say(f"\n==> {outcome.part.name}\n{outcome.output.rstrip()}")
+            except BaseException:  # a ctrl-C has reached the parts that run, too
+                pool.shutdown(cancel_futures=True)
+                raise
+        unstable = _unstable(outcomes, caches)
     _say("\n==> summary")
     for outcome in outcomes:
         _say(str(outcome))
     for outcome in outcomes:
         for line in outcome.failures():
             _say(f"{outcome.part.name}: {line}")
-    return all(outcome.passed for outcome in outcomes)
+    for outcome in unstable:
+        for test in outcome.failed:
+            _say(f"{outcome.part.name}: UNSTABLE, passed when run again alone: {test}")
+    return all(outcome.passed or outcome in unstable for outcome in outcomes)
+
+
+def _unstable(outcomes: Sequence[Outcome], caches: Mapping[str, Path]) -> list[Outcome]:
+    """Run what failed again, alone; returns the outcomes whose failed tests all passed now."""
+    bad = [outcome for outcome in outcomes if not outcome.passed]
+    if sum(len(outcome.failed) for outcome in bad) > _FEW:
+        return []
+    if not all(outcome.status == _TESTS_FAILED and outcome.failed for outcome in bad):
+        return []
+    unstable = []
+    for outcome in bad:
+        again = _run(outcome.part, caches[outcome.part.name], "--last-failed")
+        _say(f"\n==> {outcome.part.name}: what failed, alone\n{again.output.rstrip()}")
+        if again.status == 0:
+            unstable.append(outcome)
+    return unstable
 
 
 def _command(part: Part) -> tuple[list[str], dict[str, str]]:
@@ -127,12 +165,12 @@ def _command(part: Part) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-m", "pytest", "-q", *_SLOWEST, *part.arguments], environment
 
 
-def _run(part: Part) -> Outcome:
+def _run(part: Part, cache: Path, *more: str) -> Outcome:
     words, environment = _command(part)
     _say(f"{part.name}: running")
     started = time.monotonic()
     done = subprocess.run(
-        words,
+        [*words, "-o", f"cache_dir={cache}", *more],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -140,7 +178,14 @@ def _run(part: Part) -> Outcome:
         errors="replace",
         check=False,
     )
-    return Outcome(part, done.returncode, time.monotonic() - started, done.stdout)
+    seconds = time.monotonic() - started
+    return Outcome(part, done.returncode, seconds, done.stdout, _last_failed(cache))
+
+
+def _last_failed(cache: Path) -> list[str]:
+    """What pytest's cache holds of the last run."""
+    file = cache / "v" / "cache" / "lastfailed"
+    return sorted(json.loads(file.read_text())) if file.exists() else []
 
 
 def _show(part: Part) -> bool:
