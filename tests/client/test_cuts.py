@@ -42,8 +42,8 @@ async def test_bounce_brings_subscriptions_and_publishing_back(start: StartBroke
         await broker.bounce()
         assert subscription.is_subscribed
         await _publish(broker, number)
-    await eventually(lambda: len(handled) >= 5)
-    assert sorted(set(handled)) == [0, 1, 2, 3, 4]
+    # A cut may lose an ack: its message comes again.
+    await eventually(lambda: set(handled) == {0, 1, 2, 3, 4})
     assert heard == ["disconnect", "connect"] * 5
 
 
@@ -57,7 +57,7 @@ async def test_bounce_with_a_message_in_hand_has_it_delivered_again(start: Start
     )
     subscription.on("ack_lost", lambda *_: lost.append("ack_lost"))
     await _publish(broker, "x")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30.0):
         first = await arrived.get()
         await broker.bounce()
         second = await arrived.get()

@@ -158,6 +158,7 @@ async def test_handler_that_would_get_no_message_is_refused(start: StartBroker) 
 async def test_two_handlers_for_all_messages_share_them_as_before(start: StartBroker) -> None:
     broker = await start(CONFIG)
     first, second = arrivals(broker, "orders"), arrivals(broker, "orders")
+    await eventually(lambda: all(each.is_subscribed for each in broker.subscriptions))
     for number in range(20):
         await publish(broker, number)
     await eventually(lambda: len(first) + len(second) == 20)
@@ -286,5 +287,5 @@ async def test_dependency_can_be_replaced_in_a_test(start: StartBroker) -> None:
 
     with dependency_provider.scope(tenant, lambda: "somebody"):
         await publish(broker)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30.0):
             assert await handled.get() == "somebody"

@@ -44,7 +44,7 @@ async def test_time_of_a_message_is_extended_while_its_handler_runs_or_it_waits_
 
         for number in range(2):
             await (await broker.publish("work", number))
-        await eventually(lambda: subscription.stats().acked == 2, timeout=10)
+        await eventually(lambda: subscription.stats().acked == 2)
         assert (handled, told) == ([0, 1], [])
 
 
@@ -68,7 +68,7 @@ async def test_time_of_a_message_is_extended_while_its_recovery_waits(strategy: 
             raise ValueError
 
         await (await broker.publish("work", "x"))
-        await eventually(lambda: subscription.stats().acked == 1, timeout=15)
+        await eventually(lambda: subscription.stats().acked == 1)
         assert (tries, told) == (2, [])
 
 
@@ -94,7 +94,7 @@ async def test_handler_beyond_the_longest_time_is_told_of_and_not_joined_by_anot
             handled += 1
 
         await (await broker.publish("work", "x"))
-        await eventually(lambda: subscription.stats().acked == 1, timeout=10)
+        await eventually(lambda: subscription.stats().acked == 1)
         assert (most, handled) == (1, 2)
         assert told[0] == "ack_due"
         assert [event for event in told if event != "ack_due"] == ["message_timeout", "ack_lost"]
@@ -108,7 +108,7 @@ async def test_message_that_no_handler_runs_for_times_out_as_before() -> None:
         told: list[Message] = []
         subscription.on("message_timeout", told.append)
         await (await broker.publish("work", "x"))
-        await eventually(lambda: told, timeout=10)
+        await eventually(lambda: told)
 
 
 async def test_orderly_shutdowns_do_not_count_against_the_delivery_limit(tmp_path: Path) -> None:
@@ -128,4 +128,4 @@ async def test_orderly_shutdowns_do_not_count_against_the_delivery_limit(tmp_pat
                 for number in range(5):
                     await (await broker.publish("work", number))
             (await broker.subscribe("work")).handle(handle)
-            await eventually(lambda begun=begun: sorted(begun) == [0, 1, 2, 3, 4], timeout=10)
+            await eventually(lambda begun=begun: sorted(begun) == [0, 1, 2, 3, 4])

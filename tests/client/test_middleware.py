@@ -46,7 +46,7 @@ def a_config(**more: Any) -> dict[str, Any]:
 
 
 async def the_next(broker: Broker, subscription: str) -> Message:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30.0):
         async for message, _, ack_or_nack in await broker.subscribe(subscription):
             await ack_or_nack()
             return message

@@ -127,9 +127,9 @@ async def test_delayed_publish_arrives_after_its_delay_with_its_own_key(
     inbox = await an_inbox(broker, "kitchen")
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await (await broker.publish("orders", "long", "order.long", delay=5.0))
+    await (await broker.publish("orders", "long", "order.long", delay=60.0))
     await (await broker.publish("orders", "short", "order.short", delay=0.2))
-    await eventually(lambda: bool(inbox.contents), timeout=4.0)
+    await eventually(lambda: bool(inbox.contents))
     assert inbox.contents == ["short"]
     assert inbox.messages[0].routing_key == "order.short"
     assert loop.time() - began >= 0.2
@@ -178,7 +178,7 @@ async def test_request_gets_the_answer_that_carries_its_correlation_id(start: St
         )
 
     await broker.subscribe("kitchen", answer)
-    replies = await asyncio.gather(*(broker.request("kitchen", n, timeout=5.0) for n in range(20)))
+    replies = await asyncio.gather(*(broker.request("kitchen", n, timeout=30.0) for n in range(20)))
     assert [reply.content for reply in replies] == [{"got": n} for n in range(20)]
 
 
@@ -188,13 +188,13 @@ async def test_request_without_an_answer_ends_in_time(start: StartBroker) -> Non
     began = loop.time()
     with pytest.raises(RequestTimeoutError, match=r"'kitchen': no answer within 0.3 s"):
         await broker.request("kitchen", "anyone?", timeout=0.3)
-    assert 0.3 <= loop.time() - began < 2.0
+    assert 0.3 <= loop.time() - began < 15.0
 
 
 async def test_request_that_no_queue_takes_fails_at_once(start: StartBroker) -> None:
     broker = await start(ORDERS)
     with pytest.raises(MessageReturnedError):
-        await broker.request("nowhere", "anyone?", timeout=10.0)
+        await broker.request("nowhere", "anyone?", timeout=30.0)
 
 
 # ---------------------------------------------------------------------------- encryption
@@ -309,21 +309,20 @@ async def test_expiration_of_a_delayed_message_counts_from_its_arrival(
     channel = await link.open_channel()
     now = asyncio.get_running_loop().time
 
-    async def seen_in(queue: str) -> float:
-        count = 0
-        async with asyncio.timeout(10.0):
-            while not count:
-                count = (await channel.check_queue(queue)).message_count
-                await asyncio.sleep(0.02)
+    async def seen_in(*queues: str) -> float:
+        async def is_there() -> bool:
+            return any([(await channel.check_queue(each)).message_count for each in queues])
+
+        await eventually(is_there)
         return now()
 
     began = now()
     await (await broker.publish("q", "x", delay=delay, expiration=expiration, headers={"a": 1}))
-    arrived = await seen_in("q") - began
+    arrived = await seen_in("q", "cemetery") - began  # from q it is soon gone
     expired = await seen_in("cemetery") - began
     # How much later depends on the machine; the death says that the whole expiration ran in q.
-    assert delay <= arrived < delay + 2.0
-    assert delay + expiration - 0.05 <= expired < delay + expiration + 2.0
+    assert delay <= arrived < delay + 15.0
+    assert delay + expiration - 0.05 <= expired < delay + expiration + 15.0
     delivery = await channel.get("cemetery", no_ack=True)
     assert delivery is not None
     headers = delivery.properties.headers or {}
@@ -356,9 +355,9 @@ async def test_delayed_message_that_cannot_be_sent_on_is_dropped_and_told_and_ot
         await (await broker.publish("gone", 1, delay=0.3, expiration=60.0))
         await channel.delete_exchange("gone")
         await (await broker.publish("q", 2, delay=0.3, expiration=60.0, user_id="guest"))
-        await eventually(lambda: inbox.contents == [2], timeout=10.0)
+        await eventually(lambda: inbox.contents == [2])
         assert inbox.messages[0].headers["x-original-user-id"] == "guest"
-        await eventually(lambda: "dropped a message" in caplog.text, timeout=10.0)
+        await eventually(lambda: "dropped a message" in caplog.text)
         assert "no exchange 'gone'" in caplog.text
         assert (await channel.check_queue("broker_client.delay.relay")).message_count == 0
         await link.close()
@@ -384,7 +383,7 @@ async def test_delayed_message_with_an_expiration_is_sent_on_by_a_later_process(
         arrived: list[Delivery] = []
         callbacks = ConsumerCallbacks(arrived.append, lambda tag: None, lambda tag: None)
         await channel.consume("q", callbacks, no_ack=True)
-        await eventually(lambda: arrived, timeout=10.0)
+        await eventually(lambda: arrived)
         assert (arrived[0].body, arrived[0].properties.expiration) == (b"x", "60000")
         await link.close()
     rabbitmq.delete_vhost(vhost)

@@ -30,7 +30,7 @@ async def test_handler_that_returns_nothing_answers_without_content(start: Start
     @broker.handle("work")
     async def handle(content: Any) -> None: ...
 
-    reply = await broker.request("work", "x", timeout=10)
+    reply = await broker.request("work", "x", timeout=30)
     assert (reply.content, reply.message.body) == (None, b"")
 
 
@@ -48,10 +48,10 @@ async def test_handler_that_fails_is_told_of_with_the_class_of_its_error(
 
     began = time.monotonic()
     with pytest.raises(RequestFailedError, match="handler failed with LookupError") as failed:
-        await broker.request("work", "x", timeout=20)
+        await broker.request("work", "x", timeout=60)
     assert failed.value.kind == "LookupError"
     assert "secret" not in str(failed.value)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert tries[0:3:2] == [1, 3] if recovery is RETRY else tries[0] == 1
 
 
@@ -62,7 +62,7 @@ async def test_content_that_does_not_fit_is_a_failure_too(start: StartBroker) ->
     async def handle(content: dict[str, int]) -> None: ...
 
     with pytest.raises(RequestFailedError, match="InvalidContentError"):
-        await broker.request("work", "x", timeout=10)
+        await broker.request("work", "x", timeout=30)
 
 
 async def test_retry_that_succeeds_is_the_answer(start: StartBroker) -> None:
@@ -74,7 +74,7 @@ async def test_retry_that_succeeds_is_the_answer(start: StartBroker) -> None:
             raise LookupError
         return content + 1
 
-    assert (await broker.request("work", 1, timeout=10)).content == 2
+    assert (await broker.request("work", 1, timeout=30)).content == 2
 
 
 @pytest.mark.parametrize(("replies", "answered"), [("results", [7]), ("none", [])])
@@ -92,7 +92,8 @@ async def test_answers_can_be_turned_off(
     got: list[Any] = []
     for content in ("fail", None, 7):
         try:
-            got.append((await broker.request("work", content, timeout=0.5)).content)
+            timeout = 30 if content in answered else 0.5
+            got.append((await broker.request("work", content, timeout=timeout)).content)
         except RequestTimeoutError:
             continue
     assert got == answered

@@ -33,7 +33,7 @@ def bodies(deliveries: Sequence[Delivery]) -> list[bytes]:
     return [delivery.body for delivery in deliveries]
 
 
-async def until(condition: Callable[[], Awaitable[object]], timeout: float = 5.0) -> None:
+async def until(condition: Callable[[], Awaitable[object]], timeout: float = 30.0) -> None:
     """`eventually`, for a condition that must ask the broker."""
     async with asyncio.timeout(timeout):
         while not await condition():  # noqa: ASYNC110 - the event is in the broker

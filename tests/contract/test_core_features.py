@@ -209,7 +209,7 @@ async def test_delayed_publish_comes_at_its_time_once_and_as_new(watch: Watch, q
 
 async def test_delay_out_of_range_closes_the_channel(watch: Watch, queue: str) -> None:
     await watch.channel.publish([a_message(headers={"x-delay": 2**32})])
-    async with asyncio.timeout(3.0):
+    async with asyncio.timeout(30.0):
         assert await watch.closed_with() == 406
 
 
@@ -218,7 +218,7 @@ async def test_consumers_own_message_timeout_gives_a_delivery_back(
 ) -> None:
     consumer = await Consumer.start(watch.channel, arguments={"x-message-timeout": 30})
     await watch.publish(a_message(b"slow", message_id="m"), a_message(b"next", message_id="n"))
-    await eventually(lambda: consumer.timeouts[:2] == [1, 2], timeout=2.0)
+    await eventually(lambda: consumer.timeouts[:2] == [1, 2])
     await eventually(lambda: len(consumer.deliveries) >= 4)
     told = [(each.properties.message_id, each.redelivered) for each in consumer.deliveries[:4]]
     assert told == [("m", False), ("n", False), ("m", True), ("n", True)]

@@ -103,14 +103,14 @@ async def test_lost_connection_is_reported_once(how: str, proxy: Proxy, link: Li
 async def test_silence_is_a_lost_connection_after_the_heartbeat(proxy: Proxy, link: Link) -> None:
     reports = losses(link)
     proxy.stall()
-    await eventually(lambda: reports, timeout=8.0)
+    await eventually(lambda: reports)
     assert isinstance(reports[0], ConnectionLostError)
     assert not link.is_open
 
 
 async def test_idle_link_stays_open_by_its_heartbeat(proxy: Proxy, link: Link) -> None:
     reports, before = losses(link), proxy.bytes_to_client
-    await eventually(lambda: proxy.bytes_to_client >= before + 24, timeout=8.0)  # three of them
+    await eventually(lambda: proxy.bytes_to_client >= before + 24)  # three of them
     assert link.is_open
     assert reports == []
 
@@ -120,7 +120,7 @@ async def test_ending_a_stalled_link_takes_bounded_time(how: str, proxy: Proxy, 
     reports = losses(link)
     await link.open_channel()
     proxy.stall()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(30.0):
         if how == "abort":
             link.abort()
         await link.close()
@@ -134,7 +134,7 @@ async def test_question_that_the_cut_leaves_unanswered_raises(proxy: Proxy, link
     asking = asyncio.create_task(channel.declare_queue("q"))
     await asyncio.sleep(0)
     proxy.cut()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(30.0):
         with pytest.raises(TransportError):
             await asking
 

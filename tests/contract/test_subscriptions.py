@@ -104,7 +104,7 @@ async def take(link: Link, queue: str) -> Delivery:
             got.append(delivery)
         return bool(got)
 
-    await until(arrived, timeout=10.0)
+    await until(arrived)
     await channel.close()
     return got[0]
 

@@ -34,7 +34,7 @@ async def events(page: Page) -> AsyncIterator[Event]:
 
 async def first(stream: AsyncIterator[Event], name: str, **like: Any) -> Any:
     """The data of the next event of that name."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30.0):
         async for found, data in stream:
             if found == name and like.items() <= data.items():
                 return data
@@ -54,7 +54,7 @@ async def has_ready(shown: Shown, name: str, count: int) -> Any:
     async def there() -> bool:
         return bool((await row_of(shown, name)).get("ready", 0) == count)
 
-    await eventually(there, timeout=15)
+    await eventually(there)
     return await row_of(shown, name)
 
 
@@ -193,7 +193,7 @@ async def test_row_tells_the_age_of_the_oldest_message_until_it_is_gone(ours: Sh
     async def is_old() -> bool:
         return bool((await row_of(ours, "orders")).get("age", 0) >= 1)
 
-    await eventually(is_old, timeout=10)
+    await eventually(is_old)
     await ours.publish("orders", "new")
     await has_ready(ours, "orders", 2)
     assert (await row_of(ours, "orders")).get("age", 0) >= 1
@@ -203,7 +203,7 @@ async def test_row_tells_the_age_of_the_oldest_message_until_it_is_gone(ours: Sh
     async def has_none() -> bool:
         return bool((await row_of(ours, "orders")).get("age", 0) == 0)
 
-    await eventually(has_none, timeout=10)
+    await eventually(has_none)
 
 
 async def test_broker_that_does_not_answer_is_told() -> None:

@@ -36,7 +36,7 @@ async def job(page: Page, kind: str, shown: Shown, queue: str, **more: Any) -> A
         told = await page.get(f"jobs/{told['id']}")
         return bool(told["state"] != "running")
 
-    await eventually(ended, timeout=15)
+    await eventually(ended)
     return told
 
 

@@ -49,7 +49,7 @@ async def moved(url: str, of_page: str) -> tuple[int, int]:
                 job = await page.get(f"jobs/{job['id']}")
                 return bool(job["state"] != "running")
 
-            await eventually(ended, timeout=15)
+            await eventually(ended)
             assert (job["state"], job["moved"]) == ("done", 3), job
         counts = [
             (await api.get(f"/api/queues/%2F/{name}")).json()["messages"] for name in ("from", "to")

@@ -48,7 +48,7 @@ async def test_first_example_fills_failed_when_its_handler_raises() -> None:
     async with Broker.create({"vhosts": {"/": shown["VHOST"]}}) as broker:
         (await broker.subscribe("kitchen", burn)).on("error", lambda error: None)
         await (await broker.publish("orders", {"pizza": 2}, "order.new"))
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(30.0):
             failed = await anext(aiter(await broker.subscribe("/failed")))
         message, content, ack_or_nack = failed
         await ack_or_nack()

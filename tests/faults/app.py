@@ -130,7 +130,7 @@ class App:
 
 async def drained(url: str, vhost: str, queue: str) -> list[str]:
     """Take all that is in `queue`, on a connection of one's own; message ids in order."""
-    link = await NetworkConnector(url, vhost=vhost).connect(timeout=10.0)
+    link = await NetworkConnector(url, vhost=vhost).connect(timeout=30.0)
     try:
         channel = await link.open_channel()
         count = (await channel.check_queue(queue)).message_count
@@ -146,7 +146,7 @@ async def drained(url: str, vhost: str, queue: str) -> list[str]:
         callbacks = ConsumerCallbacks(take, lambda tag: None, lambda tag: None)
         await channel.consume(queue, callbacks, no_ack=True)
         if count:
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(30.0):
                 await complete.wait()
         return taken
     finally:

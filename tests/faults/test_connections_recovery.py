@@ -23,7 +23,7 @@ WITHIN = 2.0  # seconds from the broker being there again to a message being han
 
 async def consumers_of(place: Place, queue: str) -> int:
     """By a passive declaration past the proxy."""
-    link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=10.0)
+    link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=30.0)
     try:
         return (await (await link.open_channel()).check_queue(queue)).consumer_count
     finally:
@@ -44,7 +44,7 @@ async def test_consumer_is_back_within_two_seconds_of_the_broker(place: Place, l
         broker.on("error", lambda error, vhost: errors.append(error))
         app = App(broker)
         subscription = await app.consume()
-        await eventually(lambda: subscription.is_subscribed, timeout=10.0)
+        await eventually(lambda: subscription.is_subscribed)
         lost = asyncio.Event()
         broker.on("consumers_disconnected", lambda vhost, url: lost.set())
         match loss:
@@ -57,7 +57,7 @@ async def test_consumer_is_back_within_two_seconds_of_the_broker(place: Place, l
             case "reset and refused":
                 place.proxy.refuse()
                 place.proxy.cut()
-        async with asyncio.timeout(15.0):
+        async with asyncio.timeout(30.0):
             await lost.wait()
         if loss == "stall":
             place.proxy.cut()
@@ -97,17 +97,17 @@ async def test_queue_of_ones_own_comes_back_with_its_binding_and_gets_one_copy(
         subscription = await broker.subscribe("mine", handle)
         subscription.on("error", lambda error: None)
         for number in range(4):
-            await eventually(lambda: subscription.is_subscribed, timeout=10.0)
+            await eventually(lambda: subscription.is_subscribed)
             publication = await broker.publish("news", number)
             await publication
-            await eventually(lambda: got, timeout=10.0)
+            await eventually(lambda: got)
             assert got == [number]
             got.clear()
             if number < 3:
                 gone = asyncio.Event()
                 broker.on("consumers_disconnected", lambda vhost, url, gone=gone: gone.set())
                 place.proxy.cut()
-                async with asyncio.timeout(10.0):
+                async with asyncio.timeout(30.0):
                     await gone.wait()
         own = place.server.api("GET", f"queues/{place.vhost}")
         assert len([queue for queue in own if queue["name"].startswith("mine:")]) == 1
@@ -118,7 +118,7 @@ async def test_queue_of_ones_own_comes_back_with_its_binding_and_gets_one_copy(
 
 
 async def declare(place: Place, queue: str, **arguments: int) -> None:
-    link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=10.0)
+    link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=30.0)
     await (await link.open_channel()).declare_queue(queue, arguments=arguments)
     await link.close()
 
@@ -150,14 +150,14 @@ async def test_mismatch_leaves_the_other_subscriptions_and_the_processor_alone(
         app = App(broker)
         await app.consume()
         await app.publish(20)
-        await app.all_handled(timeout=10.0)
+        await app.all_handled(timeout=30.0)
         before = time.process_time()
         await asyncio.sleep(2.0)  # what is measured is what happens in this time
         assert time.process_time() - before < 0.4
         place.proxy.cut()
         broker.on("error", lambda error, vhost: None)
         await app.publish(20)
-        await app.all_handled(timeout=10.0)
+        await app.all_handled(timeout=30.0)
 
 
 # --------------------------------------------------------------------------- B10
@@ -172,7 +172,7 @@ async def test_counts_return_to_where_they_were(place: Place) -> None:
         app = App(broker)
         subscription = await app.consume()
         await app.publish(2)
-        await app.all_handled(timeout=10.0)
+        await app.all_handled(timeout=30.0)
 
         def counts() -> tuple[int, ...]:
             vhost = broker._vhosts[place.vhost]
@@ -192,10 +192,10 @@ async def test_counts_return_to_where_they_were(place: Place) -> None:
         for _ in range(20):
             connects = broker.stats().vhosts[place.vhost].connects
             place.proxy.cut()
-            await eventually(_more(broker, place.vhost, connects), timeout=10.0)
-            await eventually(lambda: subscription.is_subscribed, timeout=10.0)
+            await eventually(_more(broker, place.vhost, connects))
+            await eventually(lambda: subscription.is_subscribed)
         await app.publish(2)
-        await app.all_handled(timeout=10.0)
+        await app.all_handled(timeout=30.0)
 
         def is_back() -> bool:
             now = counts()
@@ -231,12 +231,12 @@ async def test_acks_go_on_while_publishers_are_blocked(place: Place) -> None:
         await asyncio.to_thread(place.server.block)
         try:
             held = await broker.publish("a", {"id": "held"}, message_id="held")
-            async with asyncio.timeout(15.0):
+            async with asyncio.timeout(30.0):
                 await blocked.wait()
             assert not broker.health().ready
             # Five unacked at a time: the last of 200 comes only if acks reach the broker.
             await app.consume()
-            await app.all_handled(timeout=15.0)
+            await app.all_handled(timeout=30.0)
             assert not held.is_ended
             assert not unblocked.is_set()
         finally:
@@ -259,16 +259,16 @@ async def test_everything_ends_in_time_while_the_broker_is_away(place: Place) ->
     app = App(broker)
     await app.consume()
     await app.publish(1)
-    await app.all_handled(timeout=10.0)
+    await app.all_handled(timeout=30.0)
     place.proxy.stall()
     place.proxy.cut()
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(30.0):
         await down.wait()
     for call in (broker.connect(place.vhost), broker.purge(), broker.bounce(timeout=1.0)):
-        async with asyncio.timeout(15.0):
+        async with asyncio.timeout(30.0):
             with pytest.raises(ConnectFailedError, match=r"guest:\*\*\*@"):
                 await call
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(30.0):
         with pytest.raises(ConnectFailedError):
             await broker.nuke()
     assert not broker.health().live
@@ -285,10 +285,10 @@ async def test_shutdown_while_the_broker_is_away_ends_in_time_and_tells_each_pub
     broker.on("disconnect", lambda *args: down.set())
     place.proxy.refuse()
     place.proxy.cut()
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(30.0):
         await down.wait()
     publication = await broker.publish("a", "x")
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(30.0):
         await broker.shutdown(timeout=0.5)
     with pytest.raises(Exception, match="shut down"):
         await publication
@@ -302,7 +302,7 @@ async def test_broker_that_closes_in_order_is_told_as_close(place: Place) -> Non
         broker.on("close", lambda error, vhost: heard.append(f"close {error}"))
         broker.on("disconnect", lambda vhost, url: heard.append("disconnect"))
         await asyncio.to_thread(place.server.close_connections, "maintenance")
-        await eventually(lambda: len(heard) >= 2, timeout=10.0)
+        await eventually(lambda: len(heard) >= 2)
         assert heard[0] == "disconnect"
         assert heard[1].startswith("close")
         assert "maintenance" in heard[1]

@@ -29,14 +29,14 @@ async def test_queue_deleted_while_consuming_comes_back_and_is_consumed(place: P
         cancelled: list[Any] = []
         subscription.on("cancelled", cancelled.append)
         await eventually(lambda: subscription.is_subscribed)
-        other = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=5.0)
+        other = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=30.0)
         await (await other.open_channel()).delete_queue("work")
         await other.close()
         await eventually(lambda: cancelled)
         assert isinstance(cancelled[0], ConsumerCancelledError)
-        await eventually(lambda: subscription.is_subscribed, timeout=2.0)
+        await eventually(lambda: subscription.is_subscribed)
         await app.publish(1)
-        await app.all_handled(timeout=2.0)
+        await app.all_handled(timeout=30.0)
         assert app.errors == []
 
 
@@ -55,7 +55,7 @@ async def test_consumer_that_the_broker_loses_without_a_word_is_back(place: Plac
         await eventually(lambda: subscription.is_subscribed)
         assert await asyncio.to_thread(server.lose_consumers, place.vhost, "work") == 1
         await app.publish(1)
-        await app.all_handled(timeout=5.0)
+        await app.all_handled(timeout=30.0)
         assert [type(error) for error in cancelled] == [ConsumerLostError]
         assert broker.stats().vhosts[place.vhost].connects == 1
         assert app.errors == []
@@ -74,13 +74,13 @@ async def test_queue_of_another_that_is_missing_is_reported_until_it_is_back(
         subscription = await app.consume()
         await eventually(lambda: len(app.errors) >= 3)
         assert all("404" in str(error) for error in app.errors)
-        other = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=5.0)
+        other = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=30.0)
         channel = await other.open_channel()
         await channel.declare_queue("work")
         await channel.bind_queue("work", "orders", "order.#")
         await eventually(lambda: subscription.is_subscribed)
         await app.publish(1)
-        await app.all_handled(timeout=5.0)
+        await app.all_handled(timeout=30.0)
         await other.close()
 
 
@@ -152,7 +152,7 @@ async def test_acks_of_handled_messages_reach_the_broker_when_it_shuts_down(plac
         finish.set()
         await shutting
         assert len(done) == 50
-    link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=5.0)
+    link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=30.0)
     state = await (await link.open_channel()).check_queue("work")
     await link.close()
     assert state.message_count == 50, "the follow-ups, and nothing that was handled"
@@ -181,4 +181,4 @@ async def test_subscription_that_nobody_holds_consumes_on_after_a_cut(place: Pla
         place.proxy.cut()
         await eventually(lambda: broker.stats().vhosts[place.vhost].connects > connects)
         await (await broker.publish("a", {"id": "m1"}, message_id="m1"))
-        await eventually(lambda: handled == ["m1"], timeout=10.0)
+        await eventually(lambda: handled == ["m1"])

@@ -43,7 +43,7 @@ async def test_end_that_is_cancelled_at_a_stalled_broker_is_soon_over(
     app = App(broker)
     subscription = await app.consume()
     await app.publish(5)
-    await app.all_handled(timeout=5.0)
+    await app.all_handled(timeout=30.0)
     await eventually(lambda: subscription.stats().unsettled == 0)
     place.proxy.stall()
     end = broker.shutdown() if what == "broker" else subscription.cancel()
@@ -58,7 +58,7 @@ async def test_end_that_is_cancelled_at_a_stalled_broker_is_soon_over(
     assert subscription.is_cancelled
     place.proxy.cut()
     place.proxy.resume()
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(30.0):
         await broker.shutdown()
     left = {each for each in asyncio.all_tasks() if not each.get_name().startswith("proxy")}
     assert left <= {asyncio.current_task(), *place.proxy._serving}

@@ -94,12 +94,12 @@ async def test_link_closed_in_order_by_the_peer_is_made_again(place: Place) -> N
         app = App(broker)
         await app.consume()
         await app.publish(10)
-        await app.all_handled(timeout=10.0)
+        await app.all_handled(timeout=30.0)
         place.proxy.fin()
         await app.publish(10)
         for publication in app.publications:
             await publication
-        await app.all_handled(timeout=10.0)
+        await app.all_handled(timeout=30.0)
         app.check_ends()
 
 
@@ -111,7 +111,7 @@ async def test_connections_closed_by_an_operator_are_made_again(place: Place) ->
         app = App(broker)
         await app.consume()
         await app.publish(10)
-        await app.all_handled(timeout=10.0)
+        await app.all_handled(timeout=30.0)
         await asyncio.to_thread(place.server.close_connections, "maintenance")
         await eventually(lambda: errors)
         assert "320" in errors[0]
@@ -119,4 +119,4 @@ async def test_connections_closed_by_an_operator_are_made_again(place: Place) ->
         await app.publish(10)
         for publication in app.publications:
             await publication
-        await app.all_handled(timeout=10.0)
+        await app.all_handled(timeout=30.0)

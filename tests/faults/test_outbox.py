@@ -42,7 +42,7 @@ async def a_child(url: str, outbox: Path) -> asyncio.subprocess.Process:
 
 async def drained(connector: Connector, queue: str) -> list[Delivery]:
     """Take all that is in `queue`."""
-    link = await connector.connect(timeout=10.0)
+    link = await connector.connect(timeout=30.0)
     try:
         channel = await link.open_channel()
         taken = []
@@ -59,7 +59,7 @@ def id_of(delivery: Delivery) -> str | None:
 
 async def said(child: asyncio.subprocess.Process) -> str:
     assert child.stdout is not None
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(30.0):
         return (await child.stdout.readline()).decode().strip()
 
 

@@ -45,7 +45,7 @@ async def test_stalled_link_ends_a_publish_in_time_and_its_channel_is_not_used_a
 
 async def drained_ids(place: Place) -> list[str]:
     """Like `drained`, for messages whose body is not made from their id."""
-    link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=10.0)
+    link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=30.0)
     channel = await link.open_channel()
     taken: list[str] = []
     while (delivery := await channel.get("record", no_ack=True)) is not None:
@@ -100,7 +100,7 @@ async def test_stall_longer_than_two_heartbeats_is_a_lost_link(place: Place) -> 
         app = App(broker)
         place.proxy.stall()
         await app.publish(20)
-        await eventually(lambda: errors, timeout=15.0)
+        await eventually(lambda: errors)
         place.proxy.resume()
         place.proxy.cut()
         for publication in app.publications:
@@ -151,7 +151,7 @@ async def test_blocked_broker_pauses_publishing_until_it_is_unblocked(place: Pla
         await asyncio.to_thread(place.server.block)
         try:
             await app.publish(1)  # RabbitMQ tells a connection when it next publishes
-            await eventually(lambda: heard, timeout=10.0)
+            await eventually(lambda: heard)
             assert "memory" in heard[0]
             assert broker.stats().vhosts[place.vhost].publish_queue.paused
             await app.publish(500)

@@ -100,7 +100,7 @@ async def test_plain_handler_may_block_for_longer_than_the_heartbeat(place: Plac
             time.sleep(4.0)
 
         await (await broker.publish("orders", 1))
-        await eventually(lambda: subscription.stats().acked == 1, timeout=10.0)
+        await eventually(lambda: subscription.stats().acked == 1)
         assert calls == [1]
         assert lost == []
 
@@ -127,13 +127,13 @@ async def test_handler_that_blocks_the_loop_is_named_and_its_message_comes_again
 
         await (await broker.publish("orders", 1))
         subscription.on("message", handle)
-        await eventually(lambda: blocked, timeout=15.0)
+        await eventually(lambda: blocked)
         [(seconds, name)] = blocked
         assert seconds >= 5.0
         assert name == "work"
-        await eventually(lambda: subscription.is_subscribed, timeout=10.0)
+        await eventually(lambda: subscription.is_subscribed)
         await (await broker.publish("orders", 2))
-        await eventually(lambda: len(seen) >= 2, timeout=10.0)
+        await eventually(lambda: len(seen) >= 2)
     left = await drained_ids(place)
     assert left == []
 
@@ -161,13 +161,13 @@ async def test_cuts_add_no_handlers_beyond_the_prefetch(place: Place) -> None:
         subscription.on("ack_lost", lambda *args: None)
         for number in range(12):
             await (await broker.publish("orders", number))
-        await eventually(lambda: running.total() == 3, timeout=10)
+        await eventually(lambda: running.total() == 3)
         for _ in range(3):
             place.proxy.cut()
-            await eventually(lambda: broker.health().ready is False, timeout=10)
-            await eventually(lambda: broker.health().ready, timeout=10)
+            await eventually(lambda: broker.health().ready is False)
+            await eventually(lambda: broker.health().ready)
             await (await broker.publish("orders", "behind the cut"))
         assert (most, subscription.stats().unsettled) == (3, 0)
         go.set()
-        await eventually(lambda: subscription.stats().acked >= 15, timeout=20)
+        await eventually(lambda: subscription.stats().acked >= 15)
         assert most == 3

@@ -55,7 +55,7 @@ async def test_reading_goes_on_behind_the_last_settled(place: Place) -> None:
         before = list(held)
         held.clear()
         place.proxy.cut()
-        await eventually(lambda: len(held) == 5, timeout=15.0)
+        await eventually(lambda: len(held) == 5)
         assert [content for content, _ in held] == [4, 5, 7, 8, 9]
         await before[4][1]()  # too late, of the lost channel
         for _, settle in held:
@@ -63,7 +63,7 @@ async def test_reading_goes_on_behind_the_last_settled(place: Place) -> None:
         held.clear()
         place.proxy.cut()
         await fill(broker, 10, 13)
-        await eventually(lambda: len(held) == 3, timeout=15.0)
+        await eventually(lambda: len(held) == 3)
         assert [content for content, _ in held] == [10, 11, 12]
         for _, settle in held:
             await settle()

@@ -116,7 +116,7 @@ async def test_smaller_limit_is_agreed_on(
             frame_max=ours[1],
             heartbeat=7,
         )
-        link = await connector.connect(timeout=5.0)
+        link = await connector.connect(timeout=30.0)
         answer = fake.heard(commands.Connection.TuneOk)
         assert (answer.channel_max, answer.frame_max, answer.heartbeat) == (*agreed, 7)
         assert link.frame_max == agreed[1]
@@ -126,7 +126,7 @@ async def test_smaller_limit_is_agreed_on(
 async def test_channel_beyond_the_limit_is_refused_and_numbers_are_used_again() -> None:
     async with FakeBroker() as fake:
         url = f"amqp://guest:guest@127.0.0.1:{fake.port}"
-        link = await NetworkConnector(url, channel_max=3).connect(timeout=5.0)
+        link = await NetworkConnector(url, channel_max=3).connect(timeout=30.0)
         channels = [await link.open_channel() for _ in range(3)]
         with pytest.raises(ChannelsExhaustedError, match="all 3 channels"):
             await link.open_channel()
@@ -218,7 +218,7 @@ async def test_broker_without_capabilities_is_refused_by_an_error_that_says_so(
     async with FakeBroker(properties=properties) as fake:
         connector = NetworkConnector(f"amqp://guest:guest@127.0.0.1:{fake.port}")
         with pytest.raises(ConnectFailedError, match="names no capabilities"):
-            await connector.connect(timeout=5.0)
+            await connector.connect(timeout=30.0)
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ async def test_what_is_asked_with_an_expired_token_is_refused_and_the_token_is_n
     """RabbitMQ refuses each command; 4.3 ends the connection too."""
     token = issuer.token()
     connector = NetworkConnector(f"amqp://{USER}:{token}@127.0.0.1:{server.port}", vhost=vhost)
-    link = await connector.connect(timeout=10.0)
+    link = await connector.connect(timeout=30.0)
     await (await link.open_channel()).declare_queue("q")
     refusals: list[TransportError] = []
     wanted = ChannelClosedError if server.version < (4, 3) else ConnectionLostError

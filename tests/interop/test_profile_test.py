@@ -72,7 +72,7 @@ async def test_test_profile_works_end_to_end_and_two_runs_do_not_meet(
                 await broker.subscribe(queue, hear(queue))
             await (await broker.publish("placed", f"from {name}"))
             await (await broker.publish("answer", f"answer to {name}"))
-            await eventually(lambda: len(heard[name]) == 3, timeout=15.0)
+            await eventually(lambda: len(heard[name]) == 3)
             await barrier.wait()
             await broker.nuke()
 

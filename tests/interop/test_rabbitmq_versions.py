@@ -58,7 +58,7 @@ class Place:
 @pytest.fixture
 async def place(rabbitmq: RabbitMQ) -> AsyncIterator[Place]:
     vhost = rabbitmq.make_vhost()
-    link = await NetworkConnector(rabbitmq.url(), vhost=vhost).connect(timeout=10.0)
+    link = await NetworkConnector(rabbitmq.url(), vhost=vhost).connect(timeout=30.0)
     yield Place(rabbitmq, vhost, link, await Watch.open(link))
     await link.close()
     rabbitmq.delete_vhost(vhost)
@@ -231,7 +231,7 @@ async def test_late_ack_loses_nothing_and_the_consumer_goes_on(place: Place) -> 
         for event in ("ack_timeout", "ack_lost", "cancelled", "error"):
             subscription.on(event, lambda *args, event=event: events.append(event))
         subscription.on("ack_due", lambda *args: None).on("message", handle)
-        await eventually(lambda: subscription.stats().acked == 3, timeout=15.0)
+        await eventually(lambda: subscription.stats().acked == 3)
         for late in held:
             await late()
     assert sorted(seen) == [(1, False), (1, True), (2, False), (2, True), (3, False)]
@@ -275,7 +275,7 @@ async def test_transient_queue_of_nobody_is_taken_by_default(place: Place) -> No
 
 async def test_default_queue_type_of_a_vhost(place: Place) -> None:
     name = place.server.make_vhost(default_queue_type="quorum")
-    link = await NetworkConnector(place.server.url(), vhost=name).connect(timeout=10.0)
+    link = await NetworkConnector(place.server.url(), vhost=name).connect(timeout=30.0)
     channel = await link.open_channel()
     for queue, declared in (("plain", {}), ("own", {"exclusive": True})):
         await channel.declare_queue(queue, **declared)  # type: ignore[arg-type] # bools alone
@@ -364,7 +364,7 @@ async def test_alarm_pauses_publishing_and_says_which(place: Place, resource: st
         await asyncio.to_thread(raise_alarm)
         try:
             publication = await broker.publish("/q", 1, timeout=60.0)
-            await eventually(lambda: reasons, timeout=15.0)
+            await eventually(lambda: reasons)
             assert not publication.is_ended
         finally:
             await asyncio.to_thread(lower)

@@ -91,7 +91,7 @@ async def received(broker: Broker, count: int) -> list[tuple[Message, Any]]:
         await ack_or_nack()
 
     subscription = await broker.subscribe("q", keep)
-    await eventually(lambda: len(seen) >= count, timeout=15.0)
+    await eventually(lambda: len(seen) >= count)
     await subscription.cancel()
     return seen
 

@@ -310,7 +310,7 @@ async def test_retry_with_a_back_off_by_cc_tries_as_often_as_rascal(
                 assert await failed_here(broker, recovery, times=4) == 4
             link = await broker.connect(vhost)
             channel = await link.open_channel()
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(30.0):
                 dead = None
                 while dead is None:
                     dead = await channel.get("dead-letters", no_ack=True)

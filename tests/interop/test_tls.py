@@ -166,7 +166,7 @@ async def test_reconnects_with_the_same_trust(place: Place) -> None:
         async with Broker.create(config) as broker:
             broker.on("error", lambda error, vhost: None)
             proxy.cut()
-            await eventually(lambda: broker.stats().vhosts["/"].connects == 2, timeout=10.0)
+            await eventually(lambda: broker.stats().vhosts["/"].connects == 2)
             await (await broker.publish("/tls", "again"))
 
 

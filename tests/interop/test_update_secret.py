@@ -173,7 +173,7 @@ async def test_password_that_changed_is_read_again_at_the_next_connect(
         )
         assert not broker.health().ready
         account.file.write_text(SECOND)
-        await eventually(lambda: broker.health().ready, timeout=20.0)
+        await eventually(lambda: broker.health().ready)
         await worker.round_trip("after")
     assert FIRST not in caplog.text
     assert SECOND not in caplog.text

@@ -68,7 +68,7 @@ async def _publish(peer: Peer, queue: str, extra: bytes = b"") -> None:
 
 async def _got(peer: Peer, queue: str, *, no_ack: bool = True) -> bytes:
     """The header table of the next message, without its size."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30.0):
         while True:
             peer.send(1, commands.Queue.Declare(queue=queue, passive=True))
             if (await peer.expect(commands.Queue.DeclareOk)).message_count:

@@ -11,14 +11,15 @@ _POLL_INTERVAL = 0.005
 
 async def eventually(
     condition: Callable[[], object] | Callable[[], Awaitable[object]],
-    timeout: float = 15.0,
+    timeout: float = 30.0,
     message: str = "",
 ) -> None:
     """Return once `condition()`, which may be a coroutine function, is true.
 
     Args:
         condition: what to look at, again and again.
-        timeout: seconds to keep looking.
+        timeout: seconds to keep looking: many, since a busy machine may stand still for some, and
+            a condition that comes costs none of them.
         message: what was waited for, to say so when it does not come.
 
     Raises:

@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Self
 
-SETTLE_TIMEOUT = 1.0
+SETTLE_TIMEOUT = 15.0
 _POLL_INTERVAL = 0.01
 
 

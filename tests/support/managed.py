@@ -19,7 +19,7 @@ _WATERMARK_MIB = 64
 _FILLER = "filler"
 _FILLER_MIB = 4
 _GUEST = base64.b64encode(b"guest:guest").decode()
-_TIMEOUT = 20.0
+_TIMEOUT = 60.0
 
 
 class Managed(Served):

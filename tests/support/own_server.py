@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
+import itertools
+import os
 import random
 import socket
+import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-_PORTS = (10_000, 32_768)  # Linux: ip_local_port_range begins at 32768
+_PORTS = range(10_000, 32_768)  # Linux: ip_local_port_range begins at 32768
+_BLOCK = 256  # ports
 
 
 class OwnServer(ABC):
@@ -42,16 +50,36 @@ class OwnServer(ABC):
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago, and that the system gives to nobody.
+    """A loopback port that is free, and that nobody is given until its server listens on it.
 
-    It gives clients theirs from above: there, one that connects again and again to a server that
-    is down may be given the server's port, and meet itself.
+    The system gives clients theirs from above: there, one that connects again and again to a
+    server that is down may be given the server's port, and meet itself. Other test processes have
+    blocks of their own.
     """
+    ports = _own_block()
     while True:
-        port = random.randrange(*_PORTS)
+        port = next(ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+@functools.cache
+def _own_block() -> Iterator[int]:
+    """The ports of this process, round and round: a block that it keeps locked until it ends."""
+    folder = Path(tempfile.gettempdir(), f"broker_client-ports-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    blocks = list(range(_PORTS.start, _PORTS.stop - _BLOCK, _BLOCK))
+    random.SystemRandom().shuffle(blocks)
+    for first in blocks:
+        lock = os.open(folder / str(first), os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        return itertools.cycle(range(first, first + _BLOCK))
+    raise RuntimeError(f"every block of ports is in use: {folder}")
 
 
 def url_of_guest(port: int, vhost: str = "/") -> str:

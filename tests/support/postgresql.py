@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from tests.support.own_server import OwnServer, free_port
 
-_START_TIMEOUT = 30.0  # seconds
+_START_TIMEOUT = 90.0  # seconds
 _USERS = ("postgres", "nobody")
 """Who runs it where we are root, which it refuses to run as."""
 
@@ -83,7 +83,7 @@ class PostgreSQL(OwnServer):
         if process is not None:
             process.send_signal(signal.SIGQUIT)  # "immediate": it ends its own processes
             try:
-                process.wait(timeout=10.0)
+                process.wait(timeout=30.0)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -92,7 +92,7 @@ class PostgreSQL(OwnServer):
     def _ask(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         where = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "test")
         return subprocess.run(
-            [self._programs / program, *where, *arguments], capture_output=True, timeout=30
+            [self._programs / program, *where, *arguments], capture_output=True, timeout=90
         )
 
     def _run(self, program: str, *arguments: str) -> None:

@@ -34,7 +34,7 @@ from uuid import uuid4
 from tests.support.own_server import OwnServer, free_port, url_of_guest
 from tests.support.rabbitmq_installed import Installed, NoSuchRabbitMQError, chosen, installed
 
-START_TIMEOUT = 90.0
+START_TIMEOUT = 150.0
 STOP_TIMEOUT = 30.0
 _LOG_TAIL_LINES = 40
 _AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
@@ -128,7 +128,7 @@ class RabbitMQ(OwnServer):
             return
         if self._starts_epmd and (self._epmd is None or self._epmd.poll() is not None):
             self._epmd = self._spawn(self._program.name_server(self.epmd_port), "epmd.log")
-            self._wait_for("the name server", self._epmd, lambda: _listens(self.epmd_port), 10.0)
+            self._wait_for("the name server", self._epmd, lambda: _listens(self.epmd_port), timeout)
         self._server = self._spawn(self._program.command("rabbitmq-server"), "console.log")
         try:
             self._wait_for("AMQP", self._server, lambda: _speaks_amqp(self.port), timeout)
@@ -176,7 +176,7 @@ class RabbitMQ(OwnServer):
         """Run `rabbitmqctl`, which takes about a second; returns what it printed."""
         command = self._program.command("rabbitmqctl", "--quiet", *args)
         done = subprocess.run(
-            command, env=self._environment(), capture_output=True, text=True, timeout=60
+            command, env=self._environment(), capture_output=True, text=True, timeout=120
         )
         if done.returncode != 0:
             raise RabbitMQError(f"rabbitmqctl {' '.join(args)}: {done.stdout}{done.stderr}")
@@ -390,7 +390,7 @@ class RabbitMQ(OwnServer):
             headers={"Authorization": f"Basic {login}", "Content-Type": "application/json"},
         )
         try:
-            with _without_proxy.open(request, timeout=10) as response:
+            with _without_proxy.open(request, timeout=60) as response:
                 text = response.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -435,7 +435,7 @@ def _finish(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 def _listens(port: int) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
+        with socket.create_connection(("127.0.0.1", port), timeout=10):
             return True
     except OSError:
         return False
@@ -443,7 +443,7 @@ def _listens(port: int) -> bool:
 
 def _speaks_amqp(port: int) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as link:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as link:
             link.sendall(_AMQP_HEADER)
             return link.recv(1) == _METHOD_FRAME
     except OSError:

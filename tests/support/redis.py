@@ -10,7 +10,9 @@ import time
 from types import TracebackType
 from typing import Self
 
-_START_TIMEOUT = 10.0  # seconds
+from tests.support.own_server import free_port
+
+_START_TIMEOUT = 60.0  # seconds
 
 
 def redis_program() -> str | None:
@@ -25,9 +27,7 @@ class Redis:
         program = redis_program()
         if program is None:
             raise FileNotFoundError("redis-server is not installed")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._folder = tempfile.TemporaryDirectory(prefix="redis-")
         self._process = subprocess.Popen(
@@ -45,7 +45,7 @@ class Redis:
         deadline = time.monotonic() + _START_TIMEOUT
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1.0).close()
+                socket.create_connection(("127.0.0.1", self.port), timeout=10.0).close()
             except OSError:
                 if time.monotonic() > deadline or self._process.poll() is not None:
                     self.close()
@@ -66,7 +66,7 @@ class Redis:
         """Stop it and wait for its end."""
         self._process.terminate()
         try:
-            self._process.wait(timeout=5.0)
+            self._process.wait(timeout=30.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

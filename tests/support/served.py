@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.support.own_server import OwnServer, free_port, url_of_guest
 
-START_TIMEOUT = 30.0
-STOP_TIMEOUT = 30.0
+START_TIMEOUT = 90.0
+STOP_TIMEOUT = 60.0
 _ROOT = Path(__file__).parents[2]
 _ADDRESS = re.compile(r"\b((?:amqps?|unix|https?)://\S+)")
 

@@ -57,7 +57,7 @@ def taken(publisher: DriverPublisher, count: int) -> list[tuple[Message, Any]]:
                 done.set()
 
         subscription = await broker.subscribe("/out", handle)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30.0):
             await done.wait()
         await subscription.cancel()
         return got

@@ -164,7 +164,7 @@ def test_silent_broker_is_left_after_the_confirm_timeout_and_ids_stay(
             # Resumed when the first attempt has been given up: its bytes still arrive.
             stalled = proxy.accepted
             finishing = thread.loop.create_task(job.finish())
-            await eventually(lambda: proxy.accepted > stalled or finishing.done(), timeout=20)
+            await eventually(lambda: proxy.accepted > stalled or finishing.done())
             proxy.resume()
             await finishing
         finally:
@@ -215,10 +215,10 @@ def test_stalls_of_a_slow_link_cost_no_more_than_a_window_of_duplicates_each(
         job = PublishJob(link, PublishLimits(WINDOW, 1.0, 8, 10.0))
         publishing = asyncio.ensure_future(_all_of(job, batch))
         for confirmed in (300, 900):
-            await eventually(lambda at=confirmed: job.counts.confirmed >= at, timeout=20)
+            await eventually(lambda at=confirmed: job.counts.confirmed >= at)
             proxy.stall()
             links = proxy.accepted + 1
-            await eventually(lambda at=links: proxy.accepted >= at, timeout=20)
+            await eventually(lambda at=links: proxy.accepted >= at)
             proxy.resume()
         await publishing
         await link.close()
