@@ -28,8 +28,9 @@ _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _LIMITS = httpx.Limits(max_connections=50, max_keepalive_connections=10)
 _CLIENT = "broker_client.client"
 _IN_PROCESS = "http://in-process"
-_IDEMPOTENT_TRIES = 1
-"""A kept connection that the API has closed meanwhile is opened anew, once."""
+_ACCESS_REFUSED = "ACCESS_REFUSED"
+"""In the reason of RabbitMQ's 400, where AMQP has refused what its API was asked for."""
+_CONNECT_RETRIES = 1
 
 
 class LoginRefusedError(Exception):
@@ -69,7 +70,7 @@ class ManagementApi:
     def over_http(cls, url: str, verify: Any = True) -> ManagementApi:
         """The API at `url`, which has no login in it."""
         transport = httpx.AsyncHTTPTransport(
-            verify=verify, limits=_LIMITS, retries=_IDEMPOTENT_TRIES, trust_env=False
+            verify=verify, limits=_LIMITS, retries=_CONNECT_RETRIES, trust_env=False
         )
         client = httpx.AsyncClient(
             base_url=url, transport=transport, timeout=_TIMEOUT, trust_env=False
@@ -113,11 +114,16 @@ class ManagementApi:
             Refusal: 400 for a path that cannot be, 502 where no answer came.
         """
         credentials = account.credentials
+        sent = {"content-type": "application/json", **(headers or {})}
+        if content:
+            # RabbitMQ closes a connection whose request it refuses before reading the body, and
+            # the next request on it would fail.
+            sent["connection"] = "close"
         request = self._client.build_request(
             method,
             self._url(path, query),
             content=content or None,
-            headers={"content-type": "application/json", **(headers or {})},
+            headers=sent,
             extensions={_CLIENT: account.address, "timeout": _TIMEOUT.as_dict()},
         )
         try:
@@ -205,6 +211,8 @@ def refusal_of(answer: Answer) -> Refusal:
             return Refusal(429, "too_many_requests", reason)
         case status if status >= 500:
             return Refusal(502, "unreachable", reason or f"the management API failed ({status})")
+        case 400 if _ACCESS_REFUSED in reason:
+            return not_permitted(reason)
     return bad_request(reason or f"the management API refused ({answer.status})")
 
 

@@ -25,7 +25,7 @@ from broker_client.dashboard import (
 from broker_client.dashboard.api import LoginRefusedError
 from broker_client.dashboard.asks import Answering, Ask
 from broker_client.dashboard.dashboard import Dashboard
-from broker_client.dashboard.refusals import Refusal, no_session, not_found
+from broker_client.dashboard.refusals import INTERNAL_ERROR, Refusal, no_session, not_found
 from broker_client.dashboard.requests import SAFE, check_csrf, cookie_of, refuse_other_sites
 from broker_client.dashboard.session_answers import session_routes
 
@@ -97,8 +97,7 @@ def _route(dashboard: Dashboard, answering: Answering) -> Route:
         except Exception:
             # What fails for one request must not fail for others, nor in silence.
             log.exception("%s %s: failed", request.method, answering.path)
-            reason = "the dashboard failed: see the log of the server"
-            return Refusal(500, "internal_error", reason).response()
+            return Refusal(500, "internal_error", INTERNAL_ERROR).response()
 
     return Route(answering.path, endpoint, methods=list(answering.methods))
 

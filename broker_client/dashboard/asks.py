@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from broker_client.dashboard.dashboard import Dashboard
 from broker_client.dashboard.requests import MAX_BODY_BYTES, address_of, json_of, name_of
+from broker_client.dashboard.rights import Rights
 from broker_client.dashboard.sessions import Session
 
 
@@ -38,6 +39,10 @@ class Ask:
     async def post(self, path: str, body: Any) -> Any:
         """The JSON that the API answers this user, to a POST."""
         return await self.dashboard.api.post(path, self.session.account, body)
+
+    async def rights(self) -> Rights:
+        """What this user may do."""
+        return await self.dashboard.rights_of(self.session)
 
     def record(self, action: str, target: str, outcome: int, detail: str = "") -> None:
         """Write down what this user did."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker_client.dashboard.api import Account, LoginRefusedError, ManagementApi
+from broker_client.dashboard.api import Account, LoginRefusedError, ManagementApi, encoded
 from broker_client.dashboard.audit import Audit
 from broker_client.dashboard.broker_info import BrokerInfo
 from broker_client.dashboard.credentials import Credentials
@@ -17,11 +17,13 @@ from broker_client.dashboard.jobs import Jobs
 from broker_client.dashboard.links import Links
 from broker_client.dashboard.news import News
 from broker_client.dashboard.refusals import Refusal, no_session, not_permitted
+from broker_client.dashboard.rights import Rights
+from broker_client.dashboard.rows import as_object
 from broker_client.dashboard.sampler import Sampler
-from broker_client.dashboard.sessions import IDLE_TIMEOUT, LoginLimit, Session, Sessions
+from broker_client.dashboard.sessions import IDLE_TIMEOUT, LoginLimit, Session, Sessions, tags_of
 from broker_client.dashboard.views import SharedEvents, Vhosts
 
-_VHOSTS_KEPT = 15.0  # seconds
+_KNOWN_FOR = 15.0  # seconds
 
 
 class Dashboard:
@@ -62,6 +64,7 @@ class Dashboard:
         self.streams: Counter[str] = Counter()
         """Open streams, by cookie."""
         self._watched = watched
+        self._watching = watching
         self._sampling: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -107,6 +110,7 @@ class Dashboard:
 
     async def refused(self, key: str, session: Session) -> Refusal:
         """What a 401 of the API means: the login is void by now, or the user lacks a right."""
+        session.forget()  # the page showed what the user may not do
         try:
             await self.api.get("whoami", session.account)
         except LoginRefusedError:
@@ -118,7 +122,8 @@ class Dashboard:
         """What the page is told of the session."""
         columns = "columns=product_name,product_version,rabbitmq_version,cluster_name"
         told = await self.api.get("overview", session.account, columns)
-        session.forget_vhosts()
+        session.forget()
+        await self.refresh(session)
         return {
             "authenticated": True,
             "user": session.user,
@@ -132,19 +137,56 @@ class Dashboard:
                 "administer": session.has("administrator"),
                 "messages": self.links.are_known,
             },
-            "vhosts": sorted(await self.vhost_names(session)),
+            "vhosts": sorted(session.vhosts),
+            "may_declare_in": [
+                vhost for vhost in sorted(session.vhosts) if session.rights.may_declare_in(vhost)
+            ],
             "broker": BrokerInfo.of(told).as_json(),
         }
 
     async def vhosts_of(self, session: Session) -> Vhosts:
         """The vhosts that the user may see; None is all."""
-        return None if session.monitors else await self.vhost_names(session)
+        await self.refresh(session)
+        return None if session.monitors else session.vhosts
 
-    async def vhost_names(self, session: Session) -> frozenset[str]:
-        """The same by name, as the API tells this user; asked for anew now and then."""
-        known = session.vhosts
-        if known is None or time.monotonic() - session.vhosts_at > _VHOSTS_KEPT:
-            found = await self.api.get("vhosts", session.account, "columns=name")
-            known = frozenset(str(each["name"]) for each in found)
-            session.vhosts, session.vhosts_at = known, time.monotonic()
-        return known
+    async def rights_of(self, session: Session) -> Rights:
+        """What the user may do."""
+        await self.refresh(session)
+        return session.rights
+
+    async def refresh(self, session: Session) -> None:
+        """Ask the API for what it says of the user, now and then.
+
+        Raises:
+            LoginRefusedError: the login is void by now.
+            Refusal: the API does not answer.
+        """
+        now = time.monotonic()
+        if session.known_at is not None and now - session.known_at < _KNOWN_FOR:
+            return
+        whoami = await self.api.get("whoami", session.account)
+        found = await self.api.get("vhosts", session.account, "columns=name")
+        session.tags = tags_of(whoami)
+        session.vhosts = frozenset(str(each["name"]) for each in found)
+        permissions = await self._permissions(session, whoami)
+        seen_by_permission = () if session.monitors else session.vhosts
+        session.rights = Rights(permissions, seen_by_permission)
+        session.known_at = now
+
+    async def _permissions(self, session: Session, whoami: Any) -> list[Any] | None:
+        """As the API lists them; None where it does not. Only an administrator may ask a RabbitMQ
+        for them, so the account that watches asks for the others."""
+        own = as_object(whoami.get("broker_client")).get("permissions")
+        if own is not None:
+            return list(own)
+        path = f"users/{encoded(session.user)}/permissions"
+        api, account = self.api, session.account
+        if not session.has("administrator"):
+            if self._watching is None:
+                return None
+            api, account = self._watched, self._watching
+        try:
+            listed: list[Any] = await api.get(path, account)
+        except (LoginRefusedError, Refusal):
+            return None
+        return listed

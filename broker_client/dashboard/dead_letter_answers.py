@@ -22,7 +22,7 @@ _GROWTH_OVER = 300.0
 @answers.on("GET", "/ui/dead-letters")
 async def dead_letter_queues(ask: Ask) -> Any:
     """The queues that get the dead letters of others."""
-    vhosts = await ask.dashboard.vhosts_of(ask.session)
+    vhosts, rights = await ask.dashboard.vhosts_of(ask.session), await ask.rights()
     sampler = ask.dashboard.sampler
     sample = await sampler.fresh()
     queues = []
@@ -39,6 +39,7 @@ async def dead_letter_queues(ask: Ask) -> Any:
                 "ready": row.get("ready", 0),
                 "growing": round(growth / _GROWTH_OVER, 3),
                 "from": sorted(list(source) for source in sources),
+                "lacking": rights.lacking_for_queue(vhost, name),
             }
         )
     return {"queues": queues}

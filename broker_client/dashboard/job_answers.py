@@ -35,8 +35,8 @@ async def start_job(ask: Ask) -> Response:
     if not order.dry_run:
         return JSONResponse(job.as_json(), 202)
     await jobs.finish(job)
-    if job.state == "failed":
-        raise Refusal(502, "failed", job.error)
+    if job.refusal is not None:
+        raise job.refusal
     return JSONResponse(job.as_json())
 
 

@@ -13,12 +13,12 @@ from typing import Any
 from broker_client.amqp.x_death import without_deaths
 from broker_client.dashboard.audit import Audit
 from broker_client.dashboard.credentials import Credentials
-from broker_client.dashboard.links import Links
+from broker_client.dashboard.links import Links, refusal_of_error
 from broker_client.dashboard.messages import content_of, key_of
 from broker_client.dashboard.news import News
-from broker_client.dashboard.refusals import Refusal
+from broker_client.dashboard.refusals import INTERNAL_ERROR, Refusal
 from broker_client.dashboard.stories import error_of
-from broker_client.errors import BrokerClientError, described
+from broker_client.errors import BrokerClientError
 from broker_client.message import Delivery, Outgoing
 from broker_client.moving.move import Fate, Moved, MoveOptions, copy_for, move_each
 from broker_client.moving.selection import EVERYTHING, Selection, last_death
@@ -72,7 +72,8 @@ class Job:
     state: str = "running"
     """`running`, `done`, `stopped` or `failed`."""
     ended: float | None = None
-    error: str = ""
+    refusal: Refusal | None = None
+    """Why it failed."""
     moved: Moved = field(default_factory=Moved)
     groups: Counter[Group] = field(default_factory=Counter)
     traces: Counter[str] = field(default_factory=Counter)
@@ -114,9 +115,13 @@ class Job:
             told["ended"] = self.ended
         if self.more:
             told["more"] = True
-        if self.error:
-            told["error"] = self.error
+        if self.refusal is not None:
+            told["error"] = self.refusal.reason
         return told
+
+    def fail(self, refusal: Refusal) -> None:
+        """It has failed."""
+        self.state, self.refusal = "failed", refusal
 
 
 class Jobs:
@@ -190,12 +195,12 @@ class Jobs:
         except asyncio.CancelledError:
             job.state = "done" if job.more else "stopped"
         except Refusal as refusal:
-            job.state, job.error = "failed", refusal.reason
+            job.fail(refusal)
         except BrokerClientError as error:
-            job.state, job.error = "failed", described(error)
+            job.fail(refusal_of_error(error))
         except Exception:
             log.exception("%s from queue %r failed", job.order.kind, job.order.queue)
-            job.state, job.error = "failed", "the dashboard failed: see the log of the server"
+            job.fail(Refusal(500, "internal_error", INTERNAL_ERROR))
         job.ended = time.time()
         self._changed(job)
         if not job.order.dry_run:
@@ -203,7 +208,7 @@ class Jobs:
             detail = f"{job.state}: {done.moved + done.already_moved} of {done.selected.total()}"
             target = f"queue {order.queue} in {order.vhost}"
             target += f" to queue {order.to}" if order.to else ""
-            outcome = 500 if job.state == "failed" else 200
+            outcome = 200 if job.refusal is None else job.refusal.status
             self._audit.record(job.user, job.address, order.kind, target, outcome, detail)
             self._news.tell()
 

@@ -10,14 +10,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from broker_client.config.url import UrlParts, build_url, parse_url
 from broker_client.dashboard.credentials import Credentials
-from broker_client.dashboard.refusals import Refusal
-from broker_client.errors import BrokerClientError, described
+from broker_client.dashboard.refusals import Refusal, not_permitted
+from broker_client.errors import (
+    AuthenticationRefusedError,
+    BrokerClientError,
+    ChannelClosedError,
+    described,
+)
 from broker_client.transport.base import Link
 
 _CONNECT_TIMEOUT = 10.0
 _OPERATION_TIMEOUT = 60.0  # RabbitMQ's queues can be busy for long with what is given back
 _WITHIN = UrlParts("amqp", "localhost", 5672)  # for show: it is connected already
 _CONNECTOR = "broker_client.transport.rabbitmq.connector"
+_ACCESS_REFUSED = 403
 
 
 class Links:
@@ -69,6 +75,8 @@ class Links:
             if self._connect is not None:
                 connected.append(await self._connect())
             link: Link = await connector.connect(timeout=_CONNECT_TIMEOUT)
+        except AuthenticationRefusedError as error:
+            raise not_permitted(str(error)) from None
         except BrokerClientError as error:
             raise Refusal(502, "unreachable", described(error)) from None
         try:
@@ -76,3 +84,10 @@ class Links:
         finally:
             with contextlib.suppress(BrokerClientError):
                 await link.close()
+
+
+def refusal_of_error(error: BrokerClientError) -> Refusal:
+    """The dashboard's form of what the broker refuses, or cannot do, over AMQP."""
+    if isinstance(error, ChannelClosedError) and error.reply_code == _ACCESS_REFUSED:
+        return not_permitted(error.reply_text)
+    return Refusal(502, "failed", described(error))

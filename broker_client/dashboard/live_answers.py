@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
+from broker_client.dashboard.api import LoginRefusedError
 from broker_client.dashboard.asks import Answers, Ask
 from broker_client.dashboard.refusals import Refusal, bad_request, not_found
 from broker_client.dashboard.sampler import NOTHING, Sample
@@ -89,8 +90,13 @@ async def _events(ask: Ask) -> AsyncIterator[bytes]:
                 yield small_event("end", {"reason": ask.session.end_reason})
                 return
             waiting = dashboard.news.next()
-            async for each in _new(ask, seen):
-                yield each
+            try:
+                async for each in _new(ask, seen):
+                    yield each
+            except LoginRefusedError:
+                await dashboard.refused(ask.key, ask.session)
+            except Refusal as refusal:
+                yield small_event("unreachable", {"reason": refusal.reason})
             yield small_event("heartbeat", {"time": time.time()})
             await dashboard.news.wait(HEARTBEAT, waiting)
     finally:

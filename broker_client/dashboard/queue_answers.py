@@ -9,12 +9,13 @@ from typing import Any
 from broker_client.dashboard.api import LoginRefusedError, encoded
 from broker_client.dashboard.argument_words import words_of
 from broker_client.dashboard.asks import Answers, Ask
+from broker_client.dashboard.links import refusal_of_error
 from broker_client.dashboard.messages import HASHED_BYTES, message_of
 from broker_client.dashboard.refusals import Refusal, bad_request
 from broker_client.dashboard.requests import MAX_MESSAGE_BYTES, number, text
 from broker_client.dashboard.resending import edit_of, replace_message
 from broker_client.dashboard.rows import as_object, dead_letter_exchange, dead_letter_key, row_of
-from broker_client.errors import BrokerClientError, described
+from broker_client.errors import BrokerClientError
 
 answers: Answers = Answers()
 
@@ -40,6 +41,7 @@ async def describe_queue(ask: Ask) -> Any:
         "words": words_of(queue),
         "bindings": [each for each in bindings if each.get("source")],
         "consumers": [_consumer(each) for each in queue.get("consumer_details") or ()],
+        "lacking": (await ask.rights()).lacking_for_queue(vhost, name),
     }
     if "broker_client" in queue:
         for key, part in _HELD:
@@ -162,9 +164,10 @@ async def resend(ask: Ask) -> Any:
         links = ask.dashboard.links
         async with links.open(credentials, vhost) as link:
             moved = await replace_message(link, name, key, edit)
-    except BrokerClientError as error:
-        ask.record("resend", target, 502)
-        raise Refusal(502, "failed", described(error)) from None
+    except (BrokerClientError, Refusal) as error:
+        refusal = error if isinstance(error, Refusal) else refusal_of_error(error)
+        ask.record("resend", target, refusal.status)
+        raise refusal from None
     if not moved.selected:
         ask.record("resend", target, 409)
         raise Refusal(409, "gone", "the message is not there any more: nothing was done")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import JSONResponse
 
+INTERNAL_ERROR = "the dashboard failed: see the log of the server"
+
 
 class Refusal(Exception):  # noqa: N818 - never leaves this folder
     """Ends a request with an error status."""

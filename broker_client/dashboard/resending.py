@@ -9,6 +9,7 @@ from typing import Any
 from broker_client.amqp.json_values import body_of, timestamp_of
 from broker_client.amqp.tables import replaced
 from broker_client.amqp.x_death import without_deaths
+from broker_client.core.access import DEFAULT_EXCHANGE
 from broker_client.dashboard.messages import key_of
 from broker_client.dashboard.refusals import bad_request
 from broker_client.dashboard.requests import number, text
@@ -78,7 +79,7 @@ def edit_of(data: Mapping[str, Any]) -> Edit:
     if not (isinstance(kept, list) and all(isinstance(each, str) for each in kept)):
         raise bad_request("kept_headers must be a list of names")
     return Edit(
-        "" if exchange == "amq.default" else exchange,
+        "" if exchange == DEFAULT_EXCHANGE else exchange,
         text(given, "routing_key"),
         _body(given),
         _properties(_object(given, "properties")),

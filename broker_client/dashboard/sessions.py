@@ -9,6 +9,7 @@ from typing import Any
 
 from broker_client.dashboard.api import Account
 from broker_client.dashboard.credentials import Credentials
+from broker_client.dashboard.rights import Rights
 
 IDLE_TIMEOUT = 1800.0  # seconds without a request
 LIFETIME = 12 * 3600.0  # seconds from the login
@@ -39,9 +40,10 @@ class Session:
         self.began = self.used = now
         self.end_reason: str = ""
         """Why it is over; "" while it is not."""
-        self.vhosts: frozenset[str] | None = None
-        """That the user may see, as of `vhosts_at`."""
-        self.vhosts_at: float = 0.0
+        self.vhosts: frozenset[str] = frozenset()
+        """That the user may see, as of `known_at`, as are the tags."""
+        self.rights: Rights = Rights()
+        self.known_at: float | None = None
 
     def __repr__(self) -> str:
         return f"<Session of {self.user!r}>"
@@ -63,9 +65,9 @@ class Session:
         """It is over; streams end."""
         self.end_reason = self.end_reason or reason
 
-    def forget_vhosts(self) -> None:
-        """Have them asked for anew."""
-        self.vhosts = None
+    def forget(self) -> None:
+        """Have tags, vhosts and permissions asked for anew."""
+        self.known_at = None
 
 
 def tags_of(whoami: Any) -> list[str]:

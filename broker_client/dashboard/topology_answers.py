@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from broker_client.core.access import DEFAULT_EXCHANGE
 from broker_client.dashboard.api import encoded
 from broker_client.dashboard.asks import Answers, Ask
 from broker_client.dashboard.refusals import Refusal, bad_request, not_found
@@ -22,12 +23,25 @@ _QUEUE = (
 _MOST_NODES = 2000
 
 
+@answers.on("GET", "/ui/exchanges/{vhost}/{exchange}")
+async def describe_exchange(ask: Ask) -> Any:
+    """An exchange, and what is bound to it."""
+    vhost, name = ask.name("vhost"), ask.name("exchange")
+    path = f"exchanges/{encoded(vhost)}/{encoded(name)}"
+    is_default = name == DEFAULT_EXCHANGE
+    return {
+        "exchange": await ask.get(path),
+        "bindings": [] if is_default else await ask.get(f"{path}/bindings/source"),
+        "lacking": (await ask.rights()).lacking_for_exchange(vhost, name),
+    }
+
+
 @answers.on("POST", "/ui/routes")
 async def routes(ask: Ask) -> Any:
     """Who would get a message with this key."""
     data = await ask.json()
     vhost, exchange = text(data, "vhost"), text(data, "exchange", "")
-    exchange = "" if exchange == "amq.default" else exchange
+    exchange = "" if exchange == DEFAULT_EXCHANGE else exchange
     headers = data.get("headers") or {}
     if not isinstance(headers, dict):
         raise bad_request("headers must be an object")

@@ -161,12 +161,16 @@ async def shown_node(base_path: str = "") -> AsyncIterator[Shown]:
 
 
 @contextlib.asynccontextmanager
-async def shown_rabbitmq(server: RabbitMQ) -> AsyncIterator[Shown]:
-    """A RabbitMQ that runs."""
+async def shown_rabbitmq(server: RabbitMQ, watching: str = "guest") -> AsyncIterator[Shown]:
+    """A RabbitMQ that runs; any other user who watches is made, with the tag monitoring."""
     url = f"http://127.0.0.1:{server.management_port}"
     api = ManagementApi.over_http(url)
-    watching = Account(Credentials("guest", "guest"))
-    dashboard = Dashboard(api, api, watching, amqp=f"amqp://127.0.0.1:{server.port}")
+    account = Account(Credentials(watching, watching))
+    if watching != "guest":
+        async with httpx.AsyncClient(base_url=url, auth=GUEST) as client:
+            body = {"password": watching, "tags": "monitoring"}
+            await client.put(f"/api/users/{watching}", json=body)
+    dashboard = Dashboard(api, api, account, amqp=f"amqp://127.0.0.1:{server.port}")
     listener = AsgiListener(make_application(dashboard), "127.0.0.1", 0)
     await listener.start()
     dashboard.start()

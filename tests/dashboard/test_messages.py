@@ -254,7 +254,7 @@ async def test_move_without_permission_fails_and_says_so(shown: Shown) -> None:
         assert "refused" in done["error"]
         assert "reader:" not in done["error"]
         entries = (await page.get("audit"))["entries"]
-        assert (entries[0]["action"], entries[0]["outcome"]) == ("move", 500)
+        assert (entries[0]["action"], entries[0]["outcome"]) == ("move", 403)
         assert {each["user"] for each in entries} == {"reader"}
 
     async def is_back() -> bool:

@@ -22,9 +22,15 @@ operations: Operations = Operations()
 _PATTERNS = ("configure", "write", "read")
 
 
-@operations.get("/api/whoami", "The user who asks")
+@operations.get("/api/whoami", "The user who asks, with its permissions")
 async def whoami(call: Call) -> Any:
-    return {"name": call.caller.name, "tags": list(call.caller.user.tags)}
+    name = call.caller.name
+    permissions = [each for each in call.management.permissions() if each["user"] == name]
+    return {
+        "name": name,
+        "tags": list(call.caller.user.tags),
+        "broker_client": {"permissions": permissions},
+    }
 
 
 # --------------------------------------------------------------------------- users

@@ -123,7 +123,7 @@ function channels(rows, withConnection) {
 
 /* ---------------------------------------------------------------- one */
 
-export function connectionPage({ redraw }, name = "") {
+export function connectionPage({ state, redraw }, name = "") {
   const own = { connection: null, channels: [], missing: false };
   const path = at("ui/api/connections", name);
 
@@ -158,6 +158,7 @@ export function connectionPage({ redraw }, name = "") {
     sampled: load,
     view() {
       const { connection } = own;
+      const mayClose = state.can("administer") || connection?.user === state.session.user;
       const crumbs = h("div", { class: "crumbs" }, h("a", { href: link("connections") }, "Connections"));
       if (own.missing) return h("div", { class: "empty" }, crumbs, h("h1", { tabindex: "-1" }, name), h("p", null, "This connection is closed."));
       return [
@@ -165,8 +166,9 @@ export function connectionPage({ redraw }, name = "") {
           "div",
           { class: "page-head" },
           h("div", null, crumbs, h("h1", { tabindex: "-1" }, connection === null ? name : nameOf(connection), " ", connection && stateTag(connection))),
-          connection && h("button", { type: "button", class: "danger", onclick: close }, "Close the connection …"),
+          connection && mayClose && h("button", { type: "button", class: "danger", onclick: close }, "Close the connection …"),
         ),
+        connection && !mayClose && h("p", { class: "quiet" }, `You may not close it: only an administrator and its own user, ${connection.user}, may.`),
         connection === null ? h("p", { class: "quiet" }, "Loading …") : [h("div", { class: "grid-2" }, about(connection), client(connection)), own.channels !== null && h("section", { class: "card", "aria-labelledby": "channels" }, h("h2", { id: "channels" }, "Channels"), channels(own.channels, false))],
       ];
     },

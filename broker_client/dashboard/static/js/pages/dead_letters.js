@@ -116,6 +116,7 @@ function groups(state, own, looksFreely, run) {
     own.groups === null
       ? h("p", { class: "quiet" }, own.loading ? "Looking …" : looksFreely ? "" : "To look, a RabbitMQ hands messages out and takes them back: they are marked as redelivered.")
       : [
+          (own.groups.refused ?? []).length > 0 && h("p", { class: "quiet" }, `Left out, since the broker refuses to show them to you: ${own.groups.refused.map(([, queue]) => queue).join(", ")}.`),
           rows.length > 0 && h("div", { class: "bar" }, filterField("Filter by error, queue or reason"), vhostField(state)),
           listing({
             name: "groups of dead letters",
@@ -123,7 +124,7 @@ function groups(state, own, looksFreely, run) {
             key: (row) => JSON.stringify([row.vhost, row.queue, row.origin, row.reason, row.error]),
             sort: "-count",
             search: (row) => `${row.queue} ${row.origin} ${row.reason} ${row.error}`,
-            columns: groupColumns(state, run),
+            columns: groupColumns(state, own, run),
             empty: h("p", null, nothing ? "There are no dead letters." : "None was found; look again."),
           }),
         ],
@@ -134,7 +135,7 @@ function lookedAt({ looked_at: looked, of }) {
   return looked < of && looked >= LOOKED_AT ? `The first ${count(looked)} of ${count(of)} were looked at.` : counted(looked, "message");
 }
 
-function groupColumns(state, run) {
+function groupColumns(state, own, run) {
   return [
     {
       id: "error",
@@ -171,13 +172,21 @@ function groupColumns(state, run) {
           h(
             "span",
             { class: "buttons end" },
-            row.origin && h("button", { type: "button", class: "primary", onclick: () => run("replay", row) }, "Replay …", unseen(what)),
+            row.origin &&
+              (lacks(own, row, "publish")
+                ? h("small", null, "You may not replay: it needs the permission write for amq.default.")
+                : h("button", { type: "button", class: "primary", onclick: () => run("replay", row) }, "Replay …", unseen(what))),
             h("button", { type: "button", class: "danger", onclick: () => run("delete", row) }, "Delete …", unseen(what)),
           )
         );
       },
     },
   ];
+}
+
+function lacks(own, { vhost, queue }, permission) {
+  const found = own.queues?.find((each) => each.vhost === vhost && each.name === queue);
+  return found?.lacking.includes(permission) ?? false;
 }
 
 function when(seconds) {

@@ -4,6 +4,7 @@ import { at, get, post } from "../api.js";
 import { attempt, field } from "../dialogs.js";
 import { h } from "../dom.js";
 import { valueText } from "../format.js";
+import { notPermitted } from "../rights.js";
 import { link } from "../route.js";
 import { filterField, listing } from "../table.js";
 import { bindingColumns } from "../bindings.js";
@@ -65,13 +66,11 @@ function exchangeTags(row) {
 
 export function exchangePage({ state, redraw }, vhost = "", given = "") {
   const name = given === "amq.default" ? "" : given;
-  const own = { exchange: null, bindings: null, missing: null, routes: null, asked: null };
+  const own = { exchange: null, bindings: null, lacking: null, missing: null, routes: null, asked: null };
 
   async function load() {
-    const path = at("ui/api/exchanges", vhost, given);
     try {
-      own.exchange = await get(path);
-      own.bindings = name === "" ? [] : await get(`${path}/bindings/source`);
+      Object.assign(own, await get(at("ui/exchanges", vhost, given)));
     } catch (error) {
       own.missing = error.message;
     }
@@ -97,8 +96,9 @@ export function exchangePage({ state, redraw }, vhost = "", given = "") {
           "div",
           { class: "page-head" },
           h("div", null, h("div", { class: "crumbs" }, h("a", { href: link("exchanges") }, "Exchanges"), state.vhosts.length > 1 && ` in ${vhost}`), h("h1", { tabindex: "-1" }, name || "The default exchange", " ", own.exchange && exchangeTags(own.exchange))),
-          h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => publishForm({ vhost, exchange: name, title: `Publish to ${name || "the default exchange"}` }) }, "Publish …"), h("a", { class: "button", href: link("topology", { vhost, find: name }) }, "In the drawing")),
+          h("div", { class: "buttons" }, own.lacking?.length === 0 && h("button", { type: "button", onclick: () => publishForm({ vhost, exchange: name, title: `Publish to ${name || "the default exchange"}` }) }, "Publish …"), h("a", { class: "button", href: link("topology", { vhost, find: name }) }, "In the drawing")),
         ),
+        notPermitted(own.lacking, { publish: ["publish here", `write for ${name || "the default exchange, amq.default"}`] }),
         h("div", { class: "grid-2" }, whoGets(own, ask, vhost), about(own)),
         bound(own, name),
       ];

@@ -13,11 +13,11 @@ const COUNTS = [20, 50, 100, 200];
 const TRUNCATE = 65536;
 
 export function messagesPart({ state, redraw }, vhost, queue) {
-  const own = { found: null, selected: new Set(), open: new Set(), count: 50, loading: false, failed: null };
+  const own = { found: null, selected: new Set(), open: new Set(), count: 50, begun: false, loading: false, mayPublish: true };
   const looksFreely = state.session.broker?.product !== "RabbitMQ";
 
   async function look() {
-    own.loading = true;
+    own.begun = own.loading = true;
     redraw();
     const result = await attempt(() => post(`${at("ui/queues", vhost, queue)}/peek`, { count: own.count, truncate: TRUNCATE }));
     own.loading = false;
@@ -49,10 +49,11 @@ export function messagesPart({ state, redraw }, vhost, queue) {
     if (await resendForm({ vhost, queue, message })) await look();
   }
 
-  if (looksFreely) look();
-
   return {
-    view(row) {
+    view(row, lacking) {
+      if (lacking.includes("read")) return h("section", { class: "card", "aria-label": "Messages" }, h("p", { class: "quiet" }, "Your user may not look at the messages of this queue."));
+      own.mayPublish = !lacking.includes("publish");
+      if (looksFreely && !own.begun) look();
       const messages = own.found?.messages ?? [];
       const shown = messages.filter(matching(findOf()));
       return h(
@@ -64,7 +65,7 @@ export function messagesPart({ state, redraw }, vhost, queue) {
         own.found === null && !looksFreely && h("p", { class: "quiet" }, "To look, a RabbitMQ hands messages out and takes them back: they are marked as redelivered, and in a quorum queue it counts as an attempt."),
         summary(own, row, messages, shown),
         messages.length > 0 && selectAll(own, shown, redraw),
-        h("ul", { class: "messages" }, shown.map((message) => item(message, own, { state, redraw, run, move, edit, row, vhost }))),
+        h("ul", { class: "messages" }, shown.map((message) => item(message, own, { state, redraw, run, move, edit, vhost }))),
         own.selected.size > 0 && selection(own, { state, run, move, row }),
       );
     },
@@ -171,8 +172,8 @@ function selection(own, { state, run, move }) {
     { class: "selection buttons", role: "group", "aria-label": "With the selected messages" },
     h("b", { class: "number" }, `${text} selected`),
     state.can("messages") && [
-      h("button", { type: "button", class: "primary", onclick: () => run("replay", own.selected) }, "Replay …"),
-      h("button", { type: "button", onclick: () => move(own.selected) }, "Move …"),
+      own.mayPublish && h("button", { type: "button", class: "primary", onclick: () => run("replay", own.selected) }, "Replay …"),
+      own.mayPublish && h("button", { type: "button", onclick: () => move(own.selected) }, "Move …"),
       h("button", { type: "button", class: "danger", onclick: () => run("delete", own.selected) }, "Delete …"),
     ],
   );
@@ -214,7 +215,7 @@ function item(message, own, doing) {
         },
       },
       h("summary", null, `Message ${number} in full`),
-      own.open.has(message.id) && [parts(message), steps(message, doing)],
+      own.open.has(message.id) && [parts(message), steps(message, own, doing)],
     ),
   );
 }
@@ -263,17 +264,17 @@ function table(values) {
   );
 }
 
-function steps(message, { state, run, move, edit, vhost }) {
+function steps(message, { mayPublish }, { state, run, move, edit, vhost }) {
   const which = `message ${message.position + 1}`;
   const { origin } = message;
   return h(
     "div",
     { class: "buttons after" },
     state.can("messages") && [
-      origin && h("button", { type: "button", class: "primary", onclick: () => run("replay", [message.id]) }, `Replay to ${origin.queue} …`, unseen(which)),
+      mayPublish && origin && h("button", { type: "button", class: "primary", onclick: () => run("replay", [message.id]) }, `Replay to ${origin.queue} …`, unseen(which)),
       // The copy of what is only shown in part would be cut off.
       !message.truncated && h("button", { type: "button", onclick: () => edit(message) }, "Edit and send again …", unseen(which)),
-      h("button", { type: "button", onclick: () => move([message.id]) }, "Move …", unseen(which)),
+      mayPublish && h("button", { type: "button", onclick: () => move([message.id]) }, "Move …", unseen(which)),
       h("button", { type: "button", class: "danger", onclick: () => run("delete", [message.id]) }, "Delete …", unseen(which)),
     ],
     origin?.queue && h("a", { href: link("queue", vhost, origin.queue) }, `The queue ${origin.queue}`),

@@ -6,6 +6,7 @@ import { attempt, confirm, field, form, say } from "../dialogs.js";
 import { h, unseen } from "../dom.js";
 import { bytes, compact, count, counted, duration, moment, rate, valueText } from "../format.js";
 import { runJob } from "../jobs.js";
+import { notPermittedOn } from "../rights.js";
 import { link } from "../route.js";
 import { figure, listing } from "../table.js";
 import { publishForm } from "../publishing.js";
@@ -44,11 +45,12 @@ export function queuePage({ state, redraw }, vhost = "", name = "", part = "") {
       const row = state.queue(vhost, name) ?? own.detail?.row ?? { vhost, name };
       return [
         head(state, row, own.detail, load),
+        own.detail && refused(state, row, own.detail),
         tabs(state, row, part),
         own.detail === null
           ? h("p", { class: "quiet" }, "Loading …")
           : part === "messages"
-            ? messages.view(row)
+            ? messages.view(row, own.detail.lacking)
             : part === "in-flight"
               ? inFlight(state, own.detail)
               : part === "deferred"
@@ -85,8 +87,19 @@ function head(state, row, detail, load) {
   );
 }
 
+function refused(state, row, { lacking }) {
+  return notPermittedOn(row.name, lacking, {
+    configure: state.has("pause") ? "pause or delete the queue" : "delete the queue",
+    read: "look at, move, replay, delete or purge its messages",
+    publish: "publish to it, move or replay its messages",
+  });
+}
+
 function actions(state, row, detail, load) {
+  if (detail === null) return null;
   const { vhost, name } = row;
+  const [mayConfigure, mayRead, mayPublish] = ["configure", "read", "publish"].map((each) => !detail.lacking.includes(each));
+  const mayMove = state.can("messages") && mayRead && mayPublish;
   const ready = row.ready ?? 0;
   const isDead = row.dead_letter_queue || detail?.row?.dead_letter_queue;
   const change = (path, said) => async () => {
@@ -94,16 +107,16 @@ function actions(state, row, detail, load) {
     load();
   };
   return [
-    isDead && state.can("messages") && ready > 0 &&
+    isDead && mayMove && ready > 0 &&
       h("button", { type: "button", class: "primary", onclick: () => runJob(state, { kind: "replay", vhost, queue: name }).then(load) }, "Replay all …"),
-    state.has("pause") &&
+    state.has("pause") && mayConfigure &&
       (row.paused
         ? h("button", { type: "button", onclick: change("resume", `${name} delivers again.`) }, "Resume")
         : h("button", { type: "button", onclick: change("pause", `${name} is paused: it takes messages and delivers none.`) }, "Pause")),
-    h("button", { type: "button", onclick: () => publishTo(row) }, "Publish …"),
-    state.can("messages") && ready > 0 && h("button", { type: "button", onclick: () => moveAll(state, row).then(load) }, "Move all …"),
-    ready > 0 && h("button", { type: "button", class: "danger", onclick: () => purge(row).then(load) }, "Purge …"),
-    h("button", { type: "button", class: "danger", onclick: () => drop(row) }, "Delete the queue …"),
+    mayPublish && h("button", { type: "button", onclick: () => publishTo(row) }, "Publish …"),
+    mayMove && ready > 0 && h("button", { type: "button", onclick: () => moveAll(state, row).then(load) }, "Move all …"),
+    mayRead && ready > 0 && h("button", { type: "button", class: "danger", onclick: () => purge(row).then(load) }, "Purge …"),
+    mayConfigure && h("button", { type: "button", class: "danger", onclick: () => drop(row) }, "Delete the queue …"),
   ];
 }
 
@@ -292,7 +305,13 @@ function consumers(state, { consumers: rows = [] }) {
 
 /* ---------------------------------------------------------------- in flight, deferred */
 
-function inFlight(state, { in_flight: rows = [], queue }) {
+/* The server leaves out what needs a permission that lacks. */
+function held(title) {
+  return h("section", { class: "card", "aria-label": title }, h("h2", null, title), h("p", { class: "quiet" }, "Your user may not see these: the permission to read this queue lacks."));
+}
+
+function inFlight(state, { in_flight: rows, queue }) {
+  if (rows === undefined) return held("In flight");
   const all = queue.messages_unacknowledged ?? rows.length;
   return h(
     "section",
@@ -338,7 +357,8 @@ function leaseLeft(seconds) {
   return seconds < 10 ? h("span", { class: "tag warn" }, duration(seconds)) : duration(seconds);
 }
 
-function deferred(state, { deferred: rows = [] }, row, load) {
+function deferred(state, { deferred: rows }, row, load) {
+  if (rows === undefined) return held("Deferred");
   const { vhost, name } = row;
   const all = row.deferred ?? rows.length;
   const run = (ids, many) => async () => {

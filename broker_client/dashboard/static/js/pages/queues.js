@@ -29,7 +29,7 @@ export function queuesPage({ state }) {
           "div",
           { class: "page-head" },
           h("h1", { tabindex: "-1" }, "Queues"),
-          h("div", { class: "buttons" }, h("span", { class: "quiet number" }, tally(rows, shown)), h("button", { type: "button", onclick: () => add(state) }, "Add a queue …")),
+          h("div", { class: "buttons" }, h("span", { class: "quiet number" }, tally(rows, shown)), mayAdd(state) && h("button", { type: "button", onclick: () => add(state) }, "Add a queue …")),
         ),
         h(
           "section",
@@ -48,6 +48,15 @@ export function queuesPage({ state }) {
       ];
     },
   };
+}
+
+function mayAdd(state) {
+  return declarable(state).length > 0;
+}
+
+/* Virtual hosts in which the user may declare some queue. */
+function declarable(state) {
+  return state.session.may_declare_in ?? [];
 }
 
 function tally(rows, shown) {
@@ -130,18 +139,20 @@ export function queueTags(row) {
 function noQueues(state) {
   return [
     h("p", null, "There is no queue yet."),
-    h("p", null, "A program declares its queues when it connects; or"),
-    h("button", { type: "button", onclick: () => add(state) }, "add one here …"),
+    mayAdd(state)
+      ? [h("p", null, "A program declares its queues when it connects; or"), h("button", { type: "button", onclick: () => add(state) }, "add one here …")]
+      : h("p", null, "A program declares its queues when it connects. Your user has no permission to."),
   ];
 }
 
 async function add(state) {
+  const vhosts = declarable(state);
   const values = await form(
     "Add a queue",
     [
       field("Name", h("input", { name: "name", required: true, autocomplete: "off", autofocus: true })),
-      state.vhosts.length > 1 &&
-        field("Virtual host", h("select", { name: "vhost" }, state.vhosts.map((vhost) => h("option", { value: vhost, selected: vhost === vhostOf() }, vhost)))),
+      vhosts.length > 1 &&
+        field("Virtual host", h("select", { name: "vhost" }, vhosts.map((vhost) => h("option", { value: vhost, selected: vhost === vhostOf() }, vhost)))),
       field(
         "Type",
         h("select", { name: "type" }, h("option", { value: "classic" }, "classic"), h("option", { value: "quorum" }, "quorum")),
@@ -152,7 +163,7 @@ async function add(state) {
     "Add the queue",
   );
   if (values === null) return;
-  const vhost = values.vhost ?? state.vhosts[0];
+  const vhost = values.vhost ?? vhosts[0];
   const queueArguments = { "x-queue-type": values.type };
   if (values.dead) {
     queueArguments["x-dead-letter-exchange"] = "";

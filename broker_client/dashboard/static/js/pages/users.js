@@ -61,7 +61,7 @@ function columns(state, own, load) {
           { class: "buttons end" },
           h("button", { type: "button", onclick: () => permit(state, row, own, load) }, "Permissions …", unseen(row.name)),
           h("button", { type: "button", onclick: () => change(row, load) }, "Change …", unseen(row.name)),
-          h("button", { type: "button", class: "danger", disabled: row.name === state.session.user, onclick: () => drop(row, load) }, "Delete …", unseen(row.name)),
+          row.name !== state.session.user && h("button", { type: "button", class: "danger", onclick: () => drop(row, load) }, "Delete …", unseen(row.name)),
         ),
     },
   ];
