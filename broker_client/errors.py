@@ -677,6 +677,14 @@ class PublishQueueFullError(PublishError):
         return f"{self._what()} was refused: {self.queued} messages are waiting ({self.limit})"
 
 
+PUBLISH_REFUSALS: tuple[type[PublishError], ...] = (
+    MessageReturnedError,
+    PublishRefusedError,
+    PublishNackedError,
+)
+"""Outcomes that the broker decided on; the others tell of a connection, a deadline, a shutdown."""
+
+
 # --------------------------------------------------------------------------- requests
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from broker_client.broker import Broker
 from broker_client.consuming.handle_call import HandleCall, HandleNext
-from broker_client.errors import MessageReturnedError, UnsupportedError, install_extra
+from broker_client.errors import UnsupportedError, install_extra
 from broker_client.events.stats import SubscriptionStats, VhostStats
 from broker_client.publication import Publication
 from broker_client.publishing.publish_call import PublishCall, PublishNext
@@ -107,13 +107,9 @@ class BrokerCollector(Collector):
         return publication
 
     def _published(self, publication: Publication, seconds: float) -> None:
-        error = publication.error
-        if error is None:
-            outcome = "success"
+        if publication.error is None:
             self._publish_seconds.labels(publication.name).observe(seconds)
-        else:
-            outcome = "return" if isinstance(error, MessageReturnedError) else "error"
-        self._publishes.labels(publication.name, outcome).inc()
+        self._publishes.labels(publication.name, publication.event).inc()
 
     async def _measure_handler(self, call: HandleCall, call_next: HandleNext) -> Any:
         began = time.perf_counter()

@@ -71,7 +71,7 @@ class Publication(Emitter):
     order: int
     """Its place among those of its sender."""
     sent_at: float
-    """Loop time when it was sent last."""
+    """Loop time when it was sent last; not set before."""
 
     def __init__(
         self,
@@ -174,6 +174,16 @@ class Publication(Emitter):
     def error(self) -> PublishError | None:
         """Why it did not succeed; None while it has not ended, and if it did."""
         return self._error
+
+    @property
+    def event(self) -> str:
+        """The event it ended with: ``success``, ``return`` or ``error``; empty until then."""
+        return self._event
+
+    @property
+    def was_sent(self) -> bool:
+        """True once it was written to a channel, whatever it ended with."""
+        return hasattr(self, "sent_at")
 
     @property
     def is_ended(self) -> bool:

@@ -18,13 +18,7 @@ from broker_client.config import BrokerConfig, PublicationConfig
 from broker_client.config.tracing import TracingConfig
 from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.consuming.handle_call import HandleCall, HandleNext
-from broker_client.errors import (
-    PublishAbortedError,
-    PublishTimeoutError,
-    UnsupportedError,
-    described,
-    install_extra,
-)
+from broker_client.errors import UnsupportedError, described, install_extra
 from broker_client.message import Headers, Properties
 from broker_client.publication import Publication
 from broker_client.publishing.publish_call import PublishCall, PublishNext
@@ -44,8 +38,6 @@ _SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 _SYSTEM = "rabbitmq"  # of the built-in broker too: the conventions ask for the protocol's
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """Boundaries that the conventions give for durations."""
-
-_NEVER_SENT = (PublishAbortedError, PublishTimeoutError)
 
 _SETTLED_BY = {
     DeliveryOutcome.ACKED: "ack",
@@ -134,7 +126,7 @@ class Tracing:
             if error is not None:
                 _fail(span, error, common)
             span.end()
-            if not isinstance(error, _NEVER_SENT):
+            if publication.was_sent:
                 self._sent.add(1, common)
             self._operation.record(time.perf_counter() - began, common)
 

@@ -77,6 +77,11 @@ class UnackedDelivery:
         return not self.is_begun and not self.is_lost
 
     @property
+    def is_refused(self) -> bool:
+        """True once it was nacked without requeue: the broker dead-letters or drops it."""
+        return self.outcome is DeliveryOutcome.NACKED and not self.requeues
+
+    @property
     def is_in_work(self) -> bool:
         """True while its handlers or its recovery run, or it waits for its handlers."""
         return self.handlers > 0 or self.is_waiting or self.is_begun

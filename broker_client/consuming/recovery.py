@@ -149,7 +149,7 @@ class Recovery:
                 last_resort = self._requeue(entry.message)
         else:
             await self._try(entry, last_resort, error, all=all)
-        if entry.outcome is DeliveryOutcome.NACKED and not entry.requeues:
+        if entry.is_refused:
             if is_own:
                 self._log_dead_letter(entry.message, error)
             self._reports.emit("dead_lettered", entry.message, error)
@@ -178,7 +178,7 @@ class Recovery:
                 is_due = True
             case DeliveryOutcome.NACKED:
                 is_first = self._config.recovery is None and message.tries == 1
-                is_due = not entry.requeues or is_first
+                is_due = entry.is_refused or is_first
             case _:
                 is_due = self._config.options.no_ack
         if is_due:

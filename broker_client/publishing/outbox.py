@@ -19,14 +19,12 @@ from typing import Any
 
 from broker_client.amqp.properties import decode_properties, encode_properties
 from broker_client.errors import (
+    PUBLISH_REFUSALS,
     BrokerClientError,
     ChannelClosedError,
-    MessageReturnedError,
     MessageTooLargeError,
     PublishAbortedError,
     PublishError,
-    PublishNackedError,
-    PublishRefusedError,
 )
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
 from broker_client.publication import Publication
@@ -190,7 +188,7 @@ class Outbox:
             return
         if error is None:
             reader.ack(delivery_tag)
-        elif isinstance(error, MessageReturnedError | PublishRefusedError | PublishNackedError):
+        elif isinstance(error, PUBLISH_REFUSALS):
             reader.nack(delivery_tag, requeue=False)
             self._failed(error)
         elif isinstance(error, PublishAbortedError) and not self._closing:

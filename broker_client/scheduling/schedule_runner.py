@@ -31,12 +31,10 @@ from broker_client.config import Nack, QueueConfig, SubscriptionConfig
 from broker_client.config.scheduling import ScheduleConfig
 from broker_client.config.topology import QueueOptions
 from broker_client.errors import (
+    PUBLISH_REFUSALS,
     BrokerClientError,
     BrokerClosedError,
     InvalidContentError,
-    MessageReturnedError,
-    PublishNackedError,
-    PublishRefusedError,
     UsageError,
 )
 from broker_client.message import PERSISTENT, Message, Outgoing, Properties
@@ -56,13 +54,7 @@ _LONGEST_WAIT = 60.0  # seconds; the clock may be set meanwhile
 _RENEWED_AFTER = 300.0  # seconds; RabbitMQ closes a channel with a delivery unsettled for 30 min
 _TRY_AGAIN = 1.0  # seconds
 _STOP_TIMEOUT = 5.0  # seconds
-_REFUSED = (
-    MessageReturnedError,
-    PublishRefusedError,
-    PublishNackedError,
-    UsageError,
-    InvalidContentError,
-)
+_REFUSED = (*PUBLISH_REFUSALS, UsageError, InvalidContentError)
 
 
 def schedule_queue(config: ScheduleConfig) -> QueueConfig:

@@ -25,14 +25,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from broker_client.amqp.tables import decode_arguments
 from broker_client.broker import Broker
 from broker_client.errors import (
+    PUBLISH_REFUSALS,
     BrokerClientError,
     BrokerClosedError,
     InvalidContentError,
     InvalidMessageError,
-    MessageReturnedError,
     PublishError,
-    PublishNackedError,
-    PublishRefusedError,
     UnknownNameError,
     described,
 )
@@ -49,7 +47,6 @@ _BATCHES = 10  # of one publication, before others have a turn
 _LONGEST_PAUSE = 15.0  # seconds between attempts that fail
 _STOP_TIMEOUT = _ATTEMPT + 5.0  # seconds for the batches under way when it stops
 
-_REFUSED = (MessageReturnedError, PublishRefusedError, PublishNackedError)
 _UNPUBLISHABLE = (UnknownNameError, InvalidMessageError, InvalidContentError)
 
 Row = Any  # of the table `waiting`
@@ -261,7 +258,7 @@ class _Attempt:
         for row, publication in under_way:
             try:
                 await publication
-            except _REFUSED as error:
+            except PUBLISH_REFUSALS as error:
                 self.refused.append((row, error))
             except PublishError as error:
                 self.error = self.error or error

@@ -10,7 +10,6 @@ from typing import Any
 from broker_client.broker import Broker
 from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.consuming.handle_call import HandleCall, HandleNext
-from broker_client.errors import MessageReturnedError
 from broker_client.message import Message
 from broker_client.publication import Publication
 from broker_client.publishing.publish_call import PublishCall, PublishNext
@@ -152,9 +151,7 @@ class Recorder:
         self._changed.set()
 
         def ended(publication: Publication) -> None:
-            error = publication.error
-            is_returned = isinstance(error, MessageReturnedError)
-            record.outcome = "return" if is_returned else "error" if error else "success"
+            record.outcome = publication.event
             self._changed.set()
 
         publication.observe(ended)
@@ -165,8 +162,7 @@ class Recorder:
         self._handled.append(record)
 
         def settled(outcome: DeliveryOutcome) -> None:
-            refused = outcome is DeliveryOutcome.NACKED
-            record.is_dead_lettered = refused and not call.ack_or_nack.requeues
+            record.is_dead_lettered = call.ack_or_nack.is_refused
             record.outcome = outcome.value
             self._changed.set()
 

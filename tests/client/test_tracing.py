@@ -18,6 +18,7 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from broker_client import Broker, Message, MessageReturnedError
+from broker_client.errors import MessageTooLargeError
 from broker_client.message import Outgoing, Properties
 from tests.client.conftest import StartBroker
 from tests.docs.documents import ROOT
@@ -409,6 +410,29 @@ async def test_metrics_of_the_conventions_are_recorded(
         ("messaging.process.duration", "metered:work", "ValueError", 1),
     }
     await eventually(lambda: points() == expected)
+
+
+async def test_metrics_count_no_message_that_was_never_sent(recorded: Telemetry) -> None:
+    vhost = {"queues": ["small"], "publications": {"small": {"queue": "small"}}}
+    config = {"vhosts": {"/": vhost}, "node": {"max_message_size": 4}, "tracing": {}}
+    async with Broker.create(config) as broker:
+        with pytest.raises(MessageTooLargeError):
+            await (await broker.publish("small", b"12345"))
+        await (await broker.publish("small", b"1234"))
+
+    def sent() -> list[tuple[str | None, int]]:
+        data = recorded.metrics.get_metrics_data()
+        return [
+            ((point.attributes or {}).get("error.type"), point.value)  # type: ignore[misc,union-attr]
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for point in metric.data.data_points
+            if metric.name == "messaging.client.sent.messages"
+            and (point.attributes or {})["messaging.destination.template"] == "small"
+        ]
+
+    await eventually(lambda: sent() == [(None, 1)])
 
 
 # --------------------------------------------------------------------------- two processes
