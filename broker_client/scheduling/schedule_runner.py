@@ -54,7 +54,7 @@ _LONGEST_WAIT = 60.0  # seconds; the clock may be set meanwhile
 _RENEWED_AFTER = 300.0  # seconds; RabbitMQ closes a channel with a delivery unsettled for 30 min
 _TRY_AGAIN = 1.0  # seconds
 _STOP_TIMEOUT = 5.0  # seconds
-_REFUSED = (*PUBLISH_REFUSALS, UsageError, InvalidContentError)
+_REFUSED: tuple[type[Exception], ...] = (*PUBLISH_REFUSALS, UsageError, InvalidContentError)
 
 
 def schedule_queue(config: ScheduleConfig) -> QueueConfig:
