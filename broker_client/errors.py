@@ -10,6 +10,7 @@ BrokerClientError
 │   ├── InvalidMiddlewareError
 │   ├── AccessControlError
 │   ├── InvalidPolicyError
+│   ├── InvalidVHostError
 │   ├── InvalidDefinitionsError
 │   ├── BrokerClosedError
 │   ├── WrongLoopError
@@ -231,6 +232,18 @@ class InvalidPolicyError(UsageError, ValueError):
 
     def __str__(self) -> str:
         return f"policy {self.name!r} in vhost {self.vhost!r}: {'; '.join(map(str, self.problems))}"
+
+
+class InvalidVHostError(UsageError, ValueError):
+    """The metadata of a vhost of the built-in broker cannot be as given."""
+
+    def __init__(self, vhost: str, problems: Sequence[str]) -> None:
+        super().__init__(vhost, tuple(problems))
+        self.vhost: str = vhost
+        self.problems: tuple[str, ...] = tuple(problems)
+
+    def __str__(self) -> str:
+        return f"vhost {self.vhost!r}: {'; '.join(map(str, self.problems))}"
 
 
 class InvalidDefinitionsError(UsageError, ValueError):

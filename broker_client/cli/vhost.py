@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from typing import Annotated
 
 import typer
@@ -14,11 +15,27 @@ vhost_app: typer.Typer = typer.Typer(
     help="Vhosts of a broker in a file that no server has open.", no_args_is_help=True
 )
 
+
+class QueueType(Enum):
+    """What a queue may be that names no type."""
+
+    CLASSIC = "classic"
+    QUORUM = "quorum"
+
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the vhost.", show_default=False)]
 
 
 @vhost_app.command()
-def add(path: FilePath, name: Name) -> None:
+def add(
+    path: FilePath,
+    name: Name,
+    description: Annotated[str, typer.Option(help="For people.")] = "",
+    tags: Annotated[str, typer.Option(help="For people, with commas between them.")] = "",
+    default_queue_type: Annotated[
+        QueueType, typer.Option(help="Of queues that are declared without one.")
+    ] = QueueType.CLASSIC,
+) -> None:
     """Add a vhost; no user may use it yet."""
 
     def command(node: Node) -> None:
@@ -26,6 +43,12 @@ def add(path: FilePath, name: Name) -> None:
             raise failed("the name of a vhost is not empty")
         if not node.add_vhost(name):
             raise failed(f"there is a vhost {name!r} already")
+        node.set_vhost_metadata(
+            name,
+            description=description,
+            tags=[tag for part in tags.split(",") if (tag := part.strip())],
+            default_queue_type=default_queue_type.value,
+        )
 
     run_on_file(path, command, create=True)
     typer.echo(f"vhost {name!r} added")

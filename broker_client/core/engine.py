@@ -33,6 +33,7 @@ from broker_client.core.settings import EngineSettings
 from broker_client.core.snapshots import QueueStats
 from broker_client.core.state import State
 from broker_client.core.transitions import Transitions
+from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.core.virtual_host import MAX_CONNECTIONS, VirtualHost, check_short
 from broker_client.events.delivery_event import REASON_CONNECTION_LOST
 
@@ -211,6 +212,29 @@ class Engine:
         check_short("vhost name", name)
         self.state.add_vhost(name)
         return True
+
+    def vhost_metadata(self, name: str) -> VHostMetadata:
+        """What describes a vhost.
+
+        Raises:
+            ReplyError: 530 where there is no such vhost.
+        """
+        return self._vhost(name).metadata
+
+    def set_vhost_metadata(self, name: str, metadata: VHostMetadata) -> None:
+        """Replace what describes a vhost; the queues that are there keep their types.
+
+        Raises:
+            InvalidVHostError: it cannot be as given; nothing is changed.
+            ReplyError: 530 where there is no such vhost.
+        """
+        self._vhost(name).set_metadata(metadata)
+
+    def _vhost(self, name: str) -> VirtualHost:
+        vhost = self.state.vhosts.get(name)
+        if vhost is None:
+            raise vhost_not_found(name)
+        return vhost
 
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost, whose connections are closed, with everything in it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, get_args
 
 from broker_client.core.arguments import Arguments
+from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.message import Outgoing
 
 COPY_BITS = 16
@@ -80,8 +81,8 @@ class VHostAdded:
 
 @dataclass(frozen=True, slots=True)
 class VHostRemoved:
-    """A vhost is gone, and with it its exchanges, bindings, policies and limits; its queues went
-    before."""
+    """A vhost is gone, and with it its exchanges, bindings, policies, limits and metadata; its
+    queues went before."""
 
     vhost: str
 
@@ -92,6 +93,14 @@ class VHostLimitsSet:
 
     vhost: str
     limits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class VHostMetadataSet:
+    """What describes a vhost; what did so before is gone."""
+
+    vhost: str
+    metadata: VHostMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +258,7 @@ TopologyRecord = (
     VHostAdded
     | VHostRemoved
     | VHostLimitsSet
+    | VHostMetadataSet
     | PolicySet
     | PolicyRemoved
     | ExchangeAdded

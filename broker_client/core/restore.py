@@ -20,6 +20,7 @@ from broker_client.core.records import (
     TopologyRecord,
     VHostAdded,
     VHostLimitsSet,
+    VHostMetadataSet,
 )
 from broker_client.core.settings import RabbitMQVersion
 from broker_client.core.state import State
@@ -56,6 +57,8 @@ class Restoring:
                 )
             elif isinstance(record, VHostLimitsSet):
                 vhost.limits = dict(record.limits)
+            elif isinstance(record, VHostMetadataSet):
+                vhost.metadata = record.metadata
             elif isinstance(record, ExchangeAdded):
                 vhost.declare_exchange(
                     Exchange(

@@ -29,6 +29,7 @@ from broker_client.core.records import (
     QueueRemoved,
     TopologyRecord,
     VHostLimitsSet,
+    VHostMetadataSet,
 )
 from broker_client.core.replies import (
     access_refused,
@@ -38,6 +39,7 @@ from broker_client.core.replies import (
     unknown_exchange_type,
 )
 from broker_client.core.settings import NEWEST, RabbitMQVersion
+from broker_client.core.vhost_metadata import VHostMetadata
 
 NO_HEADERS: Mapping[str, Any] = {}
 
@@ -71,6 +73,7 @@ class VirtualHost:
         "_version",
         "exchanges",
         "limits",
+        "metadata",
         "name",
         "policies",
         "queues",
@@ -97,6 +100,7 @@ class VirtualHost:
         self.policies: Policies = Policies(name, note)
         self.limits: dict[str, int] = {}
         """`MAX_CONNECTIONS`, `MAX_QUEUES`: how many there may be; below 0 is no limit."""
+        self.metadata: VHostMetadata = VHostMetadata()
 
     # ---------------------------------------------------------------- routing
 
@@ -327,7 +331,7 @@ class VirtualHost:
         if queue.kept:
             self._note(QueuePaused(self.name, queue.name, paused))
 
-    # ---------------------------------------------------------------- policies, limits
+    # ---------------------------------------------------------------- policies, limits, metadata
 
     def settings_of(self, queue: Queue) -> QueueSettings:
         """What the arguments of `queue` and its policy ask for together."""
@@ -347,6 +351,17 @@ class VirtualHost:
         """Replace the limits."""
         self.limits = dict(limits)
         self._note(VHostLimitsSet(self.name, self.limits))
+
+    def set_metadata(self, metadata: VHostMetadata) -> None:
+        """Replace the metadata; the queues that are there keep their types.
+
+        Raises:
+            InvalidVHostError: it cannot be as given; nothing is changed.
+        """
+        metadata.check(self.name)
+        if metadata != self.metadata:
+            self.metadata = metadata
+            self._note(VHostMetadataSet(self.name, metadata))
 
     # ---------------------------------------------------------------- bindings
 

@@ -26,6 +26,7 @@ from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.core.settle_results import NodeClosed, SettleResult
 from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged, QueueStats
+from broker_client.core.vhost_metadata import CLASSIC, VHostMetadata
 from broker_client.errors import BrokerClosedError, ReplyError, StoreError
 from broker_client.events.log import EventLog
 from broker_client.message import Delivery, Outgoing
@@ -258,6 +259,40 @@ class Node:
         self.engine.delete_vhost(name)
         self.wake()
         return True
+
+    def vhost_metadata(self, name: str) -> VHostMetadata:
+        """Description, tags and default queue type of a vhost.
+
+        Raises:
+            ReplyError: 530 where there is no such vhost.
+        """
+        return self.engine.vhost_metadata(name)
+
+    def set_vhost_metadata(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        tags: Sequence[str] = (),
+        default_queue_type: str = CLASSIC,
+    ) -> None:
+        """Replace what describes a vhost; what is not given is as in a new one.
+
+        Args:
+            name: of the vhost.
+            description: for people.
+            tags: for people.
+            default_queue_type: ``classic`` or ``quorum``, for queues that are declared without
+                `x-queue-type` from now on. RabbitMQ: those that are exclusive, deleted
+                automatically or not durable are classic.
+
+        Raises:
+            InvalidVHostError: there is no such queue type; nothing is changed.
+            ReplyError: 530 where there is no such vhost.
+        """
+        self.wake()
+        metadata = VHostMetadata(description, tuple(tags), default_queue_type)
+        self.engine.set_vhost_metadata(name, metadata)
 
     # ---------------------------------------------------------------- policies
     #

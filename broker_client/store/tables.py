@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -35,8 +36,10 @@ from broker_client.core.records import (
     TopologyRecord,
     VHostAdded,
     VHostLimitsSet,
+    VHostMetadataSet,
     VHostRemoved,
 )
+from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.errors import StoreCorruptError, StoreError
 
 Row = tuple[Any, ...]
@@ -44,7 +47,7 @@ Statement = tuple[str, Row]
 """SQL and its parameters."""
 
 APPLICATION_ID = 0x62726B63  # "brkc": tells our files from any other SQLite file
-VERSION = 6
+VERSION = 7
 _OLDEST = 4  # 1 to 3 were never released
 
 assert COPY_BITS == 16, "a record id is taken apart in SQL"
@@ -101,12 +104,22 @@ CREATE TABLE policies (
 CREATE TABLE vhost_limits (
     vhost TEXT PRIMARY KEY, limits TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID""",
 )
-_UPGRADES: Mapping[int, Sequence[str]] = {4: _ACCESS_TABLES, 5: _POLICY_TABLES}
+_METADATA_TABLES = (
+    """
+CREATE TABLE vhost_metadata (
+    vhost TEXT PRIMARY KEY, metadata TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID""",
+)
+_UPGRADES: Mapping[int, Sequence[str]] = {
+    4: _ACCESS_TABLES,
+    5: _POLICY_TABLES,
+    6: _METADATA_TABLES,
+}
 """Version: the statements that make the next one of it. A new file gets them all."""
 
 TOPOLOGY = {
     "vhosts": 2,
     "vhost_limits": 3,
+    "vhost_metadata": 3,
     "policies": 8,
     "exchanges": 7,
     "queues": 6,
@@ -116,7 +129,7 @@ TOPOLOGY = {
 """Tables of what was declared, with their numbers of columns; what is needed comes first."""
 ACCESS = {"users": 5, "permissions": 6, "topic_permissions": 6}
 """The same of users and permissions."""
-_SINCE = {**dict.fromkeys(ACCESS, 5), "policies": 6, "vhost_limits": 6}
+_SINCE = {**dict.fromkeys(ACCESS, 5), "policies": 6, "vhost_limits": 6, "vhost_metadata": 7}
 """Version of the file in which a table came, where not in the first."""
 
 
@@ -262,11 +275,14 @@ def topology_statements(record: TopologyRecord, queue_id: int) -> Iterator[State
             yield "INSERT OR IGNORE INTO vhosts VALUES (?, ?)", (vhost, row_sum(vhost))
         case VHostRemoved(vhost):
             yield "DELETE FROM vhosts WHERE name = ?", (vhost,)
-            for table in ("vhost_limits", "policies", "exchanges", "bindings"):
+            for table in ("vhost_limits", "vhost_metadata", "policies", "exchanges", "bindings"):
                 yield f"DELETE FROM {table} WHERE vhost = ?", (vhost,)  # noqa: S608 - our own words
         case VHostLimitsSet(vhost, limits):
             row = vhost, json.dumps(dict(limits))
             yield "INSERT OR REPLACE INTO vhost_limits VALUES (?, ?, ?)", (*row, row_sum(*row))
+        case VHostMetadataSet(vhost, metadata):
+            row = vhost, json.dumps(asdict(metadata))
+            yield "INSERT OR REPLACE INTO vhost_metadata VALUES (?, ?, ?)", (*row, row_sum(*row))
         case PolicySet(vhost, name, is_operator, pattern, apply_to, priority, definition):
             text = json.dumps(dict(definition))
             row = vhost, name, int(is_operator), pattern, apply_to, priority, text
@@ -342,6 +358,10 @@ def read_topology(connection: sqlite3.Connection, path: str) -> Iterator[Topolog
                     yield VHostAdded(*row)
                 case "vhost_limits":
                     yield VHostLimitsSet(row[0], json.loads(row[1]))
+                case "vhost_metadata":
+                    values = json.loads(row[1])
+                    values["tags"] = tuple(values["tags"])
+                    yield VHostMetadataSet(row[0], VHostMetadata(**values))
                 case "policies":
                     vhost, name, is_operator, pattern, apply_to, priority, text = row
                     yield PolicySet(

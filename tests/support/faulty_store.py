@@ -38,6 +38,7 @@ from broker_client.core.records import (
     UserSet,
     VHostAdded,
     VHostLimitsSet,
+    VHostMetadataSet,
     VHostRemoved,
     message_number,
 )
@@ -162,6 +163,7 @@ class DiskState:
 _RANK: dict[type[Any], int] = {
     VHostAdded: 0,
     VHostLimitsSet: 1,
+    VHostMetadataSet: 1,
     PolicySet: 1,
     ExchangeAdded: 1,
     QueueAdded: 2,
@@ -175,6 +177,8 @@ def _key(record: Any) -> Any:
         return "vhost", record.vhost
     if isinstance(record, VHostLimitsSet):
         return "limits", record.vhost
+    if isinstance(record, VHostMetadataSet):
+        return "metadata", record.vhost
     if isinstance(record, PolicySet | PolicyRemoved):
         return "policy", record.vhost, record.name, record.is_operator
     if isinstance(record, QueuePaused):

@@ -97,7 +97,9 @@ class TopologyCommands:
         """
         state = self._state.channels[channel]
         vhost = self._state.vhosts[state.vhost]
-        arguments = arguments or NOTHING
+        arguments = vhost.metadata.typed(
+            arguments or NOTHING, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+        )
         if self._replies.exists(name):
             return Declared(name, 0, 1)
         if name in vhost.queues:

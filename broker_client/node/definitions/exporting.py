@@ -11,6 +11,7 @@ from typing import Any
 from broker_client.core.access import TopicPermissions, User, VHostPermissions
 from broker_client.core.exchange import DELAYED
 from broker_client.core.policies import Policy
+from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.core.virtual_host import VirtualHost
 from broker_client.node.node import Node
 
@@ -55,12 +56,18 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
             topic_permission_object(each) for each in users.topic_permissions()
         ]
         document["vhosts"] = [
-            {"name": name, "limits": node.vhost_limits(name), "metadata": {}} for name in names
+            {
+                "name": name,
+                "limits": node.vhost_limits(name),
+                "metadata": metadata_object(node.vhost_metadata(name)),
+            }
+            for name in names
         ]
         document["global_parameters"] = []
     else:
         document["rabbitmq_definition_format"] = "single_virtual_host"
         document["limits"] = node.vhost_limits(vhost)
+        document["metadata"] = metadata_object(node.vhost_metadata(vhost))
     document["parameters"] = [
         *({**policy_object(p), "component": OPERATOR_POLICY} for p in policies if p.is_operator),
         *(
@@ -89,6 +96,15 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
 
 def _version(node: Node) -> str:
     return ".".join(map(str, (*node.engine.state.settings.compatibility, 0)))
+
+
+def metadata_object(metadata: VHostMetadata) -> dict[str, Any]:
+    """What describes a vhost."""
+    return {
+        "description": metadata.description,
+        "tags": list(metadata.tags),
+        "default_queue_type": metadata.default_queue_type,
+    }
 
 
 def user_object(user: User) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from broker_client.node.definitions.importing_policies import (
     read_global_parameter,
     read_parameter,
     read_policy,
-    read_vhost,
-    read_vhost_values,
 )
 from broker_client.node.definitions.importing_topology import (
     read_binding,
@@ -24,6 +22,7 @@ from broker_client.node.definitions.importing_users import (
     read_topic_permissions,
     read_user,
 )
+from broker_client.node.definitions.importing_vhosts import read_vhost, read_vhost_values
 from broker_client.node.definitions.items import Item
 from broker_client.node.definitions.plan import Plan
 from broker_client.node.node import Node
@@ -55,7 +54,7 @@ _READERS: Mapping[str, Callable[[Plan, Item], bool]] = {
 }
 """By section, in the order in which what one needs comes before it; each says whether it is going
 to be there."""
-_OF_A_VHOST = frozenset(("description", "metadata", "limits", "default_queue_type"))
+_OF_A_VHOST = frozenset(("description", "tags", "metadata", "limits", "default_queue_type"))
 """What stands beside the sections in a file for one vhost."""
 
 

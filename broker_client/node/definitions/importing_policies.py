@@ -1,4 +1,4 @@
-"""Reads vhosts with their limits, parameters and policies out of definitions."""
+"""Reads parameters and policies out of definitions."""
 
 from __future__ import annotations
 
@@ -13,41 +13,10 @@ from broker_client.node.definitions.plan import Plan
 
 _WITHOUT_NOTE = frozenset(("internal_cluster_id", "cluster_name", "cluster_tags"))
 """Global parameters that name a cluster; an import has no use for them."""
-_PLAIN = ("classic", "undefined", "", None)
 
 
-def read_vhost(plan: Plan, item: Item) -> bool:
-    """A vhost, with what it has beside its name."""
-    name = item.get("name", str)
-    if not item.is_right or (plan.vhost is not None and name != plan.vhost):
-        return False
-    plan.add_vhost(name, f"{item.path}.name")
-    read_vhost_values(plan, item, name)
-    item.known |= {"tracing", "tags", "description", "cluster_state"}
-    plan.without_effect(item, f"vhost {name!r}")
-    return True
-
-
-def read_vhost_values(plan: Plan, item: Item, name: str) -> None:
-    """What a vhost has beside its name: in its object, or beside the sections of its file."""
-    limits = item.get("limits", dict, {}) if item.values.get("limits") else {}
-    item.known.add("limits")
-    if limits:
-        _set_limits(plan, item, "limits", name, limits)
-    metadata = item.get("metadata", dict, {})
-    for values in (item.values, metadata):
-        for key in ("description", "tags"):
-            if values.get(key) not in (None, "", [], "Default virtual host"):
-                plan.notes.append(f"vhost {name!r}: its {key} is not kept")
-        if values.get("default_queue_type", "") not in _PLAIN:
-            kind = values["default_queue_type"]
-            plan.notes.append(
-                f"vhost {name!r}: queues declared without a type are classic, not {kind}"
-            )
-    item.known |= {"default_queue_type", "description", "tags"}
-
-
-def _set_limits(plan: Plan, item: Item, key: str, vhost: str, limits: Mapping[str, Any]) -> None:
+def set_limits(plan: Plan, item: Item, key: str, vhost: str, limits: Mapping[str, Any]) -> None:
+    """Set the limits of a vhost, which `item` has under `key`."""
     for problem in limit_problems(limits):
         item.problem(key, problem)
     plan.steps.append(lambda: plan.node.set_vhost_limits(vhost, limits))
@@ -63,7 +32,7 @@ def read_parameter(plan: Plan, item: Item) -> bool:
         value = Item(f"{item.path}.value", item.get("value", dict), plan.problems)
         return item.is_right and _add_policy(plan, value, vhost, name, is_operator=True)
     if component == VHOST_LIMITS:
-        _set_limits(plan, item, "value", vhost, item.get("value", dict))
+        set_limits(plan, item, "value", vhost, item.get("value", dict))
         return True
     plan.notes.append(
         f"parameter {name!r} of {component} in vhost {vhost!r}: not supported, left out"

@@ -82,10 +82,13 @@ def read_queue(plan: Plan, item: Item) -> bool:
     name = item.get("name", str)
     durable = item.get("durable", bool, True)
     auto_delete = item.get("auto_delete", bool, False)
-    arguments = _arguments(item)
+    arguments: Mapping[str, Any] = _arguments(item)
     what = f"queue {name!r} in vhost {vhost!r}"
     if not item.is_right:
         return False
+    arguments = plan.metadata[vhost].typed(
+        arguments, durable=durable, exclusive=False, auto_delete=auto_delete
+    )
     if (vhost, name) in plan.queues:
         there = plan.node.view.vhost(vhost)
         current = None if there is None else there.queues.get(name)

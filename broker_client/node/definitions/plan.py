@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from broker_client.core.replies import vhost_not_found
 from broker_client.core.settings import RabbitMQVersion
+from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.core.virtual_host import VirtualHost, check_short
 from broker_client.errors import ReplyError
 from broker_client.node.definitions.items import Item
@@ -30,9 +31,12 @@ class Plan:
         self.queues: set[tuple[str, str]] = set()
         self.exchanges: dict[tuple[str, str], str | None] = {}
         """By vhost and name: how each routes."""
+        self.metadata: dict[str, VHostMetadata] = {}
+        """Of each vhost, as it will be when its queues are declared."""
         self.left_out: set[tuple[str, str, str]] = set()
         """Queues and exchanges that are not supported, by kind, vhost and name."""
         for name, each in node.engine.state.vhosts.items():
+            self.metadata[name] = each.metadata
             self.queues |= {(name, queue) for queue in each.queues}
             self.exchanges |= {(name, key): x.kind for key, x in each.exchanges.items()}
 
@@ -65,6 +69,7 @@ class Plan:
 
     def add_vhost(self, name: str, path: str) -> None:
         """Add a vhost where there is none."""
+        self.metadata.setdefault(name, VHostMetadata())
         try:
             check_short("vhost name", name)
         except ReplyError as error:

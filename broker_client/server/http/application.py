@@ -25,6 +25,7 @@ from broker_client.server.http import (
     policy_operations,
     topology_operations,
     user_operations,
+    vhost_operations,
 )
 from broker_client.server.http.callers import (
     MONITORING,
@@ -50,6 +51,7 @@ log: logging.Logger = logging.getLogger("broker_client.server")
 OPERATIONS: tuple[Operation, ...] = (
     *overview_operations.operations,
     *topology_operations.operations,
+    *vhost_operations.operations,
     *message_operations.operations,
     *move_operations.operations,
     *user_operations.operations,

@@ -1,4 +1,4 @@
-"""Exchanges, queues, bindings and vhosts over HTTP."""
+"""Exchanges, queues and bindings over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from pamqp import commands
 from starlette.responses import Response
 
-from broker_client.core.access import ADMINISTRATOR, DEFAULT_EXCHANGE
+from broker_client.core.access import DEFAULT_EXCHANGE
 from broker_client.core.exchange import Binding, Destination
 from broker_client.core.queue import Queue
 from broker_client.core.virtual_host import VirtualHost
@@ -32,7 +32,7 @@ from broker_client.server.http.descriptions import (
     properties_key,
     queue_object,
 )
-from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
+from broker_client.server.http.errors import Refusal, not_authorized, not_found
 
 operations: Operations = Operations()
 
@@ -366,79 +366,3 @@ def _bind_method(
     exchange.destination, exchange.source = destination.name, source
     exchange.routing_key = key
     return exchange
-
-
-# --------------------------------------------------------------------------- vhosts
-
-
-def _vhost_object(call: Call, vhost: VirtualHost) -> dict[str, Any]:
-    ready = sum(len(queue.ready) for queue in vhost.queues.values())
-    in_flight = sum(queue.in_flight for queue in vhost.queues.values())
-    return {
-        "name": vhost.name,
-        "description": "",
-        "tags": [],
-        "metadata": {"description": "", "tags": []},
-        "default_queue_type": "classic",
-        "tracing": False,
-        "cluster_state": {call.management.name: "running"},
-        "messages": ready + in_flight,
-        "messages_ready": ready,
-        "messages_unacknowledged": in_flight,
-    }
-
-
-@operations.listing("/api/vhosts", "All vhosts")
-async def list_vhosts(call: Call) -> Any:
-    return [_vhost_object(call, vhost) for vhost in call.vhosts()]
-
-
-@operations.get("/api/vhosts/{vhost}", "One vhost")
-async def get_vhost(call: Call) -> Any:
-    return _vhost_object(call, call.vhost())
-
-
-_DEFAULT_QUEUE_TYPES = (None, "", "undefined", "classic")
-
-
-@operations.put("/api/vhosts/{vhost}", "Add a vhost", ADMINISTRATOR)
-async def put_vhost(call: Call) -> int:
-    values = await call.json()
-    name = call.name("vhost")
-    if not name:
-        raise bad_request("the name of a vhost is not empty")
-    type_ = values.get("default_queue_type")
-    if type_ not in _DEFAULT_QUEUE_TYPES:
-        raise bad_request(
-            f"default_queue_type {type_!r} is not supported: queues are classic unless they are "
-            "declared with x-queue-type"
-        )
-    is_new = call.node.add_vhost(name)
-    if is_new:  # RabbitMQ: whoever adds a vhost may use it
-        call.node.access.set_permissions(
-            call.caller.name, name, configure=".*", write=".*", read=".*"
-        )
-    return CREATED if is_new else NO_CONTENT
-
-
-@operations.delete(
-    "/api/vhosts/{vhost}", "Delete a vhost with all in it, and close its connections", ADMINISTRATOR
-)
-async def delete_vhost(call: Call) -> int:
-    if not call.node.delete_vhost(call.name("vhost")):
-        raise not_found()
-    return NO_CONTENT
-
-
-@operations.listing("/api/vhosts/{vhost}/permissions", "Permissions in a vhost", ADMINISTRATOR)
-async def vhost_permissions(call: Call) -> Any:
-    name = call.vhost().name
-    return [each for each in call.management.permissions() if each["vhost"] == name]
-
-
-@operations.listing(
-    "/api/vhosts/{vhost}/topic-permissions", "Topic permissions in a vhost", ADMINISTRATOR
-)
-async def vhost_topic_permissions(call: Call) -> Any:
-    name = call.vhost().name
-    return [each for each in call.management.topic_permissions() if each["vhost"] == name]

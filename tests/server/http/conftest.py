@@ -76,6 +76,8 @@ class Managed:
     client: httpx.AsyncClient
     vhost: str
     is_rabbitmq: bool
+    version: tuple[int, ...] = ()
+    """Of RabbitMQ."""
 
     def path(self, text: str) -> str:
         """`text` under /api, with ``{v}`` for the vhost."""
@@ -93,7 +95,9 @@ async def managed(request: pytest.FixtureRequest) -> AsyncIterator[Managed]:
             url = f"http://127.0.0.1:{server.management_port}"
             client = httpx.AsyncClient(base_url=url, auth=GUEST, timeout=20)
             await stack.enter_async_context(client)
-        managed = Managed(client, vhost, request.param == "rabbitmq")
+        is_rabbitmq = request.param == "rabbitmq"
+        version = request.getfixturevalue("rabbitmq").version if is_rabbitmq else ()
+        managed = Managed(client, vhost, is_rabbitmq, version)
         response = await client.put(managed.path("vhosts/{v}"))
         assert response.status_code == 201, response.text
         yield managed

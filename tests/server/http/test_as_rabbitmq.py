@@ -523,6 +523,84 @@ async def test_vhost_is_added_once_and_its_creator_may_use_it(managed: Managed) 
     assert [each["user"] for each in listed] == ["guest"]
 
 
+METADATA = {"description": "of the shop", "tags": ["a", "b"], "default_queue_type": "quorum"}
+
+
+def knows_default_type(managed: Managed) -> bool:
+    """RabbitMQ 3.10 keeps nothing of it that is given here."""
+    return not managed.is_rabbitmq or managed.version >= (4, 0)
+
+
+async def test_metadata_of_a_vhost_is_given_back_and_replaced_as_a_whole(managed: Managed) -> None:
+    path = managed.path("vhosts/{v}")
+    for given in (METADATA, {**METADATA, "tags": "a, b", "tracing": False}):
+        assert (await managed.client.put(path, json=given)).status_code == 204
+        shown = (await managed.client.get(path)).json()
+        keys = METADATA if knows_default_type(managed) else ("description", "tags")
+        for key in keys:
+            assert shown[key] == shown["metadata"][key] == METADATA[key]
+        assert shown["tracing"] is False
+    assert (await managed.client.put(path, json={"tags": ["c"]})).status_code == 204
+    shown = (await managed.client.get(path)).json()
+    assert (shown["description"], shown["tags"]) == ("", ["c"])
+    assert shown["default_queue_type"] in ("classic", "undefined")
+    if knows_default_type(managed):
+        refused = await managed.client.put(path, json={"default_queue_type": "rubbish"})
+        assert refused.status_code == 400
+    assert (await managed.client.get(path)).json()["tags"] == ["c"]
+
+
+async def test_queue_without_a_type_gets_the_default_of_its_vhost(managed: Managed) -> None:
+    if not knows_default_type(managed):
+        pytest.skip("RabbitMQ 3.10 has no default queue type")
+    await managed.client.put(managed.path("vhosts/{v}"), json=METADATA)
+    await declare(managed, "plain", durable=True)
+    await declare(managed, "own", durable=True, arguments={"x-queue-type": "classic"})
+    await declare(managed, "fleeting", durable=True, auto_delete=True)
+    await declare(managed, "transient", durable=False)
+    types = {}
+    for each in (await managed.client.get(managed.path("queues/{v}"))).json():
+        types[each["name"]] = each["arguments"]["x-queue-type"]
+        assert each["type"] == types[each["name"]]
+    assert types == {
+        "plain": "quorum",
+        "own": "classic",
+        "fleeting": "classic",
+        "transient": "classic",
+    }
+    again = [
+        ("plain", {"durable": True}, 204),
+        ("plain", {"durable": True, "arguments": {"x-queue-type": "quorum"}}, 204),
+        ("plain", {"durable": True, "arguments": {"x-queue-type": "classic"}}, 400),
+        ("own", {"durable": True}, 400),
+        ("transient", {"durable": False}, 204),
+    ]
+    for name, body, status in again:
+        path = managed.path("queues/{v}/") + name
+        assert (await managed.client.put(path, json=body)).status_code == status, (name, body)
+    await managed.client.put(managed.path("vhosts/{v}"), json={})
+    path = managed.path("queues/{v}/plain")
+    refused = await managed.client.put(path, json={"durable": True})
+    assert refused.status_code == 400
+    assert "received 'classic' but current is 'quorum'" in refused.json()["reason"]
+
+
+async def test_metadata_of_vhosts_is_in_the_definitions(managed: Managed) -> None:
+    await managed.client.put(managed.path("vhosts/{v}"), json=METADATA)
+    await managed.client.post(
+        managed.path("definitions"),
+        json={"vhosts": [{"name": managed.vhost, "metadata": {**METADATA, "tags": ["z"]}}]},
+    )
+    shown = (await managed.client.get(managed.path("vhosts/{v}"))).json()
+    assert (shown["description"], shown["tags"]) == ("of the shop", ["z"])
+    if knows_default_type(managed):
+        document = (await managed.client.get(managed.path("definitions"))).json()
+        (vhost,) = [each for each in document["vhosts"] if each["name"] == managed.vhost]
+        assert vhost["metadata"] == {**METADATA, "tags": ["z"]}
+        assert shown["default_queue_type"] == "quorum"
+        assert (await exported(managed))["metadata"] == vhost["metadata"]
+
+
 async def test_pages_columns_and_sorting(managed: Managed) -> None:
     for name in ("b1", "a1", "c1", "a2"):
         await declare(managed, name)

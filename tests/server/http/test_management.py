@@ -133,13 +133,22 @@ async def test_deleted_user_loses_its_connections(api: Api) -> None:
         await aio_pika.connect(api.amqp_url(user="ann"))
 
 
-async def test_default_queue_type_that_would_be_ignored_is_refused(api: Api) -> None:
-    refused = await api.client.put("/api/vhosts/typed", json={"default_queue_type": "quorum"})
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"default_queue_type": "stream"}, "this broker has no streams"),
+        ({"tracing": True}, "tracing is not supported"),
+        ({"description": 5}, "description must be a string"),
+        ({"tags": [1]}, "tags must be a list or a text"),
+    ],
+)
+async def test_metadata_that_would_be_ignored_is_refused(
+    api: Api, given: dict[str, Any], why: str
+) -> None:
+    refused = await api.client.put("/api/vhosts/typed", json=given)
     assert refused.status_code == 400
-    assert "default_queue_type 'quorum' is not supported" in refused.json()["reason"]
+    assert why in refused.json()["reason"]
     assert (await api.client.get("/api/vhosts/typed")).status_code == 404
-    given = {"description": "d", "tags": "a,b", "default_queue_type": "classic"}
-    assert (await api.client.put("/api/vhosts/typed", json=given)).status_code == 201
 
 
 async def test_deleted_vhost_loses_its_connections(api: Api) -> None:

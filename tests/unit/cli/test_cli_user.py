@@ -259,7 +259,11 @@ def test_vhosts_are_added_listed_and_deleted(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(["add", "/"], "already"), (["add", ""], "not empty"), (["delete", "x"], "no vhost 'x'")],
+    [
+        (["add", "/"], "already"),
+        (["add", ""], "not empty"),
+        (["delete", "x"], "no vhost 'x'"),
+    ],
 )
 def test_vhost_that_cannot_be_is_told(path: str, arguments: list[str], told: str) -> None:
     a_file(Path(path))
@@ -267,6 +271,19 @@ def test_vhost_that_cannot_be_is_told(path: str, arguments: list[str], told: str
     status, output = run("vhost", arguments[0], path, *arguments[1:], *more)
     assert status == 1
     assert told in output
+
+
+def test_vhost_is_added_with_what_describes_it(path: str) -> None:
+    options = ("--description", "of the shop", "--tags", "a, b", "--default-queue-type", "quorum")
+    assert run("vhost", "add", path, "shop", *options)[0] == 0
+    document = json.loads(run("definitions", "export", path, "--vhost", "shop")[1])
+    assert document["metadata"] == {
+        "description": "of the shop",
+        "tags": ["a", "b"],
+        "default_queue_type": "quorum",
+    }
+    status, output = run("vhost", "add", path, "x", "--default-queue-type", "stream")
+    assert (status, "'classic'" in output) == (2, True)
 
 
 def test_deleted_vhost_takes_its_messages_along(path: str) -> None:

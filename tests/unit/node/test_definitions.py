@@ -12,6 +12,7 @@ import pytest
 
 from broker_client.core.access import SHA256, hash_password
 from broker_client.core.exchange import Destination
+from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.errors import InvalidDefinitionsError, ReplyError
 from broker_client.node.definitions import (
     export_definitions,
@@ -53,6 +54,7 @@ def a_full_node(node: Node) -> None:
     node.set_policy("short", "^q", {"max-length": 7, "overflow": "reject-publish"}, vhost="shop")
     node.set_policy("guard", "", {"expires": 90_000}, vhost="shop", is_operator=True, priority=2)
     node.set_vhost_limits("shop", {"max-queues": 20})
+    node.set_vhost_metadata("shop", description="the shop", tags=["a", "b"])
     channel = a_channel(node, "shop")
     node.declare_exchange(channel, "spare", "fanout")
     node.declare_exchange(
@@ -180,9 +182,7 @@ async def test_what_is_not_supported_is_named_and_left_out_with_what_hangs_on_it
     report = import_definitions(
         node,
         a_document(
-            vhosts=[
-                {"name": "/", "metadata": {"description": "ours", "default_queue_type": "quorum"}}
-            ],
+            vhosts=[{"name": "/", "metadata": {"default_queue_type": "stream"}, "tracing": True}],
             users=[{"name": "ann", "password_hash": HASH, "tags": "", "limits": {"max": 1}}],
             queues=[
                 {"name": "log", "vhost": "/", "arguments": {"x-queue-type": "stream"}},
@@ -211,8 +211,8 @@ async def test_what_is_not_supported_is_named_and_left_out_with_what_hangs_on_it
     )
     assert list(report.notes) == [
         "extras: not supported, left out",
-        "vhost '/': its description is not kept",
-        "vhost '/': queues declared without a type are classic, not quorum",
+        "vhost '/': queues declared without a type are classic, not stream",
+        "vhost '/': tracing is not supported, left out",
         "user 'ann': limits is not supported, left out",
         "parameter 's' of shovel in vhost '/': not supported, left out",
         "global parameter 'mqtt_port_to_vhost_mapping': not supported, left out",
@@ -228,6 +228,51 @@ async def test_what_is_not_supported_is_named_and_left_out_with_what_hangs_on_it
     assert [queue.name for queue in node.stats().queues] == ["q"]
     assert report.counts == {"vhosts": 1, "users": 1, "policies": 1, "queues": 1}
     assert export_definitions(node).document["policies"][0]["definition"] == {"ha-mode": "all"}
+
+
+async def test_metadata_comes_beside_the_name_or_in_its_object_and_counts_for_the_queues(
+    node: Node,
+) -> None:
+    node.set_vhost_metadata("/", description="kept", default_queue_type="quorum")
+    metadata = {"description": "inner", "tags": ["x"], "default_queue_type": "quorum"}
+    report = import_definitions(
+        node,
+        a_document(
+            vhosts=[
+                {"name": "/", "tags": "a, b", "limits": {}},
+                {"name": "in", "description": "outer", "metadata": metadata},
+                {"name": "beside", "description": "d", "default_queue_type": "undefined"},
+            ],
+            queues=[
+                {"name": "q", "vhost": "in"},
+                {"name": "gone", "vhost": "in", "auto_delete": True},
+                {"name": "q", "vhost": "beside"},
+                {"name": "q", "vhost": "/"},
+            ],
+        ),
+    )
+    assert report.notes == ()
+    assert node.vhost_metadata("/") == VHostMetadata("kept", ("a", "b"), "quorum")
+    assert node.vhost_metadata("in") == VHostMetadata("inner", ("x",), "quorum")
+    assert node.vhost_metadata("beside") == VHostMetadata("d")
+    vhosts = node.engine.state.vhosts
+    types = {(v, q): each.type for v in vhosts for q, each in vhosts[v].queues.items()}
+    assert types == {
+        ("in", "q"): "quorum",
+        ("in", "gone"): "classic",
+        ("beside", "q"): "classic",
+        ("/", "q"): "quorum",
+    }
+    node.declare_queue(a_channel(node, "in"), "q")
+    wrong = {"description": 1, "tags": [1], "default_queue_type": "rubbish"}
+    with pytest.raises(InvalidDefinitionsError) as refused:
+        import_definitions(node, a_document(vhosts=[{"name": "/", "metadata": wrong}]))
+    assert [each.partition(":")[0] for each in refused.value.problems] == [
+        "vhosts[0].description",
+        "vhosts[0].tags",
+        "vhosts[0]",
+    ]
+    assert node.vhost_metadata("/").description == "kept"
 
 
 async def test_every_problem_is_told_with_its_place_and_nothing_is_imported(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Policies and limits of a node: kept in its file, there again before its queues."""
+"""Policies, limits and metadata of a node: kept in its file, there again before its queues."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker_client.core.policies import Policy
+from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.errors import InvalidPolicyError
 from broker_client.message import PERSISTENT
 from broker_client.node.node import Node
@@ -52,6 +53,30 @@ async def test_policies_and_limits_are_there_again_after_a_restart(tmp_path: Pat
     node.publish(opened(node), [a_message(body=b"hello")])
     [stats] = node.stats().queues
     assert (stats.ready, stats.drop_count) == (2, 1)
+    await node.close()
+
+
+async def test_metadata_of_a_vhost_is_there_again_after_a_restart(tmp_path: Path) -> None:
+    node = await a_node(tmp_path / "broker.db")
+    for vhost in ("a", "b", "c"):
+        node.add_vhost(vhost)
+        node.set_vhost_metadata(vhost, description="old")
+    node.set_vhost_metadata(
+        "a", description="Bücher, 'a\0b'", tags=["x", "y z"], default_queue_type="quorum"
+    )
+    node.declare_queue(opened(node, "a"), "q")
+    node.delete_vhost("b")
+    node.add_vhost("b")
+    node.set_vhost_metadata("c")
+    await node.close()
+
+    node = await a_node(tmp_path / "broker.db")
+    metadata = VHostMetadata("Bücher, 'a\0b'", ("x", "y z"), "quorum")
+    assert node.vhost_metadata("a") == metadata
+    assert node.vhost_metadata("b") == node.vhost_metadata("c") == VHostMetadata()
+    queue = node.engine.state.vhosts["a"].queues["q"]
+    assert dict(queue.arguments) == {"x-queue-type": "quorum"}
+    node.declare_queue(opened(node, "a"), "q")
     await node.close()
 
 

@@ -38,12 +38,12 @@ async def filled(path: Path) -> Path:
     return path
 
 
-def as_version_4(path: Path) -> None:
-    """Make a file of the version before users of it."""
+def as_version(path: Path, version: int) -> None:
+    """Make a file of an earlier version of it."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        for table in set(tables.summed_tables(tables.VERSION)) - set(tables.summed_tables(4)):
+        for table in set(tables.summed_tables(tables.VERSION)) - set(tables.summed_tables(version)):
             connection.execute(f"DROP TABLE {table}")
-        connection.execute("PRAGMA user_version = 4")
+        connection.execute(f"PRAGMA user_version = {version}")
         connection.commit()
 
 
@@ -77,22 +77,29 @@ async def test_each_user_has_a_salt_of_its_own(tmp_path: Path) -> None:
         assert node.access.add_user("b", "same").password_hash != first
 
 
-async def test_file_of_the_version_before_gets_users(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", range(4, tables.VERSION))
+async def test_file_of_an_earlier_version_gets_what_is_new(tmp_path: Path, version: int) -> None:
     path = a_file(tmp_path / "broker.db", [1, 2])
-    as_version_4(path)
+    as_version(path, version)
     assert read_stats(str(path)).messages == 2  # before anything has upgraded it
     assert check(str(path)).problems == ()
-    assert check(str(path)).schema == 4
+    assert check(str(path)).schema == version
     await filled(path)
     report = check(str(path))
     assert (report.schema, report.messages, report.problems) == (tables.VERSION, 2, ())
     async with a_node(path) as node:
         assert len(node.access.users) == 2
+        node.set_policy("p", "^q", {"max-length": 7})
+        node.set_vhost_metadata("/", description="older")
+    async with a_node(path) as node:
+        assert [each.name for each in node.policies()] == ["p"]
+        assert node.vhost_metadata("/").description == "older"
 
 
-def test_damaged_file_of_the_version_before_is_salvaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", range(4, tables.VERSION))
+def test_damaged_file_of_an_earlier_version_is_salvaged(tmp_path: Path, version: int) -> None:
     path = a_file(tmp_path / "broker.db", [1, 2])
-    as_version_4(path)
+    as_version(path, version)
     report = compact(str(path), drop_damaged=True)
     assert (report.messages, report.lost) == (2, 0)
     assert check(str(path)).problems == ()
