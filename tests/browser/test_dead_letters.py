@@ -23,14 +23,14 @@ def test_dead_letters_are_looked_at_replayed_and_handled_by_keyboard_alone(
     browser.see("Needs attention", "main")
     _tab_to(browser, "Dead letters", Keys.ENTER)
     browser.see("no price for A-1", "main")
-    assert browser.focused()["tag"] == "h1"
+    browser.until("the focus on the heading", lambda: browser.focused()["tag"] == "h1")
     # The group of three that failed with an error.
     _tab_to(browser, "Replay … 3 rejected of orders", Keys.ENTER)
     browser.see("Replay 3 messages?", "dialog")
-    assert browser.focused()["dialog"]
+    browser.until("the focus in the dialog", lambda: bool(browser.focused()["dialog"]))
     browser.press(Keys.ESCAPE)
     browser.until("no dialog", lambda: not browser.all("dialog"))
-    assert "3 rejected of orders" in browser.focused()["text"]
+    browser.until("the focus back", lambda: "3 rejected of orders" in browser.focused()["text"])
     browser.press(Keys.ENTER)
     browser.see("Replay 3 messages?", "dialog")
     browser.press(Keys.ENTER)

@@ -23,7 +23,7 @@ def test_a_lost_link_is_said_and_when_it_is_back_too(browser: Browser, own_shop:
     own_shop.served.stop()
     browser.until("the loss", lambda: browser.text(".link") == "Link lost")
     browser.see("The link to the server is lost", ".lost-bar")
-    assert "lost" in browser.text("#spoken")  # a screen reader is told
+    browser.see("lost", "#spoken")  # a screen reader is told
     assert browser.text("main h1") == "Queues"  # what was known is still shown
     own_shop.served.start()
     # In memory, so sessions are gone: the page asks for a login.

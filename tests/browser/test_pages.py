@@ -93,8 +93,8 @@ def test_the_login_has_no_barrier_and_says_why_it_refuses(
     browser.fill("input[name=user]", "guest")
     browser.fill("input[name=password]", "wrong")
     browser.click("form button")
-    browser.until("a refusal", lambda: browser.text("[role=alert]"))
-    assert browser.focused()["tag"] == "input"
+    browser.until("a refusal", lambda: bool(browser.text("[role=alert]")))
+    browser.until("the focus in a field", lambda: browser.focused()["tag"] == "input")
     browser.fill("input[name=password]", "guest")
     browser.click("form button")
     browser.see("Queues", "main h1")  # the page that was asked for

@@ -34,7 +34,7 @@ SERVER_DIFFERS: dict[str, str] = {
 }
 """As above, for the built-in broker on a port."""
 
-CONNECT_TIMEOUT = 10.0
+CONNECT_TIMEOUT = 30.0
 
 EMBEDDED_FOLLOWS = NEWEST
 """The RabbitMQ whose ways the built-in broker has, where versions differ."""

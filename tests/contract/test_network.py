@@ -21,7 +21,7 @@ from tests.support.own_server import free_port
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 
-CONNECT_TIMEOUT = 10.0
+CONNECT_TIMEOUT = 30.0
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ class Page:
     """What a browser is to the dashboard: it keeps the cookie, and sends the token."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.AsyncClient(base_url=f"{url}/ui/", timeout=20)
+        self.client = httpx.AsyncClient(base_url=f"{url}/ui/", timeout=60)
         self.csrf = ""
 
     async def log_in(self, user: str = "guest", password: str = "guest") -> dict[str, Any]:
@@ -148,7 +148,7 @@ async def shown_node(base_path: str = "") -> AsyncIterator[Shown]:
     await listener.start()
     dashboard.start()
     port = server.addresses[0].port
-    client = httpx.AsyncClient(base_url=listener.url, auth=GUEST, timeout=20)
+    client = httpx.AsyncClient(base_url=listener.url, auth=GUEST, timeout=60)
     try:
         async with client, _in_a_vhost(client, dashboard, listener.url, port, base_path) as shown:
             shown.node = node
@@ -174,7 +174,7 @@ async def shown_rabbitmq(server: RabbitMQ, watching: str = "guest") -> AsyncIter
     listener = AsgiListener(make_application(dashboard), "127.0.0.1", 0)
     await listener.start()
     dashboard.start()
-    client = httpx.AsyncClient(base_url=url, auth=GUEST, timeout=20)
+    client = httpx.AsyncClient(base_url=url, auth=GUEST, timeout=60)
     try:
         async with client, _in_a_vhost(client, dashboard, listener.url, server.port, "") as shown:
             shown.is_rabbitmq = True

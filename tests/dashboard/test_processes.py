@@ -30,7 +30,7 @@ def address_of_http(server: Served) -> str:
 
 async def moved(url: str, of_page: str) -> tuple[int, int]:
     """Move three messages from one queue to another with the page; how many are in each then."""
-    async with httpx.AsyncClient(base_url=url, auth=GUEST, timeout=20) as api:
+    async with httpx.AsyncClient(base_url=url, auth=GUEST, timeout=60) as api:
         for name in ("from", "to"):
             await api.put(f"/api/queues/%2F/{name}", json={})
         message: dict[str, Any] = {"properties": {}, "routing_key": "from", "payload": "x"}
@@ -115,13 +115,13 @@ async def test_the_command_dashboard_serves_moves_and_ends_in_order() -> None:
             line = await asyncio.to_thread(process.stdout.readline)
             word, url, _ = line.split(maxsplit=2)
             assert word == "dashboard", line
-            async with httpx.AsyncClient() as browser:
+            async with httpx.AsyncClient(timeout=60) as browser:
                 page = await browser.get(url)
             assert (page.status_code, "<html" in page.text) == (200, True)
             assert await moved(address_of_http(server), url.rstrip("/")) == (0, 3)
             children = psutil.Process(process.pid).children(recursive=True)
             process.terminate()
-            _, errors = await asyncio.to_thread(process.communicate, timeout=20)
+            _, errors = await asyncio.to_thread(process.communicate, timeout=60)
             assert (process.returncode, children) == (0, [])
             assert "Traceback" not in errors, errors
             port = int(url.rstrip("/").rpartition(":")[2])

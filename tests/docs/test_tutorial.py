@@ -78,7 +78,7 @@ async def test_api_and_worker_of_the_tutorial_run_on_a_served_broker(
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     with running(shop, port, served.url()) as printed:
-        async with httpx.AsyncClient(base_url=address) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
 
             async def ready() -> bool:
                 try:

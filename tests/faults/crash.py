@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.faults.crash_child import DEAD, QUEUES
 
 ROOT = Path(__file__).parents[2]
-_START_TIMEOUT = 30.0
+_START_TIMEOUT = 90.0
 
 
 @dataclass

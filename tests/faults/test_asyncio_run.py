@@ -17,7 +17,7 @@ from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
 RUNS = 20
-AT_EXIT = 2.0  # seconds a program may take to end
+AT_EXIT = 10.0  # seconds a program may take to end
 
 COMPLAINTS = (
     "Task was destroyed",

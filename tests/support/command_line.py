@@ -52,7 +52,7 @@ def bodies(url: str, queue: str) -> list[str]:
             count = (await channel.queue_declare(queue, passive=True)).message_count
             arrived: asyncio.Queue[Any] = asyncio.Queue()
             await channel.basic_consume(queue, arrived.put, no_ack=True)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 return [(await arrived.get()).body.decode() for _ in range(count)]
 
     return asyncio.run(take())

@@ -45,7 +45,7 @@ def test_messages_are_confirmed_consumed_and_acked(channel: Any, queue: str) -> 
     for number in range(50):
         channel.basic_publish("", queue, b"%d" % number, properties, mandatory=True)
     bodies = []
-    for method, got, body in channel.consume(queue, inactivity_timeout=5):
+    for method, got, body in channel.consume(queue, inactivity_timeout=60):
         assert got.headers == properties.headers
         bodies.append(body)
         channel.basic_ack(method.delivery_tag)

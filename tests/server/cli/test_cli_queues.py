@@ -143,7 +143,7 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Read until `text` was shown; what came before it is forgotten."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while text not in self.shown:
             assert time.monotonic() < deadline, self.shown
             if select.select([self._ours], [], [], 0.2)[0]:
@@ -152,7 +152,7 @@ class Terminal:
 
     def wait(self) -> int:
         """Read until the program has ended, which may wait for a reader; returns its status."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.shown
             if select.select([self._ours], [], [], 0.05)[0]:

@@ -56,7 +56,7 @@ async def an_api() -> AsyncIterator[Api]:
     management = Management(node, server, listening)
     listener = HttpListener(management, "127.0.0.1", 0)
     await listener.start()
-    async with httpx.AsyncClient(base_url=listener.url, auth=GUEST, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=listener.url, auth=GUEST, timeout=60) as client:
         yield Api(node, server, management, client, listener.url)
     await listener.stop()
     await server.stop()
@@ -93,7 +93,7 @@ async def managed(request: pytest.FixtureRequest) -> AsyncIterator[Managed]:
         else:
             server: RabbitMQ = request.getfixturevalue("rabbitmq")
             url = f"http://127.0.0.1:{server.management_port}"
-            client = httpx.AsyncClient(base_url=url, auth=GUEST, timeout=20)
+            client = httpx.AsyncClient(base_url=url, auth=GUEST, timeout=60)
             await stack.enter_async_context(client)
         is_rabbitmq = request.param == "rabbitmq"
         version = request.getfixturevalue("rabbitmq").version if is_rabbitmq else ()

@@ -110,7 +110,7 @@ async def test_wrong_login_is_401_and_asks_for_basic(
     managed: Managed, auth: httpx.BasicAuth | None
 ) -> None:
     url = str(managed.client.base_url) + "/api/whoami"
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         response = await client.get(url, auth=auth)
     assert response.status_code == 401
     assert response.headers["www-authenticate"].startswith("Basic")

@@ -127,8 +127,9 @@ async def test_moves_need_the_permissions_that_they_need_over_amqp(api: Api) -> 
 async def test_a_move_ends_in_order_when_its_client_goes(api: Api) -> None:
     bodies = [str(i) for i in range(100)]
     await publish(api, "q", *bodies)
+    gone = httpx.Timeout(60.0, read=0.5)
     with pytest.raises(httpx.ReadTimeout):
-        await api.client.post(f"{Q}/move", json={"to": "other", "rate": 20}, timeout=0.5)
+        await api.client.post(f"{Q}/move", json={"to": "other", "rate": 20}, timeout=gone)
     await eventually(lambda: api.node.stats().connections == 0)
     moved = await taken(api, OTHER)
     assert 0 < len(moved) < 100
