@@ -352,7 +352,7 @@ async def test_delayed_message_that_cannot_be_sent_on_is_dropped_and_told_and_ot
         link = await broker.connect(vhost)
         channel = await link.open_channel()
         await channel.declare_exchange("gone", "topic", durable=True)
-        await (await broker.publish("gone", 1, delay=0.3, expiration=60.0))
+        await (await broker.publish("gone", 1, delay=1.0, expiration=60.0))
         await channel.delete_exchange("gone")
         await (await broker.publish("q", 2, delay=0.3, expiration=60.0, user_id="guest"))
         await eventually(lambda: inbox.contents == [2])

@@ -196,9 +196,9 @@ async def test_expiration_of_the_message_moves_into_its_death(watch: Watch) -> N
 async def test_message_in_flight_does_not_expire(watch: Watch) -> None:
     await dead_letter_queue(watch)
     await a_queue(watch, message_ttl=50, dead_letter_exchange="dlx")
+    consumer = await Consumer.start(watch.channel, prefetch=1)  # it waits: nothing expires before
     await watch.publish(a_message(b"held"))
-    held = await watch.channel.get("q")
-    assert held is not None
+    [held] = await consumer.receives(1)
     await watch.publish(a_message(b"ready"))
     assert (await the_dead_letter(watch)).body == b"ready"
     watch.channel.ack(held.delivery_tag)

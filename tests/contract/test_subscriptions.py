@@ -119,6 +119,7 @@ def failing(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
 async def test_shutdown_acks_what_runs_and_gives_back_what_has_not_started(where: Where) -> None:
     """E2: exactly 2 acked and never redelivered, 3 back ready, the handler ran twice."""
     ran: list[Any] = []
+    go = asyncio.Event()
     config = where.config({"prefetch": 5, "concurrency": 2})
     async with Broker.create(config) as watching:
         link = await watching.connect()
@@ -129,13 +130,16 @@ async def test_shutdown_acks_what_runs_and_gives_back_what_has_not_started(where
 
         async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
             ran.append(content)
-            await asyncio.sleep(0.5)
+            await go.wait()
             await ack_or_nack()
 
         subscription = await broker.subscribe("work", handle)
-        await eventually(lambda: subscription.stats().delivered == 5)
-        await asyncio.sleep(0.1)
-        await (subscription.cancel() if broker is watching else broker.shutdown())
+        await eventually(lambda: subscription.stats().delivered == 5 and len(ran) == 2)
+        end = subscription.cancel() if broker is watching else broker.shutdown()
+        ending = asyncio.create_task(end)
+        await asyncio.sleep(0)  # it has begun
+        go.set()
+        await ending
         assert ran == [0, 1]
         assert subscription.stats().acked == 2
         taken = [await take(link, "work") for _ in range(3)]
@@ -580,8 +584,11 @@ async def test_message_published_twice_is_handled_once_also_after_a_restart(
             subscription = await broker.subscribe("work", handle)
             await publish(broker, "once", message_id="same")
             await publish(broker, round, message_id=f"other{round}")
-            await eventually(lambda round=round: handled[-1:] == [round])
-            assert subscription.stats().duplicates == round - 1
+            await eventually(
+                lambda round=round, stats=subscription.stats: (
+                    (handled[-1:], stats().duplicates) == ([round], round - 1)
+                )
+            )
     assert handled == ["once", 1, 2]
 
 

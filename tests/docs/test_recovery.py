@@ -129,10 +129,10 @@ async def test_3_others_go_on_while_it_waits(url: str) -> None:
     vhost["publications"]["later"]["delay"] = "500ms"
     handle = Failing(only="bad")
     async with running(url, vhost) as broker:
-        subscription = await broker.subscribe("orders", handle)
-        subscription.on("error", lambda error: None)
         for content in ("bad", "good"):
             await (await broker.publish("orders", content, "order.new"))
+        subscription = await broker.subscribe("orders", handle)
+        subscription.on("error", lambda error: None)
         await eventually(lambda: len(handle.contents) == 3)
     assert handle.contents == ["bad", "good", "bad"]
     assert handle.at[2] - handle.at[0] >= 0.5
