@@ -1,8 +1,11 @@
-"""Tracebacks that hold no secrets."""
+"""Tracebacks that hold no secrets, and that end."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeVar
+
+_LINKS = ("__cause__", "__context__")
 
 E = TypeVar("E", bound=BaseException)
 
@@ -21,4 +24,32 @@ def without_frames(error: E) -> E:
             seen.add(id(each))
             each.__traceback__ = None
             left += each.__cause__, each.__context__
+    return without_cycles(error)
+
+
+def without_cycles(error: E) -> E:
+    """`error`, and what led to it, in a chain that ends.
+
+    A stream of asyncio raises one and the same error again and again. Where a library closes it
+    while it handles an error made from that one, each of the two led to the other, and tools such
+    as rich follow them for ever.
+    """
+    above, done = {id(error)}, set[int]()
+    path: list[tuple[BaseException, Iterator[str]]] = [(error, iter(_LINKS))]
+    while path:
+        each, links = path[-1]
+        link = next(links, None)
+        if link is None:
+            path.pop()
+            above.remove(id(each))
+            done.add(id(each))
+            continue
+        before: BaseException | None = getattr(each, link)
+        if before is None or id(before) in done:
+            continue
+        if id(before) in above:
+            setattr(each, link, None)
+            continue
+        above.add(id(before))
+        path.append((before, iter(_LINKS)))
     return error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -46,6 +48,27 @@ async def test_nobody_listens() -> None:
 
 async def test_somebody_else_listens(deaf_port: int) -> None:
     assert SECRET not in await told(deaf_port)
+
+
+async def test_somebody_resets_the_connection_and_the_causes_end() -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    server = await asyncio.start_server(reset, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(BrokerClientError) as caught:
+            await Broker.create(a_config(server.sockets[0].getsockname()[1]))
+    found: list[BaseException] = []
+    each: BaseException | None = caught.value
+    while each is not None:
+        assert each not in found, "rich would follow it for ever"
+        found.append(each)
+        each = each.__cause__ or each.__context__
+    assert ConnectionResetError in map(type, found)
+    assert SECRET not in with_locals(caught.value)
 
 
 async def test_password_that_is_refused(rabbitmq: RabbitMQ) -> None:

@@ -27,6 +27,7 @@ from broker_client.errors import (
 )
 from broker_client.message import Delivery, Outgoing, Returned
 from broker_client.runtime.tasks import TaskGroup
+from broker_client.runtime.tracebacks import without_cycles
 from broker_client.transport.base import (
     Arguments,
     Capabilities,
@@ -432,13 +433,13 @@ class NetworkChannel(TopologyMethods):
         except TimeoutError as error:
             if deadline is not None and deadline.expired():
                 raise
-            raise self._failure(error) from error  # the socket's own (ETIMEDOUT)
+            raise self._failure(error) from without_cycles(error)  # the socket's own
         except asyncio.CancelledError:
             cancellation.reraise()
             raise self._failure(None) from None  # aiormq cancels what waits on a closing link
         except FOREIGN_ERRORS as error:
             cancellation.reraise()
-            raise self._failure(error) from error
+            raise self._failure(error) from without_cycles(error)
         except Exception as error:
             cancellation.reraise()
             if is_bare(error):

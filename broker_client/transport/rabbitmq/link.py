@@ -24,6 +24,7 @@ from broker_client.errors import (
     TransportError,
 )
 from broker_client.runtime.tasks import TaskGroup
+from broker_client.runtime.tracebacks import without_cycles
 from broker_client.transport.base import Capabilities
 from broker_client.transport.limits import NO_SIZE_LIMIT, SizeLimit, usual_size_limit
 from broker_client.transport.rabbitmq.channel import NetworkChannel
@@ -152,7 +153,7 @@ class NetworkLink:
             raise OperationTimeoutError(what, self.operation_timeout) from error
         except FOREIGN_ERRORS as error:
             cancellation.reraise()
-            raise (self._lost or translate(self.url, error)) from error
+            raise (self._lost or translate(self.url, error)) from without_cycles(error)
         except Exception as error:
             cancellation.reraise()
             if is_bare(error):
