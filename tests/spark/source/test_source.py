@@ -25,11 +25,11 @@ def test_idle_query_has_acked_everything_and_keeps_its_last_batch_only(
     query = stream.start()
     try:
         until(lambda: len(stream.rows()) == 50, "the first batch", 60)
-        assert queues.unacked("in") == 0
+        until(lambda: queues.unacked("in") == 0, "the acks")
         assert len(stream.segments()) == 1
         queues.publish("in", numbered(50, "b"))
         until(lambda: len(stream.rows()) == 100, "the second batch", 60)
-        assert queues.unacked("in") == 0
+        until(lambda: queues.unacked("in") == 0, "the acks")
         # The commit of the first batch came with the second; that of the second is still to come.
         assert [name.split("-")[0] for name in stream.segments()] == ["000000000002"]
     finally:
@@ -124,7 +124,7 @@ def test_full_spool_cancels_the_consumer_and_takes_it_up_again(
     try:
         until(lambda: len(stream.segments()) >= 2, "segments", 60)
         until(lambda: queues.consumers("in") == 0, "the consumer to go", 30)
-        assert queues.unacked("in") == 0
+        until(lambda: queues.unacked("in") == 0, "the acks")
         waiting = queues.depth("in")
         assert waiting > 0
         queues.publish("in", numbered(10, "late"))
