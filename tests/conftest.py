@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.support.leaks import Snapshot, leaks_since
@@ -16,6 +16,14 @@ from tests.support.rabbitmq import RabbitMQ
 from tests.support.rabbitmq_installed import NoSuchRabbitMQError, chosen
 from tests.support.redis import Redis, redis_program
 
+# A busy machine may stand still in the middle of an example.
+settings.register_profile(
+    "steady",
+    parent=settings.get_profile("ci") if os.environ.get("CI") else None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("steady")
 settings.register_profile(
     "fuzz",  # scripts/fuzz
     max_examples=300,

@@ -74,7 +74,7 @@ async def test_vhost_that_is_not_asserted_outlives_a_nuke(rabbitmq: RabbitMQ, vh
 async def test_patient_start_waits_for_a_vhost_that_is_made_later(
     rabbitmq: RabbitMQ, vhost: str
 ) -> None:
-    config = a_config(rabbitmq, vhost, check=True, startup="retry", startup_timeout="20s")
+    config = a_config(rabbitmq, vhost, check=True, startup="retry", startup_timeout="60s")
     creating = asyncio.ensure_future(Broker.create(config))
     await asyncio.sleep(0)
     await assert_vhost(api(rabbitmq), vhost)

@@ -171,7 +171,7 @@ def test_hour_of_delay_passes_in_no_time_and_dead_letters_are_recorded(run: RunT
         await (await broker.publish("jobs", {"id": 1}))
         [dead] = await broker_recorder.wait_dead_lettered("work", timeout=200)
         assert 100 <= asyncio.get_running_loop().time() - loop_began < 101
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         assert [type(each.error) for each in broker_recorder.calls("work")] == [ValueError] * 3
         assert dead.message.tries == 3
         assert broker_recorder.handled() == []

