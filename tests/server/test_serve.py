@@ -107,7 +107,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         server.send_signal(signal.SIGINT)
         await peer.expect(commands.Connection.Close)
         server.send_signal(signal.SIGINT)
-        assert await asyncio.to_thread(server.wait, 10.0) == 0
+        assert await asyncio.to_thread(server.wait, 30.0) == 0
         await peer.close()
     finally:
         await asyncio.to_thread(server.close)
