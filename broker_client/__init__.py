@@ -19,6 +19,7 @@ from broker_client.errors import (
 )
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
+from broker_client.publishing.many import PublishItem
 from broker_client.publishing.publish_call import PublishCall, PublishNext
 from broker_client.router import Router
 from broker_client.subscription import Subscription
@@ -40,6 +41,7 @@ __all__ = [
     "Publication",
     "PublishCall",
     "PublishError",
+    "PublishItem",
     "PublishNackedError",
     "PublishNext",
     "Republish",

@@ -402,15 +402,19 @@ class Broker(Emitter):
         routing_key: str | Callable[[Any], str] | None = None,
         *,
         window: int = 1000,
+        on_end: Callable[[Publication], None] | None = None,
         **overrides: Unpack[PublishOverrides],
     ) -> PublishReport:
         """Publish each of `many`, with at most `window` of them unconfirmed, in bounded memory.
 
         Args:
             name: of the publication.
-            many: contents, as for `publish`.
+            many: contents, as for `publish`, or `PublishItem`s, which have a routing key and
+                options of their own.
             routing_key: one for all, or a function of the content.
             window: maximum number of unconfirmed publishes.
+            on_end: called with each `Publication` when it has ended; its `error` is None if it
+                succeeded.
             overrides: apply to every publish.
 
         Raises:
@@ -420,7 +424,9 @@ class Broker(Emitter):
         `publish` refuses raises here too, after the publications before it have ended.
         """
         self._check_may_publish()
-        return await self._publisher.publish_many(name, many, routing_key, window, overrides)
+        return await self._publisher.publish_many(
+            name, many, routing_key, window, on_end, overrides
+        )
 
     def publish_sync(
         self,

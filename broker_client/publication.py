@@ -44,7 +44,6 @@ class Publication(Emitter):
 
     __slots__ = (
         "_complaint",
-        "_error",
         "_event",
         "_noticed",
         "_paused",
@@ -54,6 +53,7 @@ class Publication(Emitter):
         "_waiters",
         "_withdraw",
         "deadline",
+        "error",
         "max_nacks",
         "maybe_duplicate",
         "message_id",
@@ -101,11 +101,12 @@ class Publication(Emitter):
         self._paused = False
         self._waiters: list[asyncio.Future[None]] | None = None
         self._noticed = False
-        self._then: Callable[[PublishError | None], None] | None = None
+        self._then: Callable[[Publication], None] | None = None
         self._complaint: _Complaint | None = None
         self._event = ""  # that it ended with
         self._seconds = 0.0
-        self._error: PublishError | None = None
+        self.error: PublishError | None = None
+        """Why it did not succeed; None while it has not ended, and if it did."""
         self._returned: Returned | None = None
 
     def __repr__(self) -> str:
@@ -116,9 +117,9 @@ class Publication(Emitter):
         self._noticed = True
         if self.state is not ENDED:
             yield from self._wait()
-        if self._error is not None:
+        if self.error is not None:
             self._withdraw_complaint()
-            raise self._error.with_traceback(None)  # not the traceback of another awaiter
+            raise self.error.with_traceback(None)  # not the traceback of another awaiter
         return _new(Outcome, (self.message_id, self._seconds, self.maybe_duplicate))
 
     def _wait(self) -> Generator[Any, None, None]:
@@ -150,13 +151,16 @@ class Publication(Emitter):
 
     def when_ended(self, then: Callable[[PublishError | None], None]) -> None:
         """Call `then` with the error, or None, as soon as it has ended."""
+        self.tell_end(lambda publication: then(publication.error))
+
+    def tell_end(self, then: Callable[[Publication], None]) -> None:
+        """Call `then` with this publication as soon as it has ended."""
         self._noticed = True
         if self._then is None and self.state is not ENDED:
             self._then = then  # three listeners would cost as much as all else of a publish
             return
-        self.on("success", lambda message_id: then(None))
-        self.on("error", lambda error, message_id: then(error))
-        self.on("return", lambda message: then(self._error))
+        for event in ("success", "error", "return"):
+            self.on(event, lambda *_: then(self))
 
     def observe(self, then: Callable[[Publication], None]) -> None:
         """Call `then` with this publication soon after it has ended; unlike a listener, that does
@@ -169,11 +173,6 @@ class Publication(Emitter):
         if self._waiters is None:
             self._waiters = []
         self._waiters.append(ended)
-
-    @property
-    def error(self) -> PublishError | None:
-        """Why it did not succeed; None while it has not ended, and if it did."""
-        return self._error
 
     @property
     def event(self) -> str:
@@ -199,12 +198,12 @@ class Publication(Emitter):
 
     def fail(self, error: PublishError) -> None:
         """End with an error."""
-        self._error = error
+        self.error = error
         self._end("error")
 
     def give_back(self, error: PublishError, message: Returned) -> None:
         """End as returned by the broker."""
-        self._error, self._returned = error, message
+        self.error, self._returned = error, message
         self._end("return")
 
     def pause(self) -> None:
@@ -221,14 +220,14 @@ class Publication(Emitter):
                     waiter.set_result(None)
         if self._then is not None:
             try:
-                self._then(self._error)
+                self._then(self)
             except Exception as error:  # noqa: BLE001 - as for a listener
                 self._listener_failed(event, error)
         if self._listeners and event in self._listeners:
             self._noticed = True
             self.emit(event, *self._told())
-        if self._error is not None and not self._noticed:
-            self._complaint = _Complaint(self._error)
+        if self.error is not None and not self._noticed:
+            self._complaint = _Complaint(self.error)
 
     def _withdraw_complaint(self) -> None:
         if self._complaint is not None:
@@ -238,7 +237,7 @@ class Publication(Emitter):
         """Arguments for the listeners of its final event."""
         if self._event == "success":
             return (self.message_id,)
-        return (self._error, self.message_id) if self._event == "error" else (self._returned,)
+        return (self.error, self.message_id) if self._event == "error" else (self._returned,)
 
     def _add(self, event: str, listener: Listener) -> None:
         self._tasks.check_loop("a Publication")

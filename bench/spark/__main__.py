@@ -14,7 +14,7 @@ from rich.console import Console
 from bench.spark.ratios import Ratio, as_json, table
 from spark.session import open_session
 
-PARTS = ("starting", "jobs", "connector")
+PARTS = ("starting", "jobs", "connector", "driver")
 """Modules of this folder, each with `measure(spark) -> Iterable[Ratio]`."""
 
 

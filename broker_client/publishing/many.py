@@ -1,14 +1,27 @@
-"""What `publish_many` has under way, and its report."""
+"""Many publishes of one call: what each is, how many are under way, and how they ended."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from broker_client.errors import PublishError
 from broker_client.publication import Publication
+from broker_client.publishing.template import PublishOverrides
 
 _ERRORS_KEPT = 100
+
+
+class PublishItem(NamedTuple):
+    """A content for `Broker.publish_many` with a routing key and options of its own."""
+
+    content: Any
+    routing_key: str | None = None
+    """None: what `publish_many` was given."""
+    options: PublishOverrides | None = None
+    """As the keyword arguments of `Broker.publish`; they win over those of `publish_many`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +40,20 @@ class PublishReport:
 
 
 class ManyPublishes:
-    """The unfinished publishes of one `publish_many`, and counts of the others."""
+    """The unfinished publishes of one `publish_many`, and counts of the others.
 
-    def __init__(self, window: int) -> None:
+    Args:
+        window: maximum number of unfinished ones.
+        on_end: is told each that has ended.
+    """
+
+    def __init__(self, window: int, on_end: Callable[[Publication], None] | None) -> None:
         if window < 1:
             raise ValueError(f"window is {window}; 1 or more is allowed")
         self._window = window
+        self._on_end = on_end
         self._started = asyncio.get_running_loop().time()
-        self.under_way = 0
+        self.under_way: int = 0
         self._most = self._published = self._failed = 0
         self._errors: list[PublishError] = []
         self._changed: asyncio.Future[None] | None = None  # while this waits
@@ -43,18 +62,21 @@ class ManyPublishes:
         return f"<ManyPublishes: {self._published} published, {self.under_way} under way>"
 
     async def room(self) -> None:
+        """Wait until fewer than `window` are under way."""
         while self.under_way >= self._window:
             await self._wait()
 
     def began(self, publication: Publication) -> None:
+        """`publication` is under way."""
         self._published += 1
         self.under_way += 1
         if self.under_way > self._most:
             self._most = self.under_way
-        publication.when_ended(self._one_ended)
+        publication.tell_end(self._one_ended)
 
-    def _one_ended(self, error: PublishError | None) -> None:
+    def _one_ended(self, publication: Publication) -> None:
         self.under_way -= 1
+        error = publication.error
         if error is not None:
             self._failed += 1
             if len(self._errors) < _ERRORS_KEPT:
@@ -63,8 +85,11 @@ class ManyPublishes:
             if not self._changed.done():
                 self._changed.set_result(None)
             self._changed = None
+        if self._on_end is not None:
+            self._on_end(publication)
 
     async def ended(self) -> None:
+        """Wait until none is under way."""
         while self.under_way:
             await self._wait()
 
@@ -73,6 +98,7 @@ class ManyPublishes:
         await self._changed
 
     def report(self) -> PublishReport:
+        """The counts so far."""
         return PublishReport(
             self._published,
             self._published - self._failed,

@@ -21,7 +21,7 @@ from broker_client.errors import InvalidMessageError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
 from broker_client.publishing.encoding import encoders_of
-from broker_client.publishing.many import ManyPublishes, PublishReport
+from broker_client.publishing.many import ManyPublishes, PublishItem, PublishReport
 from broker_client.publishing.publish_call import (
     PublishCall,
     PublishMiddleware,
@@ -238,6 +238,7 @@ class Publisher:
         many: Iterable[Any] | AsyncIterable[Any],
         routing_key: str | Callable[[Any], str] | None,
         window: int,
+        on_end: Callable[[Publication], None] | None,
         overrides: PublishOverrides,
     ) -> PublishReport:
         """See `Broker.publish_many`."""
@@ -246,34 +247,41 @@ class Publisher:
         ):
             kind = type(many).__name__
             raise InvalidMessageError(f"many of a {kind}", "which is one content; give a list")
-        run = ManyPublishes(window)
+        run = ManyPublishes(window, on_end)
         template = self._template(name)
         config, queue = template.config, template.vhost.queue
         if overrides:
             overrides = cast(PublishOverrides, given(overrides))
             check_overrides(overrides)
-        timeout, max_nacks = overrides.get("timeout", config.timeout), template.max_nacks
         outbox = template.vhost.outbox if config.confirm else None
-        is_plain = not (outbox or template.bodies or overrides.get("delay", config.delay))
+        is_plain = not (outbox or template.bodies or config.delay)
         time, encode, outgoing = asyncio.get_running_loop().time, template.encode, template.outgoing
 
-        async def add(content: Any) -> None:
+        async def add(each: Any) -> None:
             if run.under_way >= window:
                 await run.room()
-            key = routing_key(content) if callable(routing_key) else routing_key
-            # Middleware, a delay, a store or the outbox takes part.
-            if name in self._chains or not is_plain:
-                run.began(await self.publish(name, content, key, overrides))
+            content, key, options = each, None, overrides
+            if type(each) is PublishItem:
+                content, key, own = each
+                if own:
+                    own = cast(PublishOverrides, given(own))
+                    check_overrides(own)
+                    options = {**overrides, **own} if overrides else own
+            if key is None:
+                key = routing_key(content) if callable(routing_key) else routing_key
+            if name in self._chains or not is_plain or "delay" in options:
+                # Middleware, a delay, a store or the outbox takes part.
+                run.began(await self.publish(name, content, key, options))
                 return
             started = time()  # as `publish`, with all that is the same for each taken out
             publication = Publication(
                 config.name,
-                outgoing(*encode(content), key, overrides),
+                outgoing(*encode(content), key, options),
                 queue.withdraw,
                 self._tasks,
                 started=started,
-                timeout=timeout,
-                max_nacks=max_nacks,
+                timeout=options.get("timeout", config.timeout),
+                max_nacks=template.max_nacks,
             )
             if not queue.put_now(publication, confirm=config.confirm):
                 await queue.put(publication, confirm=config.confirm)
@@ -281,11 +289,11 @@ class Publisher:
 
         try:
             if isinstance(many, AsyncIterable):
-                async for content in many:
-                    await add(content)
+                async for each in many:
+                    await add(each)
             else:
-                for content in many:
-                    await add(content)
+                for each in many:
+                    await add(each)
         except Exception:
             await run.ended()  # a caller that cancels this does not wait for the broker
             raise

@@ -100,6 +100,7 @@ def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> N
 
 
 _TEXT_PROPERTIES = ("content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id")
+_PLAIN_PROPERTIES = frozenset((*_TEXT_PROPERTIES, "content_type", "priority", "timestamp"))
 _FORWARDED = (
     *(name for name in _TEXT_PROPERTIES if name != "user_id"),
     "content_type",
@@ -336,9 +337,7 @@ def is_sealed(properties: Properties) -> bool:
 
 def _overridden(properties: Properties, overrides: PublishOverrides) -> Properties:
     changes: dict[str, Any] = {
-        name: overrides[name]  # type: ignore[literal-required] # a name of both
-        for name in (*_TEXT_PROPERTIES, "content_type", "priority", "timestamp")
-        if name in overrides
+        name: value for name, value in overrides.items() if name in _PLAIN_PROPERTIES
     }
     if headers := overrides.get("headers"):
         # Encoded now: what the caller does to them later is not sent.
@@ -347,7 +346,7 @@ def _overridden(properties: Properties, overrides: PublishOverrides) -> Properti
         changes["expiration"] = _milliseconds(overrides["expiration"])
     if "persistent" in overrides:
         changes["delivery_mode"] = PERSISTENT if overrides["persistent"] else TRANSIENT
-    return properties._replace(**changes)
+    return properties._replace(**changes) if changes else properties
 
 
 def _copies_to(keys: Any, *, back: str) -> list[Any]:

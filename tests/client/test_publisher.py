@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from broker_client import AckOrNack, Broker, Message
+from broker_client import (
+    AckOrNack,
+    Broker,
+    Message,
+    Publication,
+    PublishCall,
+    PublishItem,
+    PublishNext,
+)
 from broker_client.errors import (
     BrokerClosedError,
     InvalidMessageError,
@@ -88,6 +96,62 @@ async def test_publish_many_reports_each_failure(start: StartBroker) -> None:
     )
     assert (report.published, report.succeeded, report.failed) == (4, 2, 2)
     assert [type(error) for error in report.errors] == [MessageReturnedError] * 2
+
+
+async def test_publish_many_takes_items_with_keys_and_options_of_their_own(
+    start: StartBroker,
+) -> None:
+    broker = await start(ORDERS)
+    inbox = await an_inbox(broker, "kitchen")
+    items = [
+        PublishItem("own", "order.own", {"message_id": "m1", "headers": {"h": 1}}),
+        PublishItem("common"),
+        "plain",
+        PublishItem("late", options={"delay": 0.05, "message_id": None}),
+    ]
+    report = await broker.publish_many("orders", items, "order.all", type="t", message_id="all")
+    assert (report.published, report.succeeded) == (4, 4)
+    await eventually(lambda: len(inbox.messages) == 4)
+    assert [
+        (m.body, m.routing_key, m.message_id, m.properties.type) for m in inbox.messages[:3]
+    ] == [
+        (b"own", "order.own", "m1", "t"),
+        (b"common", "order.all", "all", "t"),
+        (b"plain", "order.all", "all", "t"),
+    ]
+    assert inbox.messages[0].headers["h"] == 1
+    assert (inbox.messages[3].body, inbox.messages[3].message_id) == (b"late", "all")
+
+
+async def test_publish_many_refuses_an_item_with_an_unknown_option(start: StartBroker) -> None:
+    broker = await start(ORDERS)
+    misspelt: Any = {"mesage_id": "m"}
+    with pytest.raises(InvalidMessageError, match="did you mean 'message_id'"):
+        await broker.publish_many("orders", [PublishItem("x", "order.x", misspelt)])
+
+
+@pytest.mark.parametrize("surrounded", [False, True])
+async def test_publish_many_tells_the_end_of_each_publication(
+    start: StartBroker, surrounded: bool
+) -> None:
+    broker = await start(ORDERS)
+    if surrounded:
+
+        @broker.middleware("publish")
+        async def wait_for_the_end(call: PublishCall, call_next: PublishNext) -> Publication:
+            publication = await call_next(call)
+            await eventually(lambda: publication.is_ended)
+            return publication
+
+    ended: list[tuple[str, type[object]]] = []
+    items = [PublishItem(n, key, {"message_id": n}) for n, key in (("a", "order.a"), ("b", "lost"))]
+    await broker.publish_many(
+        "orders", items, on_end=lambda each: ended.append((each.message_id, type(each.error)))
+    )
+    assert sorted(ended, key=lambda each: each[0]) == [
+        ("a", type(None)),
+        ("b", MessageReturnedError),
+    ]
 
 
 # ---------------------------------------------------------------------------- threads

@@ -1,8 +1,8 @@
 """Publishing from the driver: one Broker on a loop of its own, behind plain functions.
 
-Rows come out of Spark on the caller's thread and go to the loop in chunks, one chunk ahead, while
-the loop keeps a window of unconfirmed publishes. So the memory needed does not depend on the size
-of the DataFrame.
+Rows come out of Spark on the caller's thread and go to the loop in chunks, one chunk ahead of
+`publish_many`, which keeps a window of them unconfirmed. So the memory needed does not depend on
+the size of the DataFrame.
 """
 
 from __future__ import annotations
@@ -14,33 +14,29 @@ import itertools
 import logging
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
 from broker_client.broker import Broker
-from broker_client.codec.content import JSON, encode
 from broker_client.config.loader import Source, load_config
-from broker_client.errors import (
-    BrokerClientError,
-    BrokerClosedError,
-    MessageReturnedError,
-    PublishNackedError,
-    UnknownNameError,
-)
-from broker_client.publication import Publication
-from broker_client.publishing.template import PublishOverrides
+from broker_client.errors import BrokerClosedError, UnknownNameError
 from broker_client.spark.errors import DriverMisuseError, FramePublishError, OptionError
 from broker_client.spark.loop_thread import LoopThread
 from broker_client.spark.writing.frame_report import FrameReport
+from broker_client.spark.writing.frame_rows import (
+    ARROW_MAX_BYTES,
+    FrameRow,
+    arrow_rows,
+    projected,
+)
+from broker_client.spark.writing.frame_run import FrameRun
 from broker_client.spark.writing.message_ids import ContentIds, streaming_scope
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 log: logging.Logger = logging.getLogger("broker_client.spark.driver")
 
@@ -48,26 +44,10 @@ T = TypeVar("T")
 Mode = Literal["iterator", "arrow"]
 
 _CHUNK = 1_000  # rows handed to the loop at a time
-_ARROW_BATCH = 2_000
-_ARROW_MAX_BYTES = 64 * 2**20
 _START_TIMEOUT = 60.0
 _PROGRESS_EVERY = 1.0  # seconds
-_JSON_OPTIONS = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-"""Of `to_json`: by default Spark leaves null fields out, and cuts times to milliseconds and zones
-to minutes."""
 _QUERY_ID = "sql.streaming.queryId"
 _INSTEAD = 'write with format("broker"), which publishes from the executors'
-
-
-class _Message(NamedTuple):
-    content: Any
-    routing_key: str | None
-    message_id: str | None
-    headers: dict[str, Any] | None
 
 
 class DriverPublisher:
@@ -160,7 +140,7 @@ class DriverPublisher:
         window: int = 1024,
         progress: bool | Callable[[FrameReport], None] = True,
         write_id: str | None = None,
-        arrow_max_bytes: int = _ARROW_MAX_BYTES,
+        arrow_max_bytes: int = ARROW_MAX_BYTES,
         check: bool = True,
     ) -> FrameReport:
         """Publish every row of `df` and wait for the confirms.
@@ -194,10 +174,14 @@ class DriverPublisher:
         _refuse_connect(df)
         if self._config.find_publication(publication) is None:
             raise UnknownNameError("publication", publication, list(self._config.publications))
-        frame, content_type = _projected(df, body, routing_key, message_id, headers)
-        rows = _arrow_rows(frame, arrow_max_bytes) if mode == "arrow" else _iterator_rows(frame)
+        frame, content_type = projected(df, body, routing_key, message_id, headers)
+        rows: Iterator[FrameRow] = (
+            arrow_rows(frame, arrow_max_bytes)
+            if mode == "arrow"
+            else frame.toLocalIterator(prefetchPartitions=True)
+        )
         ids = ContentIds(write_id, "frame", publication) if write_id is not None else None
-        run = _Run(self._broker, publication, window, ids, content_type)
+        run = FrameRun(self._broker, publication, window, ids, content_type)
         report = self._feed(run, rows, _shown(progress))
         if check and report.confirmed != report.published:
             raise FramePublishError(report)
@@ -229,21 +213,27 @@ class DriverPublisher:
         return publish
 
     def _feed(
-        self, run: _Run, rows: Iterator[_Message], show: Callable[[FrameReport], None] | None
+        self, run: FrameRun, rows: Iterator[FrameRow], show: Callable[[FrameReport], None] | None
     ) -> FrameReport:
         """Hand `rows` over in chunks, one ahead of what the loop is busy with."""
-        ahead: concurrent.futures.Future[None] | None = None
+        items = run.items(rows)
+        publishing = self._thread.start(run.publish())
+        work = [publishing]
         shown_at = time.monotonic()
-        while not run.is_hopeless and (chunk := list(itertools.islice(rows, _CHUNK))):
-            if ahead is not None:
-                ahead.result()
-            ahead = self._thread.start(run.publish(chunk))
-            if show is not None and time.monotonic() - shown_at >= _PROGRESS_EVERY:
-                shown_at = time.monotonic()
-                show(run.report())
-        if ahead is not None:
-            ahead.result()
-        self._thread.call(run.finish())
+        try:
+            while not publishing.done():
+                chunk = list(itertools.islice(items, _CHUNK))
+                work[1:] = [self._thread.start(run.chunks.put(chunk))]
+                concurrent.futures.wait(work, return_when=concurrent.futures.FIRST_COMPLETED)
+                if not chunk:
+                    break
+                if show is not None and time.monotonic() - shown_at >= _PROGRESS_EVERY:
+                    shown_at = time.monotonic()
+                    show(run.report())
+            publishing.result()
+        finally:
+            for each in work:
+                each.cancel()
         report = run.report()
         if show is not None:
             show(report)
@@ -253,218 +243,6 @@ class DriverPublisher:
         _refuse_running_loop()
         if self._closed:
             raise BrokerClosedError("DriverPublisher")
-
-
-class _Run:
-    """One frame on its way; its coroutines run on the Broker's loop, one at a time."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        publication: str,
-        window: int,
-        ids: ContentIds | None,
-        content_type: str | None,
-    ) -> None:
-        self._broker = broker
-        self._content_type = content_type
-        self._publication = publication
-        self._window = window
-        self._ids = ids
-        self._open: deque[Publication] = deque()
-        self._counts: dict[str, int] = dict.fromkeys(
-            ("published", "confirmed", "returned", "nacked", "failed", "retried", "max_in_flight"),
-            0,
-        )
-        self._first_error: str | None = None
-        self._started = time.monotonic()
-
-    def report(self) -> FrameReport:
-        """The counts so far."""
-        return FrameReport(
-            **self._counts,
-            seconds=time.monotonic() - self._started,
-            first_error=self._first_error,
-        )
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Something other than single messages is wrong: more rows would only take longer."""
-        return bool(self._counts["failed"])
-
-    async def publish(self, chunk: list[_Message]) -> None:
-        """Publish `chunk`; returns with at most a window of it unconfirmed."""
-        for message in chunk:
-            while len(self._open) >= self._window:
-                await self._settle_oldest()
-            if self.is_hopeless:
-                return
-            overrides: PublishOverrides = {}
-            if self._content_type is not None:
-                overrides["content_type"] = self._content_type
-            if message.headers:
-                overrides["headers"] = message.headers
-            message_id = message.message_id or self._made_id(message)
-            if message_id is not None:
-                overrides["message_id"] = message_id
-            self._counts["published"] += 1
-            try:
-                publication = await self._broker.publish(
-                    self._publication, message.content, message.routing_key, **overrides
-                )
-            except BrokerClientError as error:
-                self._failed("failed", error)
-                continue
-            self._open.append(publication)
-            self._counts["max_in_flight"] = max(self._counts["max_in_flight"], len(self._open))
-
-    async def finish(self) -> None:
-        """Wait for all that is open."""
-        while self._open:
-            await self._settle_oldest()
-
-    def _made_id(self, message: _Message) -> str | None:
-        if self._ids is None:
-            return None
-        body, _ = encode(message.content)
-        return self._ids.next("", message.routing_key or "", message.headers, body)
-
-    async def _settle_oldest(self) -> None:
-        publication = self._open.popleft()
-        try:
-            outcome = await publication
-        except MessageReturnedError as error:
-            self._failed("returned", error)
-        except PublishNackedError as error:
-            self._failed("nacked", error)
-        except BrokerClientError as error:
-            self._failed("failed", error)
-        else:
-            self._counts["confirmed"] += 1
-            self._counts["retried"] += outcome.maybe_duplicate
-
-    def _failed(self, how: str, error: BrokerClientError) -> None:
-        self._counts[how] += 1
-        if self._first_error is None:
-            self._first_error = f"{type(error).__name__}: {error}"
-
-
-# --------------------------------------------------------------------------- rows
-
-
-def _projected(
-    df: DataFrame,
-    body: str | Column | None,
-    routing_key: str | Column | None,
-    message_id: str | Column | None,
-    headers: str | Column | None,
-) -> tuple[DataFrame, str | None]:
-    """`df` with the four columns of a message: content, routing key, id, headers.
-
-    And the content type, where it is made here.
-    """
-    from pyspark.sql import functions as sf
-
-    names = df.columns
-    nothing = sf.lit(None).cast("string")
-
-    def column(given: str | Column | None, default: str, *, literal: bool = False) -> Column:
-        if given is None:
-            return sf.col(_quoted(default)) if default in names and not literal else nothing
-        if not isinstance(given, str):
-            return given
-        if given in names:
-            return sf.col(_quoted(given))
-        if literal:
-            return sf.lit(given)
-        raise OptionError(given, "is not a column of the frame", names)
-
-    content_type: str | None
-    if body is None and "body" not in names:
-        content, content_type = sf.struct(*[sf.col(_quoted(name)) for name in names]), JSON
-    else:
-        content, content_type = column(body, "body"), None
-    type_ = df.select(content.alias("content")).schema[0].dataType
-    if type_.typeName() in ("struct", "map", "array"):
-        _check_map_keys(type_, "")
-        content, content_type = sf.to_json(content, _JSON_OPTIONS), JSON
-    elif type_.typeName() not in ("binary", "string"):
-        content = content.cast("string")
-    frame = df.select(
-        content.alias("content"),
-        column(routing_key, "", literal=True).cast("string").alias("routing_key"),
-        column(message_id, "message_id").cast("string").alias("message_id"),
-        column(headers, "headers").alias("headers"),
-    )
-    return frame, content_type
-
-
-def _check_map_keys(type_: DataType, place: str) -> None:
-    """Raise OptionError where `to_json` would write a key as Spark's internal value of it."""
-    from pyspark.sql.types import (
-        ArrayType,
-        BooleanType,
-        MapType,
-        NumericType,
-        StringType,
-        StructType,
-    )
-
-    if isinstance(type_, StructType):
-        for field in type_.fields:
-            _check_map_keys(field.dataType, f"{place}.{field.name}" if place else field.name)
-    elif isinstance(type_, ArrayType):
-        _check_map_keys(type_.elementType, place)
-    elif isinstance(type_, MapType):
-        if not isinstance(type_.keyType, StringType | NumericType | BooleanType):
-            raise OptionError(
-                place or "body",
-                f"is a map with keys of type {type_.keyType.simpleString()}, which JSON cannot "
-                "express; make them text with transform_keys",
-            )
-        _check_map_keys(type_.valueType, place)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _message(
-    content: Any, routing_key: str | None, message_id: str | None, headers: Any
-) -> _Message:
-    if isinstance(content, bytearray):
-        content = bytes(content)
-    return _Message(content, routing_key, message_id, dict(headers) if headers else None)
-
-
-def _iterator_rows(frame: DataFrame) -> Iterator[_Message]:
-    for row in frame.toLocalIterator(prefetchPartitions=True):
-        yield _message(row[0], row[1], row[2], row[3])
-
-
-def _arrow_rows(frame: DataFrame, max_bytes: int) -> Iterator[_Message]:
-    estimate = _estimated_bytes(frame)
-    if estimate > max_bytes:
-        raise OptionError(
-            "mode",
-            f"arrow would collect about {estimate:,} bytes, and {max_bytes:,} are allowed; use "
-            "mode='iterator', or raise arrow_max_bytes",
-        )
-    for batch in frame.toArrow().to_batches(_ARROW_BATCH):
-        columns = [batch.column(index).to_pylist() for index in range(4)]
-        for values in zip(*columns, strict=True):
-            yield _message(*values)
-
-
-def _estimated_bytes(frame: DataFrame) -> int:
-    """Rows times the mean size of a sample: one cheap job, and a guess."""
-    sample = frame.limit(200).toArrow()
-    if sample.num_rows < 200:
-        return int(sample.nbytes)
-    return int(frame.count() * (sample.nbytes / sample.num_rows))
-
-
-# --------------------------------------------------------------------------- misuse, progress
 
 
 def _refuse_running_loop() -> None:

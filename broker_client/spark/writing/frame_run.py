@@ -1,0 +1,110 @@
+"""One DataFrame on its way through `publish_many`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+
+from broker_client.broker import Broker
+from broker_client.codec.content import encode
+from broker_client.errors import BrokerClientError, MessageReturnedError, PublishNackedError
+from broker_client.publication import Publication
+from broker_client.publishing.many import PublishItem
+from broker_client.publishing.template import PublishOverrides
+from broker_client.spark.writing.frame_report import FrameReport
+from broker_client.spark.writing.frame_rows import FrameRow
+from broker_client.spark.writing.message_ids import ContentIds
+
+
+class FrameRun:
+    """One frame on its way: its rows go through `chunks` to the loop, where outcomes are counted.
+
+    An empty chunk is the last.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        publication: str,
+        window: int,
+        ids: ContentIds | None,
+        content_type: str | None,
+    ) -> None:
+        self._broker, self._publication, self._window = broker, publication, window
+        self._ids = ids
+        self._common: PublishOverrides = {"content_type": content_type} if content_type else {}
+        self._published = self._max_in_flight = 0
+        self._counts = dict.fromkeys(("confirmed", "returned", "nacked", "failed"), 0)
+        self._retried = 0
+        self._first_error: str | None = None
+        self._started = time.monotonic()
+        self.chunks: asyncio.Queue[list[PublishItem]] = asyncio.Queue(1)
+
+    def report(self) -> FrameReport:
+        """The counts so far."""
+        return FrameReport(
+            published=self._published,
+            **self._counts,
+            retried=self._retried,
+            seconds=time.monotonic() - self._started,
+            max_in_flight=self._max_in_flight,
+            first_error=self._first_error,
+        )
+
+    def items(self, rows: Iterator[FrameRow]) -> Iterator[PublishItem]:
+        """What to publish for `rows`, on the caller's thread."""
+        for content, key, message_id, headers in rows:
+            if isinstance(content, bytearray):
+                content = bytes(content)
+            options: PublishOverrides = {}
+            if headers:
+                options["headers"] = dict(headers)
+            if not message_id and self._ids is not None:
+                body, _ = encode(content)
+                message_id = self._ids.next("", key or "", options.get("headers"), body)
+            if message_id:
+                options["message_id"] = message_id
+            yield PublishItem(content, key, options)
+
+    async def publish(self) -> None:
+        """Publish the chunks, until the last or a failure that more rows would only repeat."""
+        try:
+            async with aclosing(self._taken()) as items:
+                await self._broker.publish_many(
+                    self._publication,
+                    items,
+                    window=self._window,
+                    on_end=self._ended,
+                    **self._common,
+                )
+        except BrokerClientError as error:
+            self._failed("failed", error)
+
+    async def _taken(self) -> AsyncGenerator[PublishItem]:
+        counts, window = self._counts, self._window
+        while chunk := await self.chunks.get():
+            for item in chunk:
+                if counts["failed"]:
+                    return
+                in_flight = min(window, self._published - sum(counts.values()) + 1)
+                self._published += 1
+                if in_flight > self._max_in_flight:
+                    self._max_in_flight = in_flight
+                yield item
+
+    def _ended(self, publication: Publication) -> None:
+        error = publication.error
+        if error is None:
+            self._counts["confirmed"] += 1
+            self._retried += publication.maybe_duplicate
+        elif isinstance(error, MessageReturnedError):
+            self._failed("returned", error)
+        else:
+            self._failed("nacked" if isinstance(error, PublishNackedError) else "failed", error)
+
+    def _failed(self, how: str, error: BrokerClientError) -> None:
+        self._counts[how] += 1
+        if self._first_error is None:
+            self._first_error = f"{type(error).__name__}: {error}"
