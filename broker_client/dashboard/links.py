@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from broker_client.config.url import UrlParts, build_url, parse_url
 from broker_client.dashboard.credentials import Credentials
-from broker_client.dashboard.refusals import Refusal, not_permitted
+from broker_client.dashboard.refusals import Refusal, bad_request, not_permitted
 from broker_client.errors import (
     AuthenticationRefusedError,
     BrokerClientError,
     ChannelClosedError,
+    UsageError,
     described,
 )
 from broker_client.transport.base import Link
@@ -90,4 +91,6 @@ def refusal_of_error(error: BrokerClientError) -> Refusal:
     """The dashboard's form of what the broker refuses, or cannot do, over AMQP."""
     if isinstance(error, ChannelClosedError) and error.reply_code == _ACCESS_REFUSED:
         return not_permitted(error.reply_text)
+    if isinstance(error, UsageError):
+        return bad_request(str(error))
     return Refusal(502, "failed", described(error))

@@ -148,6 +148,8 @@ def _time(value: object) -> dict[str, float]:
     """Seconds since the epoch: AMQP's time, or what an API makes of it."""
     if isinstance(value, datetime):
         value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return {"time": value}
-    return {}
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return {}
+    if value > _YEAR_9999:
+        value /= 1000  # some publishers write milliseconds
+    return {"time": value} if 0 <= value <= _YEAR_9999 else {}

@@ -11,6 +11,7 @@ from tests.browser.conftest import Dashboard, log_in
 from tests.support.browser import Browser
 from tests.support.operating import an_order
 
+BEYOND = 2**53 + 1
 WHEN = datetime(2023, 11, 14, tzinfo=UTC)
 
 
@@ -90,26 +91,49 @@ def test_messages_that_are_alike_are_each_selected(browser: Browser, own_shop: D
 
 def test_what_is_not_edited_is_sent_again_as_it_was(browser: Browser, own_shop: Dashboard) -> None:
     body = b'{"id": 9007199254740993,\r\n"n":1.0}'
-    headers = {"big": 9007199254740993, "bytes": b"\xff", "when": WHEN, "tries": 1}
+    nested = {"list": [BEYOND, {"deep": -BEYOND}], "step": 1}
+    headers = {"big": BEYOND, "nested": nested, "bytes": b"\xff", "when": WHEN, "tries": 1}
     own_shop.publish("mail", [body], headers=headers)
     own_shop.handle("mail", 3)
     own_shop.declare("orders.new")
     log_in(browser, own_shop.page("queue", "/", "mail", "messages"))
     browser.see("All 1.", "main")
     browser.click(".message summary")
+    browser.see(f'{{"list":[{BEYOND},{{"deep":-{BEYOND}}}],"step":1}}', "main")
     browser.click(".message button", "Edit and send again …")
     browser.see("Edit and send again", "dialog")
     browser.fill("dialog input[name=exchange]", "")
     browser.fill("dialog input[name=routing_key]", "orders.new")
     text = browser.run("return document.querySelector('dialog textarea[name=headers]').value")
-    browser.fill("dialog textarea[name=headers]", text.replace('"tries": 1', '"tries": 2'))
+    browser.fill("dialog textarea[name=headers]", text.replace('"step": 1', '"step": 2'))
     browser.click("dialog button[value=ok]")
     browser.see("Sent again", "#said")
     with own_shop.channel() as channel:
         _, properties, sent = channel.basic_get("orders.new")
     assert properties is not None
     assert sent == body
-    assert properties.headers == {**headers, "tries": 2}
+    assert properties.headers == {**headers, "nested": {**nested, "step": 2}}
+
+
+def test_integers_beyond_those_of_javascript_are_shown_and_published_exactly(
+    browser: Browser, shop: Dashboard
+) -> None:
+    shop.declare("huge", x_max_length_bytes=BEYOND)
+    log_in(browser, shop.page("queue", "/", "huge"))
+    browser.see(f"x-max-length-bytes: {BEYOND}", "main")
+    browser.click("main button", "Publish …")
+    browser.fill("dialog textarea[name=headers]", f'{{"n": [{BEYOND}, 2.0], "m": {2**63 - 1}}}')
+    browser.click("dialog button[value=ok]")
+    browser.see("Published, and routed to a queue.", "#said")
+    browser.open(shop.page("queue", "/", "huge", "messages"))
+    browser.see("All 1.", "main")
+    browser.click(".message summary")
+    browser.see(f"[{BEYOND},2.0]", "main")
+    with shop.channel() as channel:
+        _, properties, _ = channel.basic_get("huge")
+    assert properties is not None
+    assert properties.headers == {"n": [BEYOND, 2.0], "m": 2**63 - 1}
+    shop.ask("DELETE", "queues", "/", "huge")
 
 
 def test_no_more_is_moved_than_was_agreed_to_and_no_faster(

@@ -80,6 +80,14 @@ def test_times_are_seconds_whoever_read_the_header() -> None:
     assert by_amqp[-1]["time"] == moment.timestamp()
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "expected"), [(1_700_000_000_000, 1_700_000_000), (-1, None), (2**63, None)]
+)
+def test_timestamp_that_is_no_time_is_left_out(timestamp: int, expected: float | None) -> None:
+    (published,) = story_of({"timestamp": timestamp}, "", "q")
+    assert published.get("time") == expected
+
+
 def test_counts_of_quorum_queues_are_attempts() -> None:
     assert attempts_of({"x-delivery-count": 2}) == 2
     assert attempts_of({"x-acquired-count": 3, "x-delivery-count": 0}) == 3

@@ -1,5 +1,7 @@
 /** Requests to the server; addresses are relative to the page, whatever path of a proxy it is below. */
 
+import { parse, stringify } from "./exact_json.js";
+
 /** The server refused, or could not be reached. */
 export class ApiError extends Error {
   /**
@@ -30,8 +32,9 @@ export function get(path, { automatic = false } = {}) {
   return request("GET", path, undefined, automatic ? { "X-Automatic": "1" } : {});
 }
 
-export function post(path, body = {}) {
-  return request("POST", path, body);
+/** `floats`: those of the answer stay as they are written; see `exact_json.js`. */
+export function post(path, body = {}, { floats = false } = {}) {
+  return request("POST", path, body, {}, floats);
 }
 
 export function put(path, body = {}) {
@@ -47,10 +50,10 @@ export function at(base, ...names) {
   return [base, ...names.map(encodeURIComponent)].join("/");
 }
 
-async function request(method, path, body, headers = {}) {
+async function request(method, path, body, headers = {}, floats = false) {
   const options = { method, headers: { Accept: "application/json", ...headers }, credentials: "same-origin" };
   if (body !== undefined) {
-    options.body = JSON.stringify(body);
+    options.body = stringify(body);
     options.headers["Content-Type"] = "application/json";
     options.headers["X-CSRF-Token"] = csrf;
   }
@@ -60,7 +63,7 @@ async function request(method, path, body, headers = {}) {
   } catch {
     throw new ApiError(0, "unreachable", "The server does not answer. Nothing is known to have been changed.");
   }
-  const said = await read(answer);
+  const said = await read(answer, floats);
   if (answer.ok) return said;
   const error = new ApiError(
     answer.status,
@@ -71,11 +74,11 @@ async function request(method, path, body, headers = {}) {
   throw error;
 }
 
-async function read(answer) {
+async function read(answer, floats) {
   const text = await answer.text();
   if (text === "") return null;
   try {
-    return JSON.parse(text);
+    return parse(text, { floats });
   } catch {
     return null; // a proxy's page
   }

@@ -1,5 +1,7 @@
 /** Numbers, sizes, times and durations as people read them. */
 
+import { stringify } from "./exact_json.js";
+
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
@@ -118,7 +120,7 @@ function indented(text) {
 
 /** A value of a header or an argument as one line of text. */
 export function valueText(value) {
-  return typeof value === "string" ? value : JSON.stringify(value);
+  return typeof value === "string" ? value : stringify(value);
 }
 
 export function isKnown(value) {

@@ -3,6 +3,7 @@
 import { at, post } from "./api.js";
 import { attempt, field, form, say } from "./dialogs.js";
 import { h } from "./dom.js";
+import { ExactNumber, parse, stringify } from "./exact_json.js";
 import { prettyJson } from "./format.js";
 
 /** Ask for a message and publish it; says whether a queue got it. */
@@ -78,7 +79,7 @@ function changes(edited, { message, headers, wasPersistent }) {
   if (contentType !== (message.properties.content_type ?? "")) properties.content_type = contentType || null;
   const persistent = edited.properties.delivery_mode === 2;
   if (persistent !== wasPersistent) properties.delivery_mode = edited.properties.delivery_mode;
-  const isKept = ([name, value]) => Object.hasOwn(headers, name) && JSON.stringify(headers[name]) === JSON.stringify(value);
+  const isKept = ([name, value]) => Object.hasOwn(headers, name) && stringify(headers[name]) === stringify(value);
   const entries = Object.entries(edited.headers);
   return {
     properties,
@@ -101,7 +102,7 @@ function contentTypeField(value) {
 }
 
 function headersField(headers) {
-  const text = Object.keys(headers).length === 0 ? "" : JSON.stringify(headers, null, 2);
+  const text = Object.keys(headers).length === 0 ? "" : stringify(headers, true);
   return field("Headers, as a JSON object", h("textarea", { name: "headers", rows: text === "" ? "2" : "6", spellcheck: "false", oninput: checkHeaders }, text));
 }
 
@@ -116,8 +117,8 @@ function checkHeaders(event) {
 function parsedHeaders(text) {
   if (text.trim() === "") return {};
   try {
-    const value = JSON.parse(text);
-    return value !== null && typeof value === "object" && !Array.isArray(value) ? value : null;
+    const value = parse(text, { floats: true });
+    return value !== null && typeof value === "object" && !Array.isArray(value) && !(value instanceof ExactNumber) ? value : null;
   } catch {
     return null;
   }

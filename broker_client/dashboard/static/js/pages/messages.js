@@ -3,6 +3,7 @@
 import { at, post } from "../api.js";
 import { h, unseen } from "../dom.js";
 import { attempt, field } from "../dialogs.js";
+import { stringify } from "../exact_json.js";
 import { bytes, count, counted, fullMoment, moment, prettyJson, valueText } from "../format.js";
 import { runJob } from "../jobs.js";
 import { link, route, setQuery } from "../route.js";
@@ -19,7 +20,7 @@ export function messagesPart({ state, redraw }, vhost, queue) {
   async function look() {
     own.begun = own.loading = true;
     redraw();
-    const result = await attempt(() => post(`${at("ui/queues", vhost, queue)}/peek`, { count: own.count, truncate: TRUNCATE }));
+    const result = await attempt(() => post(`${at("ui/queues", vhost, queue)}/peek`, { count: own.count, truncate: TRUNCATE }, { floats: true }));
     own.loading = false;
     if (result !== undefined) {
       numbered(result.messages);
@@ -119,8 +120,8 @@ function matching(find) {
       message.body.text,
       message.exchange,
       message.routing_key,
-      JSON.stringify(message.properties),
-      JSON.stringify(message.headers),
+      stringify(message.properties),
+      stringify(message.headers),
       ...message.story.map((each) => each.text),
     ]
       .join("\n")
