@@ -65,9 +65,11 @@ def dashboard(
     except ValueError as error:
         raise failed(f"--management: {error}") from None
     user = parts.user or _DEFAULT_USER
-    password = parts.password or password_of(user, password_file, is_new=False)
+    amqp_url = _amqp_url(amqp, parts)
     try:
-        made = _dashboard(parts, user, password, _amqp_url(amqp, parts), base_path)
+        _check_extra()  # before a password is asked for
+        password = parts.password or password_of(user, password_file, is_new=False)
+        made = _dashboard(parts, user, password, amqp_url, base_path)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(made, address))
     except BrokerClientError as error:
@@ -89,13 +91,19 @@ def _amqp_url(given: str | None, management: UrlParts) -> str:
     return given
 
 
-def _dashboard(parts: UrlParts, user: str, password: str, amqp: str, base_path: str) -> Dashboard:
+def _check_extra() -> None:
     try:
-        from broker_client.dashboard.api import Account, ManagementApi
-        from broker_client.dashboard.credentials import Credentials
-        from broker_client.dashboard.dashboard import Dashboard
+        import broker_client.dashboard.application
+        import broker_client.server.http.listener  # noqa: F401 - is there
     except ImportError as error:
         raise UnsupportedError("dashboard", install_extra("server")) from error
+
+
+def _dashboard(parts: UrlParts, user: str, password: str, amqp: str, base_path: str) -> Dashboard:
+    from broker_client.dashboard.api import Account, ManagementApi
+    from broker_client.dashboard.credentials import Credentials
+    from broker_client.dashboard.dashboard import Dashboard
+
     api = ManagementApi.over_http(
         build_url(parts._replace(user="", password="")).replace(":@", "", 1)
     )

@@ -251,12 +251,16 @@ def purge(
 ) -> None:
     """Drop all messages of a queue that are ready."""
     place = place_of(url, config, vhost)
-    if not yes:
-        typer.confirm(f"Drop all messages of {queue!r}?", abort=True)
+
+    async def count_ready(link: Link) -> int:
+        return (await (await link.open_channel()).check_queue(queue)).message_count
 
     async def command(link: Link) -> int:
         return await (await link.open_channel()).purge_queue(queue)
 
+    if not yes:
+        ready = run_on_broker(place, count_ready)
+        typer.confirm(f"Drop all messages of {queue!r}, {ready:,} now?", abort=True)
     count = run_on_broker(place, command)
     typer.echo(json.dumps({"purged": count}) if as_json else f"{count:,} dropped")
 

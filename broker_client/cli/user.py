@@ -48,11 +48,17 @@ def add(
     The password comes from --password-file, else from BROKER_CLIENT_PASSWORD, else it is asked
     for. It is never an argument, which other users of the machine could read.
     """
+
+    def check(node: Node) -> None:
+        if name in node.access.users:
+            raise failed(f"there is a user {name!r} already; passwd changes its password")
+
+    if Path(path).exists():
+        run_on_file(path, check)  # before a password is asked for
     password = None if no_password else _password(name, password_file)
 
     def command(node: Node) -> None:
-        if name in node.access.users:
-            raise failed(f"there is a user {name!r} already; passwd changes its password")
+        check(node)
         node.access.add_user(name, password, tags=tag or ())
 
     run_on_file(path, command, create=True)

@@ -61,13 +61,18 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete a vhost with its exchanges, queues and messages."""
-    if not yes:
-        typer.confirm(f"Delete vhost {name!r} with everything in it?", abort=True)
+
+    def check(node: Node) -> None:
+        if not node.has_vhost(name):
+            raise failed(f"there is no vhost {name!r}")
 
     def command(node: Node) -> None:
         if not node.delete_vhost(name):
             raise failed(f"there is no vhost {name!r}")
 
+    if not yes:
+        run_on_file(path, check)
+        typer.confirm(f"Delete vhost {name!r} with everything in it?", abort=True)
     run_on_file(path, command)
     typer.echo(f"vhost {name!r} deleted")
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from broker_client.amqp.x_death import deaths
 from broker_client.dashboard.rows import as_object
-from broker_client.dashboard.stories import attempts_of, origin_of, story_of
+from broker_client.dashboard.stories import YEAR_9999, attempts_of, origin_of, story_of
 from broker_client.message import Delivery
 
 HASHED_BYTES = 4096
@@ -20,7 +20,6 @@ HASHED_BYTES = 4096
 
 _DUMPED = 4096  # bytes of a binary body
 _NO_TEXT = "Not UTF-8, base64 is: "  # RabbitMQ's, of bytes
-_YEAR_9999 = 253_402_300_799  # seconds since 1970
 _CHANGED_BY_QUEUES = ("x-delivery-count", "x-acquired-count")
 
 
@@ -66,7 +65,7 @@ def _comparable(value: Any) -> str | int | None:
     if isinstance(value, str):
         return None if "\ufffd" in value or value.startswith(_NO_TEXT) else value
     if isinstance(value, int):
-        return value // 1000 if value > _YEAR_9999 else value
+        return value // 1000 if value > YEAR_9999 else value
     return None
 
 

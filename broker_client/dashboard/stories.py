@@ -18,6 +18,7 @@ _BECAUSE = {
     DELIVERY_LIMIT: "it had been delivered too often",
 }
 _SPRING_ERROR = "x-exception-message"  # Spring AMQP's RepublishMessageRecoverer
+YEAR_9999 = 253_402_300_799  # seconds since 1970
 _COUNTS = ("x-acquired-count", "x-delivery-count")
 
 
@@ -150,6 +151,6 @@ def _time(value: object) -> dict[str, float]:
         value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     if not isinstance(value, int | float) or isinstance(value, bool):
         return {}
-    if value > _YEAR_9999:
+    if value > YEAR_9999:
         value /= 1000  # some publishers write milliseconds
-    return {"time": value} if 0 <= value <= _YEAR_9999 else {}
+    return {"time": value} if 0 <= value <= YEAR_9999 else {}

@@ -67,3 +67,20 @@ def test_outbox_in_a_database_without_its_package_names_the_extra(
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     with pytest.raises(UnsupportedError, match=r"\[sqlalchemy\]"):
         importlib.import_module("broker_client.sql")
+
+
+@pytest.mark.parametrize("package", ["starlette", "httpx", "uvicorn"])
+def test_dashboard_without_its_packages_names_the_extra_before_it_asks_for_a_password(
+    package: str,
+) -> None:
+    code = (
+        f"import sys, runpy\nsys.modules[{package!r}] = None\n"
+        "sys.argv[1:] = ['dashboard', '--management', 'http://ann@127.0.0.1:1']\n"
+        "runpy.run_module('broker_client', run_name='__main__', alter_sys=True)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    assert "[server]" in ended.stderr
+    assert "password" not in ended.stderr

@@ -146,6 +146,17 @@ def test_unknown_user_is_told_before_a_password_is_asked_for(path: str) -> None:
         assert "unknown user 'anna'; did you mean 'ann'?" in output
 
 
+def test_nothing_is_asked_about_what_cannot_be_done(path: str) -> None:
+    run("user", "add", path, "ann", "--no-password")
+    status, output = run("user", "add", path, "ann")
+    assert status == 1
+    assert "there is a user 'ann' already" in output
+    status, output = run("vhost", "delete", path, "shop", input="y\n")
+    assert status == 1
+    assert "there is no vhost 'shop'" in output
+    assert "with everything in it?" not in output
+
+
 def test_deleted_user_is_gone_and_the_last_one_stays(path: str) -> None:
     run("user", "add", path, "ann", "--no-password")
     run("user", "add", path, "bob", "--no-password")
