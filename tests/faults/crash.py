@@ -58,6 +58,12 @@ class Victim:
         self._random = random.Random(seed)
         self._seed = seed
 
+    @property
+    def has_done_everything(self) -> bool:
+        """True once something was confirmed, settled and declared: a busy machine needs a while."""
+        told = {line[:1] for line in self.log.read_text().splitlines()}
+        return {"c", "d"} <= told and bool(told & {"S", "N"})
+
     def live_and_die(self, *, longest: float) -> None:
         """Start a process, let it work for a random while, kill it.
 

@@ -26,7 +26,7 @@ from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 
 FAULTS = ("cut", "silence")
-LIVENESS = 30.0
+LIVENESS = 60.0
 """Seconds, from the last fault, within which all is confirmed, handled and settled."""
 _SPEED = 10.0  # seconds of a plan in one of ours
 _QUIET = 1.2  # seconds: longer than any handler, and any delay before a requeue
@@ -115,7 +115,7 @@ class LiveRun:
         connector = NetworkConnector(
             f"amqp://guest:guest@127.0.0.1:{self._port}", vhost=self._vhost
         )
-        link = await connector.connect(timeout=10.0)
+        link = await connector.connect(timeout=30.0)
         try:
             channel = await link.open_channel()
             states = [await channel.check_queue(name) for name in (WORK, ORDERED, DEAD)]

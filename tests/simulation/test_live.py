@@ -10,6 +10,6 @@ from tests.support.rabbitmq import RabbitMQ
 pytestmark = pytest.mark.rabbitmq
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(240)
 async def test_rabbitmq_keeps_the_promises_of_the_simulation(rabbitmq: RabbitMQ) -> None:
     assert await run_all(rabbitmq, range(8)) == []

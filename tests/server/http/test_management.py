@@ -665,12 +665,16 @@ async def test_long_list_leaves_turns_to_others(api: Api) -> None:
 
     await shown(api, "/api/whoami")
     counting = asyncio.create_task(count())
-    await shown(api, "/api/whoami")
-    short, turns = turns, 0
+    short: list[int] = []
+    for _ in range(5):  # while the machine stands still, turns go on
+        turns = 0
+        await shown(api, "/api/whoami")
+        short.append(turns)
+    turns = 0
     listed = await shown(api, "/api/queues")
     counting.cancel()
     assert [each["name"] for each in listed] == sorted(f"queue-{n}" for n in range(1_000))
-    assert turns > short
+    assert turns > min(short) + 20  # one between any fifty of a list, at least
 
 
 async def test_address_that_guesses_passwords_is_not_listened_to_for_a_while(api: Api) -> None:
