@@ -199,6 +199,7 @@ class Broker(Emitter):
 
     async def _open(self) -> None:
         self._loop = self._tasks.loop = asyncio.get_running_loop()
+        forks.leave_loop_to_parent(self._loop)
         vhosts = ", ".join(self.config.vhosts)
         text = f"unclosed Broker (vhosts {vhosts}): await its shutdown(), or use `async with`"
         self._forgotten = weakref.finalize(self, _warn_unclosed, text, self._forks)
@@ -985,6 +986,7 @@ class _Creating:
         substitutes: Substitutes | None,
     ) -> None:
         self._substitutes = substitutes
+        self._forks = forks.count
         self._kind = kind
         self._source = source
         self._event_log = event_log
@@ -1012,6 +1014,7 @@ class _Creating:
         return broker
 
     async def __aenter__(self) -> Broker:
+        self._forks = forks.count
         self._broker = await self._create()
         return self._broker
 
@@ -1021,5 +1024,6 @@ class _Creating:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._broker is not None:
+        # A forked child that leaves the block ends; the Broker is its parent's.
+        if self._broker is not None and forks.count == self._forks:
             await self._broker.shutdown()

@@ -21,6 +21,7 @@ from broker_client.errors import (
     OperationTimeoutError,
     TransportError,
 )
+from broker_client.runtime import forks
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Link
 
@@ -103,6 +104,7 @@ class Connection:
         self._lost: asyncio.Future[TransportError] | None = None
         self._dropped: deque[Link] = deque(maxlen=_DROPPED_REMEMBERED)
         self._closed = False
+        self._forks = forks.count
         self._aborted = False  # the present link was dropped by `abort`
         self._failed: Exception | None = None  # why it was given up for good
         self.epoch: int = 0
@@ -216,7 +218,8 @@ class Connection:
         try:
             await self._keep_on()
         except asyncio.CancelledError:
-            if not self._closed:  # the loop ends, and nobody has called `close`
+            # The loop ends, and nobody has called `close`; a forked child has nothing to close.
+            if not self._closed and forks.count == self._forks:
                 await self.close()
             raise
 

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
+from broker_client.runtime.forks import leave_connection_to_parent, leave_to_parent
+
 if TYPE_CHECKING:  # else everything of a server would be loaded with it
     from broker_client.node.node import Node
     from broker_client.server.admission import Admission
@@ -146,6 +148,7 @@ class ControlSocket:
                 made = (found.st_dev, found.st_ino, os.getpid())
                 self._release = weakref.finalize(self, _remove, own, self.path, made)
             own.listen(_BACKLOG)
+            leave_to_parent(own.fileno())
             loop = asyncio.get_running_loop()
             self._listener = await loop.create_unix_server(
                 lambda: _FirstWords(self), sock=own, **_KEEP_PATH
@@ -183,16 +186,6 @@ class ControlSocket:
                 session.abort("the application closes the broker")
             await asyncio.wait(ended)
 
-    def leave_to_parent(self) -> None:
-        """In a forked child: hold the listening socket no longer, so that it ends with the parent.
-
-        Its number then leads nowhere; whoever closes it later does no harm.
-        """
-        null = os.open(os.devnull, os.O_RDWR)
-        with contextlib.suppress(OSError):
-            os.dup2(null, self._own.fileno(), inheritable=False)
-        os.close(null)
-
     def session(self, user: str) -> Session:
         """The protocol of a new AMQP connection."""
         from broker_client.config.server import ServerConfig
@@ -223,16 +216,6 @@ def _remove(own: socket.socket, path: str, made: tuple[int, int, int]) -> None:
             os.unlink(path)
 
 
-def _leave_to_parent() -> None:
-    for control in list(_open.values()):
-        control.leave_to_parent()
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
-
-
 class _FirstWords(asyncio.Protocol):
     """One connection, until its first bytes tell what it speaks; then its lines of JSON."""
 
@@ -245,6 +228,7 @@ class _FirstWords(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        leave_connection_to_parent(transport)
         user = _peer(self._transport.get_extra_info("socket"))
         if user not in (os.geteuid(), _ROOT):
             log.warning("%s: refused the user %s", self._control.path, user)

@@ -16,6 +16,7 @@ from broker_client.config.listen import UNIX, ListenAddress
 from broker_client.config.server import ServerConfig
 from broker_client.errors import DISTRIBUTION, BrokerClosedError, ConfigError, Problem
 from broker_client.node.node import Node
+from broker_client.runtime.forks import leave_to_parent
 from broker_client.server.admission import Admission
 from broker_client.server.connection_info import ConnectionInfo, server_properties
 from broker_client.server.event_lines import log_event
@@ -148,6 +149,8 @@ class Server:
         for listening, address, _ in self._sockets:
             # A listener closes its socket, and the next one, with other certificates, needs it.
             own = listening.dup()
+            for each in (listening, own):
+                leave_to_parent(each.fileno())
             if address.scheme == UNIX:
                 listener = await loop.create_unix_server(
                     self._new_session, sock=own, start_serving=False, **_KEEP_PATH

@@ -21,6 +21,7 @@ from broker_client.config.listen import UNIX
 from broker_client.config.server import ServerConfig
 from broker_client.errors import BrokerClientError, ReplyError
 from broker_client.node.node import Node
+from broker_client.runtime.forks import leave_connection_to_parent
 from broker_client.server.admission import Admission
 from broker_client.server.channel import (
     BASIC_PUBLISH,
@@ -139,6 +140,7 @@ class Session(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
         self._transport = transport
+        leave_connection_to_parent(transport)
         transport.set_write_buffer_limits(high=self._config.write_buffer)
         self._look_at(transport)
         mechanisms = (PLAIN, AMQPLAIN, *((EXTERNAL,) if self._certificate_user else ()))

@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from broker_client.errors import ListenError
+from broker_client.runtime.forks import leave_to_parent
 from broker_client.server.http.application import make_application
 from broker_client.server.http.management import Management
 
@@ -74,6 +75,7 @@ class AsgiListener:
             taken = error.errno == errno.EADDRINUSE
             reason = "another program listens there" if taken else os.strerror(error.errno or 0)
             raise ListenError(address, reason) from error
+        leave_to_parent(listening.fileno())
         self.port = listening.getsockname()[1]
         config = uvicorn.Config(
             self._application,

@@ -28,6 +28,7 @@ from broker_client.amqp.received_properties import received_header
 from broker_client.amqp.tables import decode_short
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Delivery, Properties, Returned
+from broker_client.runtime.forks import leave_connection_to_parent
 
 log: logging.Logger = logging.getLogger("broker_client.transport")
 
@@ -415,6 +416,7 @@ class Streams(TransportFactory):
     def _opened(
         self, reader: FrameReader, protocol: _StreamProtocol, transport: asyncio.Transport
     ) -> None:
+        leave_connection_to_parent(transport)
         loop = asyncio.get_running_loop()
         self.reader = reader
         self.writer = asyncio.StreamWriter(transport, protocol, reader, loop)
