@@ -11,6 +11,7 @@ BrokerClientError
 │   ├── AccessControlError
 │   ├── InvalidPolicyError
 │   ├── InvalidVHostError
+│   ├── InvalidParameterError
 │   ├── InvalidDefinitionsError
 │   ├── BrokerClosedError
 │   ├── WrongLoopError
@@ -244,6 +245,18 @@ class InvalidVHostError(UsageError, ValueError):
 
     def __str__(self) -> str:
         return f"vhost {self.vhost!r}: {'; '.join(map(str, self.problems))}"
+
+
+class InvalidParameterError(UsageError, ValueError):
+    """A parameter of the built-in broker cannot be as given."""
+
+    def __init__(self, name: str, problems: Sequence[str]) -> None:
+        super().__init__(name, tuple(problems))
+        self.name: str = name
+        self.problems: tuple[str, ...] = tuple(problems)
+
+    def __str__(self) -> str:
+        return f"parameter {self.name!r}: {'; '.join(map(str, self.problems))}"
 
 
 class InvalidDefinitionsError(UsageError, ValueError):

@@ -104,6 +104,21 @@ class VHostMetadataSet:
 
 
 @dataclass(frozen=True, slots=True)
+class GlobalParameterSet:
+    """A parameter of the whole broker was added or changed."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterRemoved:
+    """A parameter of the whole broker is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySet:
     """A policy was added or changed."""
 
@@ -255,7 +270,9 @@ class TopicPermissionsRemoved:
 
 
 TopologyRecord = (
-    VHostAdded
+    GlobalParameterSet
+    | GlobalParameterRemoved
+    | VHostAdded
     | VHostRemoved
     | VHostLimitsSet
     | VHostMetadataSet

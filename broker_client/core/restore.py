@@ -13,6 +13,8 @@ from broker_client.core.records import (
     AccessRecord,
     BindingAdded,
     ExchangeAdded,
+    GlobalParameterRemoved,
+    GlobalParameterSet,
     PolicySet,
     QueueAdded,
     QueuePaused,
@@ -39,6 +41,10 @@ class Restoring:
     def restore_topology(self, records: Iterable[TopologyRecord]) -> None:
         """Add what `records` tell of, what is needed before what needs it."""
         for record in records:
+            if isinstance(record, GlobalParameterSet):
+                self._state.global_parameters.restore(record.name, record.value)
+                continue
+            assert not isinstance(record, GlobalParameterRemoved), f"{record!r} is no state"
             if isinstance(record, VHostAdded):
                 self._state.add_vhost(record.vhost)
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker_client.core.effects import Confirm, Effect
+from broker_client.core.global_parameters import GlobalParameters
 from broker_client.core.journal import Journal
 from broker_client.core.observer import Observer
 from broker_client.core.paging import Paging
@@ -37,6 +38,7 @@ class State:
         self.observer = observer
         self.vhosts: dict[str, VirtualHost] = {}
         self.channels: dict[int, ChannelState] = {}
+        self.global_parameters: GlobalParameters = GlobalParameters(self.note)
         self.effects: list[Effect] = []
         self.schedule: Schedule = Schedule()
         self.journal: Journal = Journal(self.effects)

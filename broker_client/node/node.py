@@ -294,6 +294,31 @@ class Node:
         metadata = VHostMetadata(description, tuple(tags), default_queue_type)
         self.engine.set_vhost_metadata(name, metadata)
 
+    # ---------------------------------------------------------------- global parameters
+
+    def global_parameters(self) -> dict[str, Any]:
+        """What users keep for the whole broker, by name."""
+        return dict(self.engine.state.global_parameters)
+
+    def set_global_parameter(self, name: str, value: Any) -> None:
+        """Keep a value under a name, or replace the one that is there.
+
+        Args:
+            name: of the parameter. The broker itself reads ``cluster_name``, a text, which the
+                management API shows.
+            value: anything that JSON can have.
+
+        Raises:
+            InvalidParameterError: JSON has no such value, or the name is empty or too long.
+        """
+        self.wake()
+        self.engine.state.global_parameters.set(name, value)
+
+    def delete_global_parameter(self, name: str) -> bool:
+        """Forget a parameter; returns False where there is none of that name."""
+        self.wake()
+        return self.engine.state.global_parameters.delete(name)
+
     # ---------------------------------------------------------------- policies
     #
     # Each raises ReplyError 530 where there is no vhost of that name.

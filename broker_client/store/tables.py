@@ -27,6 +27,8 @@ from broker_client.core.records import (
     BindingRemoved,
     ExchangeAdded,
     ExchangeRemoved,
+    GlobalParameterRemoved,
+    GlobalParameterSet,
     PolicyRemoved,
     PolicySet,
     QueueAdded,
@@ -47,7 +49,7 @@ Statement = tuple[str, Row]
 """SQL and its parameters."""
 
 APPLICATION_ID = 0x62726B63  # "brkc": tells our files from any other SQLite file
-VERSION = 7
+VERSION = 8
 _OLDEST = 4  # 1 to 3 were never released
 
 assert COPY_BITS == 16, "a record id is taken apart in SQL"
@@ -109,14 +111,21 @@ _METADATA_TABLES = (
 CREATE TABLE vhost_metadata (
     vhost TEXT PRIMARY KEY, metadata TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID""",
 )
+_PARAMETER_TABLES = (
+    """
+CREATE TABLE global_parameters (
+    name TEXT PRIMARY KEY, value TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID""",
+)
 _UPGRADES: Mapping[int, Sequence[str]] = {
     4: _ACCESS_TABLES,
     5: _POLICY_TABLES,
     6: _METADATA_TABLES,
+    7: _PARAMETER_TABLES,
 }
 """Version: the statements that make the next one of it. A new file gets them all."""
 
 TOPOLOGY = {
+    "global_parameters": 3,
     "vhosts": 2,
     "vhost_limits": 3,
     "vhost_metadata": 3,
@@ -129,7 +138,13 @@ TOPOLOGY = {
 """Tables of what was declared, with their numbers of columns; what is needed comes first."""
 ACCESS = {"users": 5, "permissions": 6, "topic_permissions": 6}
 """The same of users and permissions."""
-_SINCE = {**dict.fromkeys(ACCESS, 5), "policies": 6, "vhost_limits": 6, "vhost_metadata": 7}
+_SINCE = {
+    **dict.fromkeys(ACCESS, 5),
+    "policies": 6,
+    "vhost_limits": 6,
+    "vhost_metadata": 7,
+    "global_parameters": 8,
+}
 """Version of the file in which a table came, where not in the first."""
 
 
@@ -271,6 +286,11 @@ def topology_statements(record: TopologyRecord, queue_id: int) -> Iterator[State
     """What `record` changes; `queue_id` is the number of the queue it is about, if of one."""
     row: Row
     match record:
+        case GlobalParameterSet(name, value):
+            row = name, json.dumps(value)
+            yield "INSERT OR REPLACE INTO global_parameters VALUES (?, ?, ?)", (*row, row_sum(*row))
+        case GlobalParameterRemoved(name):
+            yield "DELETE FROM global_parameters WHERE name = ?", (name,)
         case VHostAdded(vhost):
             yield "INSERT OR IGNORE INTO vhosts VALUES (?, ?)", (vhost, row_sum(vhost))
         case VHostRemoved(vhost):
@@ -354,6 +374,8 @@ def read_topology(connection: sqlite3.Connection, path: str) -> Iterator[Topolog
             if not sound:
                 raise StoreCorruptError(path, f"a row of {table} is damaged")
             match table:
+                case "global_parameters":
+                    yield GlobalParameterSet(row[0], json.loads(row[1]))
                 case "vhosts":
                     yield VHostAdded(*row)
                 case "vhost_limits":

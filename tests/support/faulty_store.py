@@ -18,6 +18,8 @@ from broker_client.core.records import (
     Delivered,
     ExchangeAdded,
     ExchangeRemoved,
+    GlobalParameterRemoved,
+    GlobalParameterSet,
     Moved,
     PermissionsRemoved,
     PermissionsSet,
@@ -115,6 +117,8 @@ class DiskState:
                 self.topology.pop(_key(record), None)
             case PolicyRemoved():
                 self.topology.pop(_key(record), None)
+            case GlobalParameterRemoved():
+                self.topology.pop(_key(record), None)
             case QueuePaused(vhost, name, False):
                 self.topology.pop(("paused", vhost, name), None)
             case (
@@ -161,6 +165,7 @@ class DiskState:
 
 
 _RANK: dict[type[Any], int] = {
+    GlobalParameterSet: 0,
     VHostAdded: 0,
     VHostLimitsSet: 1,
     VHostMetadataSet: 1,
@@ -173,6 +178,8 @@ _RANK: dict[type[Any], int] = {
 
 
 def _key(record: Any) -> Any:
+    if isinstance(record, GlobalParameterSet | GlobalParameterRemoved):
+        return "parameter", None, record.name
     if isinstance(record, VHostAdded):
         return "vhost", record.vhost
     if isinstance(record, VHostLimitsSet):

@@ -10,6 +10,7 @@ from typing import Any
 
 from broker_client.core.access import TopicPermissions, User, VHostPermissions
 from broker_client.core.exchange import DELAYED
+from broker_client.core.global_parameters import INTERNAL_CLUSTER_ID
 from broker_client.core.policies import Policy
 from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.core.virtual_host import VirtualHost
@@ -17,6 +18,8 @@ from broker_client.node.node import Node
 
 OPERATOR_POLICY = "operator_policy"
 VHOST_LIMITS = "vhost-limits"
+LIMITS = "limits"
+"""RabbitMQ: the one name that a parameter of that component has."""
 RESERVED = "amq."
 
 
@@ -63,23 +66,16 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
             }
             for name in names
         ]
-        document["global_parameters"] = []
+        document["global_parameters"] = [
+            global_parameter_object(name, value)
+            for name, value in node.global_parameters().items()
+            if name != INTERNAL_CLUSTER_ID
+        ]
     else:
         document["rabbitmq_definition_format"] = "single_virtual_host"
         document["limits"] = node.vhost_limits(vhost)
         document["metadata"] = metadata_object(node.vhost_metadata(vhost))
-    document["parameters"] = [
-        *({**policy_object(p), "component": OPERATOR_POLICY} for p in policies if p.is_operator),
-        *(
-            {"vhost": name, "component": VHOST_LIMITS, "name": "limits", "value": limits}
-            for name in names
-            if (limits := node.vhost_limits(name))
-        ),
-    ]
-    for parameter in document["parameters"]:
-        if parameter["component"] == OPERATOR_POLICY:
-            about = ("pattern", "definition", "priority", "apply-to")
-            parameter["value"] = {key: parameter.pop(key) for key in about}
+    document["parameters"] = [each for name in names for each in parameter_objects(node, name)]
     document["policies"] = [policy_object(policy) for policy in policies if not policy.is_operator]
     for section in ("queues", "exchanges", "bindings"):
         document[section] = []
@@ -150,6 +146,25 @@ def policy_object(policy: Policy) -> dict[str, Any]:
         "definition": dict(policy.definition),
         "priority": policy.priority,
     }
+
+
+def parameter_objects(node: Node, vhost: str) -> list[dict[str, Any]]:
+    """Operator policies and limits of a vhost, as RabbitMQ has them among its parameters."""
+    found: list[dict[str, Any]] = []
+    for policy in node.policies(vhost):
+        if policy.is_operator:
+            value = policy_object(policy)
+            parameter = {key: value.pop(key) for key in ("vhost", "name")}
+            found.append({**parameter, "component": OPERATOR_POLICY, "value": value})
+    if limits := node.vhost_limits(vhost):
+        parameter = {"vhost": vhost, "name": LIMITS, "component": VHOST_LIMITS}
+        found.append({**parameter, "value": limits})
+    return found
+
+
+def global_parameter_object(name: str, value: Any) -> dict[str, Any]:
+    """One parameter of the whole broker."""
+    return {"name": name, "value": value}
 
 
 def _topology(vhost: VirtualHost, notes: list[str]) -> dict[str, list[dict[str, Any]]]:

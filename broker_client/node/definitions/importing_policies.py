@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker_client.core.commands.policies import limit_problems
+from broker_client.core.global_parameters import INTERNAL_CLUSTER_ID, parameter_problem
 from broker_client.core.policies import ALL, Policy
 from broker_client.node.definitions.exporting import OPERATOR_POLICY, VHOST_LIMITS
 from broker_client.node.definitions.items import Item
 from broker_client.node.definitions.plan import Plan
-
-_WITHOUT_NOTE = frozenset(("internal_cluster_id", "cluster_name", "cluster_tags"))
-"""Global parameters that name a cluster; an import has no use for them."""
 
 
 def set_limits(plan: Plan, item: Item, key: str, vhost: str, limits: Mapping[str, Any]) -> None:
@@ -41,11 +39,17 @@ def read_parameter(plan: Plan, item: Item) -> bool:
 
 
 def read_global_parameter(plan: Plan, item: Item) -> bool:
-    """Named, and left out."""
+    """A parameter of the whole broker, unless it tells which broker the file is from."""
     name = item.get("name", str)
-    if name not in _WITHOUT_NOTE:
-        plan.notes.append(f"global parameter {name!r}: not supported, left out")
-    return False
+    if "value" not in item.values:
+        item.problem("value", "is missing; it is anything that JSON can have")
+    if name == INTERNAL_CLUSTER_ID or plan.vhost is not None or not item.is_right:
+        return False
+    value = item.values["value"]
+    if problem := parameter_problem(name, value):
+        item.problem("", problem)
+    plan.steps.append(lambda: plan.node.set_global_parameter(name, value))
+    return True
 
 
 def read_policy(plan: Plan, item: Item) -> bool:

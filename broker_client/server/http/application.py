@@ -22,6 +22,7 @@ from broker_client.server.http import (
     message_operations,
     move_operations,
     overview_operations,
+    parameter_operations,
     policy_operations,
     topology_operations,
     user_operations,
@@ -56,6 +57,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *move_operations.operations,
     *user_operations.operations,
     *policy_operations.operations,
+    *parameter_operations.operations,
     *definition_operations.operations,
 )
 """All operations with a login."""

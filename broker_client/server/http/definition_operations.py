@@ -27,6 +27,7 @@ _SECTIONS = (
     "topic_permissions",
     "policies",
     "parameters",
+    "global_parameters",
     "queues",
     "exchanges",
     "bindings",

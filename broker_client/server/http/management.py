@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 from broker_client.config.server import ServerConfig
+from broker_client.core.global_parameters import CLUSTER_NAME
 from broker_client.core.queue import ChannelState
 from broker_client.errors import DISTRIBUTION
 from broker_client.node.definitions.exporting import permission_object, plain
@@ -78,6 +79,12 @@ class Management:
         return f"<Management of {self.node!r}>"
 
     # ---------------------------------------------------------------- the node
+
+    @property
+    def cluster_name(self) -> str:
+        """What the broker was named, by default as its node."""
+        named = self.node.global_parameters().get(CLUSTER_NAME)
+        return named if isinstance(named, str) else self.name
 
     def versions(self) -> dict[str, str]:
         """Who we are, and the RabbitMQ whose API this is."""

@@ -44,7 +44,7 @@ async def overview(call: Call) -> Any:
     described: dict[str, Any] = {
         **management.versions(),
         "rates_mode": "basic",
-        "cluster_name": management.name,
+        "cluster_name": management.cluster_name,
         "node": management.name,
         "exchange_types": [
             {"name": each, "description": "", "enabled": True}
@@ -73,11 +73,6 @@ async def overview(call: Call) -> Any:
         },
     }
     return described
-
-
-@operations.get("/api/cluster-name", "The name of the node")
-async def cluster_name(call: Call) -> Any:
-    return {"name": call.management.name}
 
 
 @operations.listing("/api/extensions", "Plugins: none")

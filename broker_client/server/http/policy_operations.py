@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from broker_client.core.access import ADMINISTRATOR
@@ -87,7 +88,13 @@ def _the_policy(call: Call, *, is_operator: bool) -> dict[str, Any]:
 
 
 async def _put(call: Call, *, is_operator: bool) -> int:
-    vhost, name, data = call.vhost().name, call.name("name"), await call.json()
+    call.vhost()
+    return put_policy_of(call, await call.json(), is_operator=is_operator)
+
+
+def put_policy_of(call: Call, data: Mapping[str, Any], *, is_operator: bool) -> int:
+    """Set the policy that the path names, as `data` says; answers whether it is new."""
+    vhost, name = call.vhost().name, call.name("name")
     definition = data.get("definition")
     if not isinstance(definition, dict):
         raise bad_request("definition must be an object")
@@ -145,12 +152,3 @@ async def delete_limit(call: Call) -> int:
         raise not_found()
     call.node.set_vhost_limits(vhost, limits)
     return NO_CONTENT
-
-
-# --------------------------------------------------------------------------- parameters
-
-
-@operations.listing("/api/parameters", "Parameters: there are none", POLICYMAKER)
-@operations.listing("/api/global-parameters", "Global parameters: there are none", ADMINISTRATOR)
-async def list_parameters(call: Call) -> Any:
-    return []

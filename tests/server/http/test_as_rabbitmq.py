@@ -462,6 +462,141 @@ async def test_limits_of_a_vhost_are_set_shown_and_taken_away(managed: Managed) 
     await declare(managed, "other")
 
 
+# --------------------------------------------------------------------------- parameters
+
+
+async def test_limits_and_operator_policies_are_parameters(managed: Managed) -> None:
+    limits = managed.path("parameters/vhost-limits/{v}/limits")
+    assert (await managed.client.get(limits)).status_code == 404
+    for most, status in ((5, 201), (6, 204)):
+        response = await managed.client.put(limits, json={"value": {"max-queues": most}})
+        assert response.status_code == status, response.text
+    (shown,) = (await managed.client.get(managed.path("vhost-limits/{v}"))).json()
+    assert shown["value"] == {"max-queues": 6}
+    value: dict[str, Any] = {"pattern": "^q", "definition": {"max-length": 5}}
+    value |= {"priority": 1, "apply-to": "queues"}
+    guard = managed.path("parameters/operator_policy/{v}/guard")
+    for status in (201, 204):
+        assert (await managed.client.put(guard, json={"value": value})).status_code == status
+    policy = managed.path("operator-policies/{v}/guard")
+    assert (await managed.client.get(policy)).json()["definition"] == {"max-length": 5}
+    names = {"vhost": managed.vhost, "component": "operator_policy", "name": "guard"}
+    assert (await managed.client.get(guard)).json() == {**names, "value": value}
+    names = {"vhost": managed.vhost, "component": "vhost-limits", "name": "limits"}
+    assert (await managed.client.get(limits)).json() == {**names, "value": {"max-queues": 6}}
+    everywhere = (await managed.client.get(managed.path("parameters"))).json()
+    mine = [each for each in everywhere if each["vhost"] == managed.vhost]
+    assert sorted(each["name"] for each in mine) == ["guard", "limits"]
+    for path, found in (
+        ("parameters/vhost-limits/{v}", ["limits"]),
+        ("parameters/operator_policy/{v}", ["guard"]),
+        ("parameters/shovel/{v}", []),
+        ("parameters/shovel", []),
+    ):
+        response = await managed.client.get(managed.path(path))
+        assert [each["name"] for each in response.json()] == found, path
+    for path in (limits, guard):
+        assert (await managed.client.delete(path)).status_code == 204
+        assert (await managed.client.delete(path)).status_code == 404
+    assert (await managed.client.get(managed.path("vhost-limits/{v}"))).json() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "reason"),
+    [
+        ("shovel/{v}/s", {"value": {}}, 400, "Validation failed\n\ncomponent shovel not found\n"),
+        ("federation-upstream/{v}/f", {"value": {"uri": "amqp://"}}, 400, "not found"),
+        ("policy/{v}/p", {"value": {}}, 400, "policies may not be set using this method"),
+        ("vhost-limits/{v}/limits", {}, 400, "key_missing"),
+        ("vhost-limits/{v}/limits", {"value": {"max-bananas": 1}}, 400, "max-bananas"),
+        ("vhost-limits/{v}/limits", {"value": {"max-queues": "x"}}, 400, "should be a number"),
+        ("vhost-limits/{v}/limits", {"value": 5}, 400, ""),
+        ("operator_policy/{v}/p", {"value": {"pattern": "^q"}}, 400, "definition"),
+        ("shovel/missing/s", {"value": {}}, 404, ""),
+    ],
+)
+async def test_parameter_that_cannot_be_is_refused(
+    managed: Managed, path: str, body: dict[str, Any], status: int, reason: str
+) -> None:
+    response = await managed.client.put(managed.path(f"parameters/{path}"), json=body)
+    assert response.status_code == status
+    assert reason in response.json()["reason"]
+    assert (await managed.client.get(managed.path("parameters/vhost-limits/{v}"))).json() == []
+
+
+async def test_global_parameters_of_any_name_are_kept_shown_and_forgotten(
+    managed: Managed,
+) -> None:
+    path = managed.path("global-parameters/") + encoded(f"of {managed.vhost}")
+    shown: dict[str, Any] = {}
+    for value, status in (({"a": [1, 2.5, None, True, "ü"]}, 201), (None, 204), ("text", 204)):
+        assert (await managed.client.put(path, json={"value": value})).status_code == status
+        shown = (await managed.client.get(path)).json()
+        assert shown == {"name": f"of {managed.vhost}", "value": value}
+    assert (await managed.client.put(path, json={})).status_code == 400
+    listed = (await managed.client.get(managed.path("global-parameters"))).json()
+    assert shown in listed
+    document = (await managed.client.get(managed.path("definitions"))).json()
+    assert shown in document["global_parameters"]
+    assert (await managed.client.delete(path)).status_code == 204
+    assert (await managed.client.delete(path)).status_code == 404
+    assert (await managed.client.get(path)).status_code == 404
+    response = await managed.client.post(
+        managed.path("definitions"), json={"global_parameters": [shown]}
+    )
+    assert response.status_code == 204
+    assert (await managed.client.get(path)).json() == shown
+    await managed.client.delete(path)
+
+
+async def test_cluster_name_is_a_global_parameter(managed: Managed) -> None:
+    cluster, parameter = managed.path("cluster-name"), "global-parameters/cluster_name"
+    before = (await managed.client.get(cluster)).json()["name"]
+    try:
+        put = await managed.client.put(cluster, json={"name": "rabbit@shop"})
+        assert put.status_code == 204
+        shown = (await managed.client.get(managed.path(parameter))).json()
+        assert shown == {"name": "cluster_name", "value": "rabbit@shop"}
+        for path, key in (("cluster-name", "name"), ("overview", "cluster_name")):
+            assert (await managed.client.get(managed.path(path))).json()[key] == "rabbit@shop"
+    finally:
+        await managed.client.delete(managed.path(parameter))
+    assert (await managed.client.get(cluster)).json()["name"] == before
+
+
+@pytest.mark.parametrize(
+    ("tag", "allowed"),
+    [("management", False), ("monitoring", False), ("policymaker", True), ("administrator", True)],
+)
+async def test_parameters_are_for_policymakers(managed: Managed, tag: str, allowed: bool) -> None:
+    user = managed.path("users/") + encoded(f"of {managed.vhost}")
+    await managed.client.put(user, json={"password": "secret", "tags": tag})
+    rights = {"configure": ".*", "write": ".*", "read": ".*"}
+    permissions = managed.path("permissions/{v}/") + encoded(f"of {managed.vhost}")
+    await managed.client.put(permissions, json=rights)
+    auth = httpx.BasicAuth(f"of {managed.vhost}", "secret")
+    kept = f"global-parameters/of-{tag}"
+    for method, path, status in (
+        ("GET", "parameters", 200),
+        ("GET", "parameters/vhost-limits/{v}", 200),
+        ("PUT", "parameters/shovel/{v}/s", 400),
+        ("DELETE", "parameters/shovel/{v}/s", 404),
+        ("GET", "global-parameters", 200),
+        ("PUT", kept, 201),
+        ("DELETE", kept, 204),
+    ):
+        body: dict[str, Any] | None = {"value": {}} if method == "PUT" else None
+        response = await managed.client.request(
+            method,
+            managed.path(path),
+            json=body,
+            auth=auth,
+            headers={"Connection": "close"},  # RabbitMQ: refuses before it reads the body
+        )
+        assert response.status_code == (status if allowed else 401), (method, path)
+    await managed.client.delete(user)
+
+
 # --------------------------------------------------------------------------- definitions
 
 

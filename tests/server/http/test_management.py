@@ -336,6 +336,38 @@ async def test_policy_counts_at_once_and_is_told(api: Api) -> None:
     assert queue["effective_policy_definition"] == {"max-length": 1}
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("vhost-limits/%2F/limits", {"max-queues": 3}),
+        ("operator_policy/%2F/p", {"pattern": "^q", "definition": {"max-length": 5}}),
+    ],
+)
+async def test_what_is_for_administrators_is_so_among_the_parameters(
+    api: Api, path: str, value: dict[str, Any]
+) -> None:
+    ann = api.login("ann", "policymaker")
+    path = f"/api/parameters/{path}"
+    assert (await api.client.put(path, json={"value": value}, auth=ann)).status_code == 401
+    assert (await api.client.put(path, json={"value": value})).status_code == 201
+    assert (await api.client.get(path, auth=ann)).json()["vhost"] == "/"
+    assert (await api.client.delete(path, auth=ann)).status_code == 401
+    assert (await api.client.delete(path)).status_code == 204
+    response = await api.client.put(
+        "/api/parameters/vhost-limits/%2F/other", json={"value": {"max-queues": 3}}
+    )
+    assert (response.status_code, "named limits" in response.json()["reason"]) == (400, True)
+
+
+async def test_parameters_of_other_vhosts_are_not_for_policymakers(api: Api) -> None:
+    await api.client.put("/api/vhosts/shop")
+    await api.client.put("/api/vhost-limits/shop/max-queues", json={"value": 3})
+    ann = api.login("ann", "policymaker")
+    assert (await api.client.get("/api/parameters", auth=ann)).json() == []
+    response = await api.client.get("/api/parameters/vhost-limits/shop/limits", auth=ann)
+    assert response.status_code == 401
+
+
 async def test_tag_policymaker_sets_policies_in_its_vhosts_only(api: Api) -> None:
     await api.client.put("/api/vhosts/shop")
     ann = api.login("ann", "policymaker", vhost="shop")

@@ -55,6 +55,8 @@ def a_full_node(node: Node) -> None:
     node.set_policy("guard", "", {"expires": 90_000}, vhost="shop", is_operator=True, priority=2)
     node.set_vhost_limits("shop", {"max-queues": 20})
     node.set_vhost_metadata("shop", description="the shop", tags=["a", "b"])
+    node.set_global_parameter("owner", {"a": 1})
+    node.set_global_parameter("internal_cluster_id", "of this broker alone")
     channel = a_channel(node, "shop")
     node.declare_exchange(channel, "spare", "fanout")
     node.declare_exchange(
@@ -86,6 +88,7 @@ async def test_an_export_that_is_imported_makes_the_same_broker(node: Node) -> N
         "permissions": 1,
         "topic_permissions": 1,
         "parameters": 2,
+        "global_parameters": 1,
         "policies": 1,
         "exchanges": 3,
         "queues": 3,
@@ -204,7 +207,7 @@ async def test_what_is_not_supported_is_named_and_left_out_with_what_hangs_on_it
             ],
             global_parameters=[
                 {"name": "cluster_name", "value": "rabbit@a"},
-                {"name": "mqtt_port_to_vhost_mapping", "value": {}},
+                {"name": "internal_cluster_id", "value": "another"},
             ],
             extras=[1],
         ),
@@ -215,7 +218,6 @@ async def test_what_is_not_supported_is_named_and_left_out_with_what_hangs_on_it
         "vhost '/': tracing is not supported, left out",
         "user 'ann': limits is not supported, left out",
         "parameter 's' of shovel in vhost '/': not supported, left out",
-        "global parameter 'mqtt_port_to_vhost_mapping': not supported, left out",
         "policy 'p' in vhost '/': ha-mode has no effect here",
         "exchange 'hash' in vhost '/': type x-consistent-hash is not supported, left out",
         "exchange 'amq.rabbitmq.log' in vhost '/': a reserved name is not supported, left out",
@@ -226,7 +228,14 @@ async def test_what_is_not_supported_is_named_and_left_out_with_what_hangs_on_it
         "binding from 'hash' to 'q' in vhost '/': left out with exchange 'hash'",
     ]
     assert [queue.name for queue in node.stats().queues] == ["q"]
-    assert report.counts == {"vhosts": 1, "users": 1, "policies": 1, "queues": 1}
+    assert report.counts == {
+        "vhosts": 1,
+        "users": 1,
+        "global_parameters": 1,
+        "policies": 1,
+        "queues": 1,
+    }
+    assert node.global_parameters() == {"cluster_name": "rabbit@a"}
     assert export_definitions(node).document["policies"][0]["definition"] == {"ha-mode": "all"}
 
 

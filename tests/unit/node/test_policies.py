@@ -8,7 +8,7 @@ import pytest
 
 from broker_client.core.policies import Policy
 from broker_client.core.vhost_metadata import VHostMetadata
-from broker_client.errors import InvalidPolicyError
+from broker_client.errors import InvalidParameterError, InvalidPolicyError
 from broker_client.message import PERSISTENT
 from broker_client.node.node import Node
 from broker_client.store.writer import SqliteStore
@@ -77,6 +77,38 @@ async def test_metadata_of_a_vhost_is_there_again_after_a_restart(tmp_path: Path
     queue = node.engine.state.vhosts["a"].queues["q"]
     assert dict(queue.arguments) == {"x-queue-type": "quorum"}
     node.declare_queue(opened(node, "a"), "q")
+    await node.close()
+
+
+async def test_global_parameters_are_there_again_after_a_restart(tmp_path: Path) -> None:
+    node = await a_node(tmp_path / "broker.db")
+    value = {"a": [1, 2.5, None, True, "ü"]}
+    node.set_global_parameter("mine", value)
+    value["a"].append("later")
+    for name in ("none", "gone", "changed"):
+        node.set_global_parameter(name, None)
+    assert node.delete_global_parameter("gone")
+    assert not node.delete_global_parameter("gone")
+    node.set_global_parameter("changed", "new")
+    await node.close()
+    node = await a_node(tmp_path / "broker.db")
+    assert node.global_parameters() == {
+        "changed": "new",
+        "mine": {"a": [1, 2.5, None, True, "ü"]},
+        "none": None,
+    }
+    await node.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("", 1), ("p" * 256, 1), ("\ud800", 1), ("p", b"x"), ("p", float("nan")), ("p", "\ud800")],
+)
+async def test_global_parameter_that_cannot_be_kept_is_refused(name: str, value: object) -> None:
+    node = Node("test")
+    with pytest.raises(InvalidParameterError):
+        node.set_global_parameter(name, value)
+    assert node.global_parameters() == {}
     await node.close()
 
 

@@ -91,9 +91,11 @@ async def test_file_of_an_earlier_version_gets_what_is_new(tmp_path: Path, versi
         assert len(node.access.users) == 2
         node.set_policy("p", "^q", {"max-length": 7})
         node.set_vhost_metadata("/", description="older")
+        node.set_global_parameter("mine", 7)
     async with a_node(path) as node:
         assert [each.name for each in node.policies()] == ["p"]
         assert node.vhost_metadata("/").description == "older"
+        assert node.global_parameters() == {"mine": 7}
 
 
 @pytest.mark.parametrize("version", range(4, tables.VERSION))
