@@ -154,7 +154,7 @@ class Service:
 
     def ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
         """Status and text of its answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         with contextlib.closing(connection):
             connection.request(method, path, body)
             answer = connection.getresponse()
@@ -164,7 +164,7 @@ class Service:
         """Tell it to end, as systemd does; its status."""
         self._process.send_signal(signal.SIGTERM)
         self.heard("Application shutdown complete")
-        _, rest = self._process.communicate(timeout=30)
+        _, rest = self._process.communicate(timeout=90)
         assert "Traceback" not in rest
         return self._process.returncode
 

@@ -31,7 +31,7 @@ def http_url(served: Served) -> str:
 def vhosts(served: Served) -> list[str]:
     request = urllib.request.Request(f"{http_url(served)}/api/vhosts?columns=name")
     request.add_header("Authorization", f"Basic {b64encode(b'guest:guest').decode()}")
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         return sorted(each["name"] for each in json.load(response))
 
 

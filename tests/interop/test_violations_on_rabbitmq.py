@@ -21,7 +21,7 @@ class RawClient:
     """A socket that speaks AMQP, and reads method frames."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._data = b""
 
     def __enter__(self) -> RawClient:

@@ -18,7 +18,7 @@ import pytest
 from tests.architecture.source import ROOT
 from tests.docs.documents import blocks
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 OFFLINE = re.compile(r"NewConnectionError|NameResolutionError|Temporary failure in name resolution")
@@ -36,7 +36,7 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.Complet
         env={**environment, **variables},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=540,
         check=False,
     )
 

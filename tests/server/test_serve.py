@@ -222,6 +222,6 @@ def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "broker_client", "serve", *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=False,
     )

@@ -49,7 +49,7 @@ class Operated:
             {"Authorization": LOGIN, "Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             said = response.read()
         return json.loads(said) if said else None
 

@@ -11,7 +11,7 @@ import pytest
 
 def run(tool: str, url: str, *arguments: str, body: bytes | None = None) -> bytes:
     done = subprocess.run(
-        [tool, f"--url={url}", *arguments], input=body, capture_output=True, timeout=20, check=False
+        [tool, f"--url={url}", *arguments], input=body, capture_output=True, timeout=90, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -187,7 +187,7 @@ def test_module_runs_as_a_command() -> None:
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=90,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
