@@ -160,18 +160,19 @@ class Publisher:
         bodies = template.bodies
         if bodies is not None and len(outgoing.body) > bodies.above:
             outgoing = await _with_body_in(bodies, outgoing)
+        outbox = vhost.outbox if config.confirm else None
+        # What is in the outbox is sent, however long the broker is away.
+        timeout = 0.0 if outbox else overrides.get("timeout", config.timeout)
         delay = overrides.get("delay", config.delay)
         if delay:
-            outgoing = await vhost.delayed(outgoing, delay)
-        outbox = vhost.outbox if config.confirm else None
+            outgoing = await vhost.delayed(config.name, outgoing, delay, timeout)
         publication = Publication(
             config.name,
             outgoing,
             vhost.queue.withdraw,
             self._tasks,
             started=started,
-            # What is in the outbox is sent, however long the broker is away.
-            timeout=0.0 if outbox else overrides.get("timeout", config.timeout),
+            timeout=timeout,
             max_nacks=template.max_nacks,
         )
         if outbox is not None:
@@ -347,9 +348,11 @@ class Publisher:
         """
         template = self._template(strategy.publication)
         outgoing = template.copy(message, headers, strategy)
-        if template.config.delay:
-            outgoing = await template.vhost.delayed(outgoing, template.config.delay)
         config = template.config
+        if config.delay:
+            outgoing = await template.vhost.delayed(
+                config.name, outgoing, config.delay, config.timeout
+            )
         await template.vhost.send_confirmed(
             config.name, outgoing, config.timeout, template.max_nacks
         )

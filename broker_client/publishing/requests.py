@@ -14,16 +14,19 @@ from broker_client.errors import (
     BrokerClientError,
     InvalidContentError,
     InvalidHeadersError,
+    OperationTimeoutError,
     RequestFailedError,
     RequestLostError,
     RequestTimeoutError,
+    TransportError,
 )
 from broker_client.message import FAILURE_KIND, Delivery, Message
 from broker_client.publication import Publication
-from broker_client.transport.base import Channel, ConsumerCallbacks
+from broker_client.transport.base import Channel, ConsumerCallbacks, Link
 
 log: logging.Logger = logging.getLogger("broker_client.requests")
 
+_TRY_AGAIN = 0.05  # seconds until a reply queue is asked for again: a lost link is noticed soon
 
 SendRequest = Callable[[str, str], Awaitable[Publication]]
 """Publishes a request: called with the reply queue and the correlation id."""
@@ -115,29 +118,43 @@ class Requests:
             raise
 
     async def _reply_queue(self) -> str:
+        """Have a reply queue; a link that is lost or silent meanwhile is waited for.
+
+        Raises:
+            TransportError: the broker refused.
+        """
         async with self._opening:
-            if self._channel is not None and self._channel.is_usable:
-                return self._queue
-            link = await self._vhost.wait_up()
-            channel = await link.open_channel()
-            try:
-                state = await channel.declare_queue(
-                    f"broker_client.reply.{uuid4().hex}",
-                    durable=False,
-                    exclusive=True,
-                    auto_delete=True,
-                )
-                channel.on_close = self._lost
-                await channel.consume(
-                    state.name,
-                    ConsumerCallbacks(self._arrived, self._cancelled, lambda tag: None),
-                    no_ack=True,
-                )
-            except BaseException:
-                channel.abort()
-                raise
-            self._channel, self._queue = channel, state.name
+            while self._channel is None or not self._channel.is_usable:
+                link = await self._vhost.wait_up()
+                try:
+                    await self._open(link)
+                except TransportError as error:
+                    if link.is_open and not isinstance(error, OperationTimeoutError):
+                        raise
+                    log.info("%r: opening a reply queue: %s", self, error)
+                    await asyncio.sleep(_TRY_AGAIN)
             return self._queue
+
+    async def _open(self, link: Link) -> None:
+        channel = await link.open_channel()
+        try:
+            state = await channel.declare_queue(
+                f"broker_client.reply.{uuid4().hex}",
+                durable=False,
+                exclusive=True,
+                auto_delete=True,
+            )
+            channel.on_close = self._lost
+            await channel.consume(
+                state.name,
+                ConsumerCallbacks(self._arrived, self._cancelled, lambda tag: None),
+                no_ack=True,
+            )
+        except BaseException:
+            channel.on_close = None
+            channel.abort()
+            raise
+        self._channel, self._queue = channel, state.name
 
     def _arrived(self, delivery: Delivery) -> None:
         waiter = self._waiting.get(delivery.properties.correlation_id or "")

@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from broker_client.connection.delay_queues import DelayStep
 from broker_client.connection.vhost import Vhost
-from broker_client.errors import BrokerClientError, PublishError
+from broker_client.errors import (
+    BrokerClientError,
+    OperationTimeoutError,
+    PublishError,
+    PublishTimeoutError,
+)
 from broker_client.message import Outgoing
 from broker_client.publication import Publication
 from broker_client.publishing.delay import check_delay, delayed_by_header, step_for
@@ -82,11 +88,20 @@ class VhostPublisher:
     def _outbox_failed(self, error: PublishError) -> None:
         self._events.emit("error", error, self.vhost.name)
 
-    async def delayed(self, outgoing: Outgoing, delay: float) -> Outgoing:
+    async def delayed(
+        self, name: str, outgoing: Outgoing, delay: float, timeout: float
+    ) -> Outgoing:
         """Delay `outgoing` by `delay` seconds: on the built-in broker, or by a delay queue.
+
+        As for any publish, a link that is silent is waited for, until `timeout` seconds are over;
+        0 is for ever. A link that is lost is not: what a delay needs is declared on the next one.
+
+        Args:
+            name: of the publication.
 
         Raises:
             InvalidMessageError: no broker keeps a delay of that length.
+            PublishTimeoutError: the link was silent for `timeout` seconds.
             TransportError: the delay queue could not be declared.
         """
         check_delay(delay)
@@ -96,8 +111,23 @@ class VhostPublisher:
             await self._relay.open()
             outgoing = for_relay(outgoing)
         step = step_for(outgoing.exchange, delay)
-        await self.vhost.prepare_delay(step)
+        try:
+            async with asyncio.timeout(timeout or None):
+                await self._prepare(step)
+        except TimeoutError:
+            message_id = outgoing.properties.message_id or ""
+            link = self.vhost.link_state
+            raise PublishTimeoutError(name, message_id, timeout, link) from None
         return outgoing._replace(exchange=step.name)
+
+    async def _prepare(self, step: DelayStep) -> None:
+        while True:
+            try:
+                await self.vhost.prepare_delay(step)
+            except OperationTimeoutError as error:
+                log.info("%r: delay queue %r: %s", self, step.name, error)
+            else:
+                return
 
     async def send_confirmed(
         self, name: str, outgoing: Outgoing, timeout: float, max_nacks: float

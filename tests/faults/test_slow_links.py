@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from broker_client.broker import Broker
+from broker_client.errors import PublishTimeoutError
 from broker_client.publication import Publication
+from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.faults.app import a_config
 from tests.faults.conftest import Place
 from tests.faults.test_silence import drained_ids
@@ -124,3 +127,72 @@ async def test_memory_alarm_longer_than_the_time_out_sends_nothing_twice(place: 
     print(f"{len(record) - len(set(record))} twice, {load.of(lambda at: True)}")  # noqa: T201 - shown with a failure
     assert len(record) == len(set(record))
     assert set(late) == {"success"}
+
+
+def impatient(place: Place, **changes: str) -> dict[str, Any]:
+    """A configuration whose questions to the broker may take a second."""
+    config = a_config(place.url, place.vhost, **changes)
+    connection = config["vhosts"][place.vhost]["connection"]
+    connection["connect_timeout"] = "1s"
+    connection["heartbeat"] = "1m"
+    return config
+
+
+async def has_one(place: Place) -> bool:
+    """Is one message in the queue?"""
+    link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=10.0)
+    try:
+        channel = await link.open_channel()
+        return (await channel.check_queue("record")).message_count == 1
+    finally:
+        await link.close()
+
+
+@pytest.mark.timeout(120)
+async def test_delayed_publish_on_a_link_that_stands_still_waits_as_any_other(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "broker_client")
+    async with Broker.create(impatient(place, timeout="1m")) as broker:
+        broker.on("error", lambda error, vhost: None)
+        place.proxy.stall()
+        publishing = asyncio.create_task(broker.publish("a", "late", delay=0.01))
+        await eventually(lambda: "no answer within 1 s" in caplog.text, timeout=20.0)
+        assert not publishing.done()
+        place.proxy.resume()
+        await (await publishing)
+        await eventually(lambda: has_one(place), timeout=20.0)
+
+
+@pytest.mark.timeout(120)
+async def test_delayed_publish_on_a_link_that_stands_still_ends_at_its_time_out(
+    place: Place,
+) -> None:
+    async with Broker.create(impatient(place)) as broker:
+        broker.on("error", lambda error, vhost: None)
+        place.proxy.stall()
+        with pytest.raises(PublishTimeoutError, match=r"was not sent within 0\.2 s"):
+            await broker.publish("a", "late", delay=0.01, timeout=0.2)
+        place.proxy.resume()
+        await (await broker.publish("a", "soon", delay=0.01, timeout=30.0))
+        await eventually(lambda: has_one(place), timeout=20.0)
+
+
+@pytest.mark.timeout(120)
+async def test_request_on_a_link_that_stands_still_is_sent_when_it_moves_again(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "broker_client")
+    async with Broker.create(impatient(place, timeout="1m")) as broker:
+        broker.on("error", lambda error, vhost: None)
+
+        @broker.handle("work")
+        async def answer(content: str) -> str:
+            return f"{content}!"
+
+        await eventually(lambda: broker.stats().subscriptions["work"].state == "subscribed")
+        place.proxy.stall()
+        asking = asyncio.create_task(broker.request("a", "late", timeout=60.0))
+        await eventually(lambda: "opening a reply queue" in caplog.text, timeout=20.0)
+        place.proxy.resume()
+        assert (await asking).content == "late!"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker_client import AckOrNack, Broker, Message, Nack, Republish
@@ -14,16 +15,19 @@ from broker_client.config import BrokerConfig
 from broker_client.errors import TransportError
 from broker_client.publication import Publication
 from tests.simulation.promises import ORDERED, Promises, message_id
+from tests.simulation.variant import Variant
 
 DEAD = "dead"
+EVENTS = "events"
 WORK = "work"
 _RETRY = {"min": "50ms", "max": "1s"}
 _GIVES_IN = 4
 """Deliveries of one message after which its handler does nothing but ack."""
 
 
-def a_config(url: str, vhost: str, *, prefetch: int) -> dict[str, Any]:
+def a_config(url: str, vhost: str, variant: Variant) -> dict[str, Any]:
     """Two queues and their dead letters, a publication and a subscription for each."""
+    prefetch = variant.prefetch
     letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
     connection = {
         "url": url,
@@ -36,15 +40,23 @@ def a_config(url: str, vhost: str, *, prefetch: int) -> dict[str, Any]:
         "vhosts": {
             "/": {
                 "connection": connection,
+                "publish_queue": variant.publish_queue,
+                "publication_channel_pools": {
+                    "regular": variant.channels,
+                    "confirm": variant.channels,
+                },
+                "exchanges": [EVENTS],
+                "bindings": [f"{EVENTS}[#.{name}] -> {name}" for name in (WORK, ORDERED)],
                 "queues": {
-                    WORK: {"options": {"arguments": letters}},
+                    WORK: {"options": {"arguments": {**letters, **variant.arguments}}},
                     ORDERED: {
                         "options": {"arguments": {**letters, "x-single-active-consumer": True}}
                     },
                     DEAD: None,
                 },
                 "publications": {
-                    name: {"queue": name, "timeout": "10m"} for name in (WORK, ORDERED)
+                    name: {**_destination(name, variant), "timeout": "10m"}
+                    for name in (WORK, ORDERED)
                 },
                 "subscriptions": {
                     WORK: {
@@ -52,6 +64,7 @@ def a_config(url: str, vhost: str, *, prefetch: int) -> dict[str, Any]:
                         "prefetch": prefetch,
                         "retry": _RETRY,
                         "requeue_defer": _RETRY,
+                        **variant.subscription,
                     },
                     ORDERED: {
                         "queue": ORDERED,
@@ -66,6 +79,12 @@ def a_config(url: str, vhost: str, *, prefetch: int) -> dict[str, Any]:
     }
 
 
+def _destination(name: str, variant: Variant) -> dict[str, Any]:
+    if variant.topic:
+        return {"exchange": EVENTS, "routing_key": f"placed.{name}"}
+    return {"queue": name}
+
+
 class Application:
     """One process with a Broker."""
 
@@ -76,6 +95,7 @@ class Application:
         promises: Promises,
         *,
         salt: int,
+        overrides: Sequence[Mapping[str, Any]] = ({},),
         pace: float = 1.0,
         oversleep: float = 0.0,
     ) -> None:
@@ -85,6 +105,7 @@ class Application:
             config: of the Broker.
             promises: the books.
             salt: makes handlers of another run do other things with the same messages.
+            overrides: of the publishes of `WORK`, in turns.
             pace: seconds of a handler that takes its time, at most.
             oversleep: seconds of one that takes longer than the broker allows; 0 for none.
         """
@@ -93,6 +114,7 @@ class Application:
         self.losses = 0
         """Connections that were lost."""
         self._config, self._promises, self._salt = config, promises, salt
+        self._overrides = overrides
         self._pace, self._oversleep = pace, oversleep
         self._numbers: dict[str, int] = {WORK: 0, ORDERED: 0}
         self._backlog: list[tuple[str, int]] = []
@@ -160,7 +182,9 @@ class Application:
                 self._numbers[name] += 1
                 id = message_id(name, self.name, self._numbers[name])
                 self._promises.accepted(id)
-                self._watch(await self.broker.publish(name, {"id": id}, message_id=id))
+                overrides: Any = self._overrides if name == WORK else ({},)
+                overrides = overrides[self._numbers[name] % len(overrides)]
+                self._watch(await self.broker.publish(name, {"id": id}, message_id=id, **overrides))
 
     def _watch(self, publication: Publication) -> None:
         ended = self._promises.ended

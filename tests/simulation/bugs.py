@@ -16,6 +16,7 @@ from broker_client.core.records import Settled
 from broker_client.node.effect_runner import EffectRunner
 from broker_client.publication import Publication
 from broker_client.publishing import waiting
+from broker_client.publishing.waiting import WaitingLine
 from broker_client.store.batch import Batch
 from broker_client.store.sqlite import StoreFile
 
@@ -97,6 +98,13 @@ def _drops_a_settlement(original: Any) -> Any:
     return add
 
 
+def _overtakes_in_two_places(original: Any) -> Any:
+    def put_first(self: WaitingLine, publication: Publication) -> None:
+        self.line.appendleft(publication)
+
+    return put_first
+
+
 @contextlib.contextmanager
 def _resends_in_reverse() -> Iterator[None]:
     with mock.patch.object(waiting, "reversed", iter, create=True):
@@ -138,6 +146,11 @@ BUGS: dict[str, Bug] = {
         "unconfirmed publishes are sent again in reverse",
         ("full",),
         _resends_in_reverse,
+    ),
+    "overtaking": Bug(
+        "a publish that overtakes others stays where it was as well",
+        ("full",),
+        partial(_replaced, WaitingLine, "put_first", _overtakes_in_two_places),
     ),
     "lost-settle": Bug(
         "a write forgets all settlements but its first",

@@ -53,7 +53,7 @@ class LiveRun:
                 self._proxies[name] = proxy = Proxy("127.0.0.1", self._port)
                 await stack.enter_async_context(proxy)
                 url = f"amqp://guest:guest@127.0.0.1:{proxy.port}"
-                config = load_config(a_config(url, self._vhost, prefetch=self.plan.prefetch))
+                config = load_config(a_config(url, self._vhost, self.plan.variant))
                 self._applications[name] = Application(
                     f"{name}1", config, self.promises, salt=self.plan.seed, pace=1.0 / _SPEED
                 )

@@ -18,6 +18,7 @@ from tests.simulation.loop import ProcessLoop, Scheduler, SimServer
 
 _BUFFER = 64 * 1024  # bytes under way, before who writes is told to pause
 _CONNECT_TIMEOUT = 120.0  # seconds until the system gives up
+_PUBLISH = bytes([0, 60, 0, 40])  # begins a basic.publish
 _QUICK = 0.0005  # seconds that a piece takes, at most, while nothing slows it
 
 
@@ -30,6 +31,8 @@ class Network:
         self.slowest = _QUICK
         self.ended = 0
         """Connections that have ended so far, for whatever reason."""
+        self.storms: dict[str, int] = {}
+        """How many more connections of a process are lost as soon as it publishes on them."""
         self._listeners: dict[tuple[str, int], tuple[ProcessLoop, Callable[[], Any]]] = {}
         self._connections: list[Connection] = []
         self._silent: dict[tuple[str, str], float] = {}
@@ -89,6 +92,7 @@ class Network:
 
     def heal(self) -> None:
         """Let all that was held up arrive now."""
+        self.storms.clear()
         self._silent.clear()
         self.speed_up()
         for connection in self._connections:
@@ -274,13 +278,18 @@ class End(asyncio.Transport):
     def write(self, data: Any) -> None:
         if self._closing or self.is_lost or self.peer.is_lost or not data:
             return
-        data = bytes(data)
+        sent = data = bytes(data)
         chance = self._network.chance
         while len(data) > 1 and chance.random() < 0.3:
             at = chance.randrange(1, len(data))
             self.peer.push(data[:at])
             data = data[at:]
         self.peer.push(data)
+        storms, name = self._network.storms, self.loop.name
+        if storms.get(name) and _PUBLISH in sent:
+            storms[name] -= 1
+            self.loop.call_soon(self._connection.reset)
+            return
         if self.get_write_buffer_size() > self._high and not self._paused_writing:
             self._paused_writing = True
             self._protocol.pause_writing()

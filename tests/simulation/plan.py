@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.simulation.application import WORK
 from tests.simulation.promises import ORDERED
+from tests.simulation.variant import Variant
 
 CLIENTS = ("a", "b")
 _LENGTH = 15.0  # seconds in which it happens
@@ -35,6 +36,7 @@ class Step:
 
 FAULTS = {
     "cut": 3,
+    "storm": 1,
     "silence": 2,
     "slow": 1,
     "kill_server": 2,
@@ -46,7 +48,7 @@ FAULTS = {
     "kill_client": 1,
 }
 """How often each is drawn."""
-NETWORK_FAULTS = ("cut", "silence", "slow", "kill_client")
+NETWORK_FAULTS = ("cut", "storm", "silence", "slow", "kill_client")
 """Those that need nothing of the broker's own."""
 
 
@@ -58,7 +60,8 @@ class Plan:
     steps: tuple[Step, ...]
     kept: tuple[int, ...]
     """The numbers of the steps that are done."""
-    prefetch: int
+    variant: Variant
+    """How the applications are configured."""
 
     @classmethod
     def drawn(cls, seed: int, faults: Collection[str] = tuple(FAULTS)) -> Plan:
@@ -73,13 +76,13 @@ class Plan:
                 Step(chance.uniform(0.0, _LENGTH), name, _ARGUMENTS[name](chance)) for name in drawn
             ]
         steps.sort(key=lambda step: step.at)
-        prefetch = chance.choice([1, 3, 10])
-        return cls(seed, tuple(steps), tuple(range(len(steps))), prefetch)
+        variant = Variant.drawn(Random(f"variant {seed}"))
+        return cls(seed, tuple(steps), tuple(range(len(steps))), variant)
 
     def only(self, numbers: Collection[int]) -> Plan:
         """The same with fewer steps."""
         kept = tuple(number for number in self.kept if number in numbers)
-        return Plan(self.seed, self.steps, kept, self.prefetch)
+        return Plan(self.seed, self.steps, kept, self.variant)
 
     def todo(self) -> list[Step]:
         return [self.steps[number] for number in self.kept]
@@ -90,7 +93,8 @@ class Plan:
         return max((step.at + step.seconds for step in self.todo()), default=0.0)
 
     def __str__(self) -> str:
-        return "\n".join(f"{number:3} {self.steps[number]}" for number in self.kept)
+        steps = (f"{number:3} {self.steps[number]}" for number in self.kept)
+        return "\n".join((str(self.variant), *steps))
 
 
 def _publish(chance: Random) -> Step:
@@ -105,6 +109,7 @@ def _client(chance: Random) -> tuple[Any, ...]:
 _ARGUMENTS: dict[str, Any] = {
     "cut": _client,
     "kill_client": _client,
+    "storm": lambda c: (c.choice(CLIENTS), c.choice([3, 6, 9, 15])),
     "silence": lambda c: (
         c.choice(CLIENTS),
         c.choice(["to", "from", "both"]),

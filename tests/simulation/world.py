@@ -27,6 +27,8 @@ LIVENESS = 45.0
 _END = 60.0  # seconds for everybody to stop
 _STEPS = 300_000  # callbacks after which a run goes round in circles
 _LOOK = 1.0  # seconds between two looks at the server
+IN_ORDER = 7
+"""Links lost in a row, each over a publish, after which a publish may overtake another."""
 _IN_MEMORY = Path("/dev/shm")
 
 
@@ -40,7 +42,7 @@ class ClientMachine(Machine):
         self._stopping = False
         host, port = PLACE
         url = f"amqp://guest:guest@{host}:{port}"
-        self._config = load_config(a_config(url, "/", prefetch=world.plan.prefetch))
+        self._config = load_config(a_config(url, "/", world.plan.variant))
         self.start()
 
     def start(self) -> None:
@@ -50,6 +52,7 @@ class ClientMachine(Machine):
             self._config,
             world.promises,
             salt=world.plan.seed,
+            overrides=world.plan.variant.overrides,
             oversleep=CONSUMER_TIMEOUT * 1.5,
         )
         self.run(self.application.run(), lambda: None)
@@ -128,6 +131,11 @@ class World:
 
     def do_cut(self, client: str) -> None:
         self.network.cut(client)
+
+    def do_storm(self, client: str, count: int) -> None:
+        if count > IN_ORDER:
+            self.promises.in_order = False
+        self.network.storms[client] = count
 
     def do_silence(self, client: str, direction: str, seconds: float) -> None:
         if direction != "from":
