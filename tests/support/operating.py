@@ -66,6 +66,8 @@ class Operated:
         url = f"{self.amqp_url.rpartition('/')[0]}/{quote(vhost, safe='')}"
         parameters = pika.URLParameters(url)
         parameters.client_properties = {"connection_name": name, "product": "shop", "version": "7"}
+        parameters.heartbeat = 0  # nobody sends any while a test looks at a page
+        parameters.socket_timeout, parameters.stack_timeout = 60, 90
         connection = pika.BlockingConnection(parameters)
         try:
             channel = connection.channel()
