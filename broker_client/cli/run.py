@@ -14,7 +14,7 @@ import typer
 
 from broker_client.broker import Broker
 from broker_client.cli.logs import LogLevel, log_to_stderr
-from broker_client.cli.program import NoProgramError, find_router
+from broker_client.cli.program import NoProgramError, find_program, make_program
 from broker_client.cli.supervisor import SUPERVISOR_FD, Supervisor
 from broker_client.errors import BrokerClientError, install_extra
 from broker_client.router import Router
@@ -27,19 +27,20 @@ def run(
         str,
         typer.Argument(
             metavar="MODULE:NAME",
-            help="A Router with a configuration, such as app:router.",
+            help="A Router with a configuration, such as app:router; what Broker.create returns; "
+            "or a function that returns one of them, or an open Broker.",
             show_default=False,
         ),
     ],
     workers: Annotated[
-        int, typer.Option("--workers", metavar="N", min=1, help="Processes to run.")
+        int, typer.Option("--workers", metavar="N", min=1, help="Number of processes.")
     ] = 1,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Start again whenever a file in this folder changes.")
+        bool, typer.Option("--reload", help="Restart whenever a file in this folder changes.")
     ] = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Run the handlers of a Router until SIGTERM or SIGINT, and end in order.
+    """Run the handlers of a program until SIGTERM or SIGINT, and end in order.
 
     A second signal ends the program at once. With --workers, SIGHUP starts all workers again.
     """
@@ -55,8 +56,8 @@ def run(
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
     try:
-        router = find_router(target)
-        asyncio.run(_run(router))
+        found = find_program(target)
+        asyncio.run(_run(target, found))
     except (BrokerClientError, NoProgramError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
@@ -66,7 +67,7 @@ async def _supervise(command: list[str], workers: int, folder: Path | None) -> i
     return await Supervisor(command, workers, folder).run()
 
 
-async def _run(router: Router) -> None:
+async def _run(target: str, found: object) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     supervisor = os.environ.pop(SUPERVISOR_FD, None)
@@ -87,12 +88,14 @@ async def _run(router: Router) -> None:
             stop.set()
 
         loop.add_reader(int(supervisor), supervisor_gone)
-    broker = await _started(router, stop)
-    if broker is None:
+    started = await _started(target, found, stop)
+    if started is None:
         return
+    broker, router = started
     try:
         broker.on("error", lambda error, vhost: log.error("vhost %s: %s", vhost, error))
-        broker.include(router)
+        if router is not None:
+            broker.include(router)
         log.info("running %d subscriptions", len(broker.subscriptions))
         await stop.wait()
         log.info("ending")
@@ -100,12 +103,17 @@ async def _run(router: Router) -> None:
         await broker.shutdown()
 
 
-async def _started(router: Router, stop: asyncio.Event) -> Broker | None:
-    """A connected Broker; None if `stop` is set before there is one."""
+async def _started(
+    target: str, found: object, stop: asyncio.Event
+) -> tuple[Broker, Router | None] | None:
+    """A connected Broker and what to include; None if `stop` is set before there is one."""
 
-    async def start() -> Broker:
-        assert router.config is not None
-        return await Broker.create(router.config)
+    async def start() -> tuple[Broker, Router | None]:
+        program = await make_program(target, found)
+        if isinstance(program, Broker):
+            return program, None
+        assert program.config is not None, "make_program refuses one without"
+        return await Broker.create(program.config), program
 
     starting = asyncio.create_task(start(), name="run: start")
     stopped = asyncio.create_task(stop.wait(), name="run: stop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import json
@@ -168,6 +169,81 @@ async def test_program_handles_messages_and_ends_in_order_at_sigterm(
     program.wait_for("ending")
 
 
+MADE = """
+from broker_client import Broker, Router
+
+broker = Broker.create("app.yaml")
+
+def router() -> Router:
+    made = Router("app.yaml")
+
+    @made.handle("fulfil")
+    async def fulfil(order: dict[str, int]) -> None:
+        print("plainly", order["id"], flush=True)
+
+    return made
+
+async def a_router() -> Router:
+    return router()
+"""
+SHOVEL = """
+vhosts:
+  /:
+    connection: "${BROKER_URL}"
+    queues: [orders, copied]
+    publications:
+      copies: {queue: copied}
+    subscriptions:
+      fulfil: {queue: orders}
+shovels:
+  copy: {subscription: fulfil, publication: copies}
+"""
+ODD = """
+from broker_client import Broker, Router, load_config
+
+def needy(url: str) -> Router:
+    return Router(url)
+
+def nothing() -> None:
+    pass
+
+connected = Broker(load_config({"vhosts": {"/": {}}}))
+
+def unopened() -> Broker:
+    return connected
+"""
+
+
+@pytest.mark.parametrize("target", ["made:router", "made:a_router", "factory:create"])
+async def test_program_that_a_function_makes_handles_messages_and_ends_in_order(
+    start: Any, folder: Path, served_url: str, target: str
+) -> None:
+    (folder / "made.py").write_text(MADE)
+    program = start(served_url, *run(target))
+    program.wait_for("running 1 subscriptions")
+    await publish(served_url, folder, 7)
+    program.wait_for("^(plainly|order) 7$")
+    assert program.end() == 0
+    program.wait_for("ending")
+
+
+async def test_program_of_a_broker_that_is_not_created_yet_moves_what_its_shovels_move(
+    start: Any, folder: Path, served_url: str
+) -> None:
+    (folder / "made.py").write_text(MADE)
+    (folder / "app.yaml").write_text(SHOVEL)
+    program = start(served_url, *run("made:broker"))
+    program.wait_for("running")
+    await publish(served_url, folder, 7)
+    config = {"vhosts": {"/": {"connection": served_url, "queues": ["copied"]}}}
+    async with Broker.create(config) as broker, asyncio.timeout(PATIENCE):
+        async for _, content, ack_or_nack in await broker.subscribe("/copied"):
+            await ack_or_nack()
+            assert content == {"id": 7}
+            break
+    assert program.end() == 0
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_program_whose_broker_does_not_answer_ends_at_a_signal(
     start: Any, signal_number: signal.Signals
@@ -326,11 +402,19 @@ def test_changed_file_starts_the_program_again(start: Any, folder: Path) -> None
     [
         ("app", "write MODULE:NAME"),
         ("nothing:router", "there is no module 'nothing'"),
-        ("orders:router", "a Router with a configuration"),
-        ("app:orders", "app:orders is module"),
+        ("app:nothing", "module 'app' has no 'nothing'; needed is a Router with a configuration"),
+        ("orders:router", "a Router without a configuration"),
+        ("app:orders", "app:orders is or returns an object of the type module"),
+        ("odd:needy", "odd:needy is called without arguments, but takes some"),
+        ("odd:nothing", "odd:nothing is or returns an object of the type NoneType"),
+        ("odd:connected", "odd:connected is a Broker that exists already"),
+        ("odd:unopened", "this Broker was not opened"),
     ],
 )
-def test_target_that_is_no_program_is_explained(start: Any, target: str, said: str) -> None:
+def test_target_that_is_no_program_is_explained(
+    start: Any, folder: Path, target: str, said: str
+) -> None:
+    (folder / "odd.py").write_text(ODD)
     program = start("embedded://", *run(target))
     assert program.process.wait(PATIENCE) == 1
     [line] = program.wait_for(re.escape(said))
@@ -403,7 +487,7 @@ async def test_api_of_fastapi_is_tested_with_another_broker(
 def test_application_whose_broker_does_not_answer_does_not_start_under_uvicorn(start: Any) -> None:
     server = start("amqp://127.0.0.1:1/", "-m", "uvicorn", "web:app", "--port", "0")
     assert server.process.wait(PATIENCE) == 3
-    server.wait_for("nobody listens there")
+    server.wait_for("nothing listens there")
     server.wait_for("Application startup failed")
 
 
