@@ -1,4 +1,4 @@
-"""A Broker in a program for ASGI servers: Starlette, FastAPI, or none of them.
+"""A Broker in an ASGI application, with Starlette, FastAPI or without a framework.
 
 ::
 
@@ -38,16 +38,17 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
 def lifespan(
     source: Source | Router, *routers: Router, registry: CollectorRegistry | None = None
 ) -> Lifespan:
-    """The `lifespan` of a Starlette or FastAPI application: a Broker as long as it runs.
+    """The `lifespan` of a Starlette or FastAPI application, with a Broker that is open while it
+    runs.
 
-    Requests find it as ``request.state.broker``. If it cannot be created, the application says
-    ``lifespan.startup.failed``, and its server ends.
+    Requests have it as ``request.state.broker``. If it cannot be created, the application sends
+    ``lifespan.startup.failed``, and its server exits.
 
     Args:
         source: a configuration, or a `Router` that has one.
         routers: included in the Broker.
-        registry: where the Broker's metrics are registered as long as it runs (extra
-            `prometheus`); ``prometheus_client.make_asgi_app(registry)`` serves them.
+        registry: registers the Broker's metrics while it runs (extra `prometheus`);
+            ``prometheus_client.make_asgi_app(registry)`` serves them.
     """
     if isinstance(source, Router):
         routers = (source, *routers)
@@ -89,10 +90,10 @@ def configuration_of(router: Router) -> Source:
 
 
 async def health(scope: Scope, receive: Receive, send: Send) -> None:
-    """An ASGI application for probes, to be mounted: ``/live`` and ``/ready``.
+    """An ASGI application with the probes ``/live`` and ``/ready``, to be mounted.
 
-    It answers 200 or 503 with the state of each connection as JSON, never with a password. It
-    looks at the Broker of `lifespan`; without one it answers 503.
+    It answers 200 or 503 with the state of each connection as JSON, without passwords. It
+    reports the Broker of `lifespan`; without one it answers 503.
     """
     if scope["type"] != "http":
         return

@@ -103,7 +103,7 @@ class BrokerClientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a configuration: where it is, and what is allowed there."""
+    """One mistake in a configuration, with its place and what is allowed there."""
 
     path: str
     """Dotted path of the value, e.g. ``vhosts./.queues.orders``."""
@@ -142,7 +142,7 @@ DISTRIBUTION = "amqp-broker-client"
 
 
 def install_extra(extra: str) -> str:
-    """What to do where an optional dependency is missing."""
+    """What to do about a missing optional dependency."""
     return f"install the extra: pip install '{DISTRIBUTION}[{extra}]', in a checkout '.[{extra}]'"
 
 
@@ -153,17 +153,17 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
 
 
 def text_of(error: object) -> str:
-    """The text of somebody else's error; never raises."""
+    """The text of a foreign error; never raises."""
     try:
         return str(error)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as failure:  # noqa: BLE001 - its __str__ may do anything
-        return f"(its text cannot be had: {type(failure).__name__})"
+        return f"(its text cannot be read: {type(failure).__name__})"
 
 
 def described(error: BaseException) -> str:
-    """Class and text of somebody else's error; never raises."""
+    """Class and text of a foreign error; never raises."""
     text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -211,7 +211,7 @@ class InvalidNameError(UsageError, ValueError):
 
 
 class AccessControlError(UsageError, ValueError):
-    """A user, a permission or a pattern of the built-in broker cannot be as given."""
+    """A user, permission or pattern of the built-in broker is not valid."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
@@ -223,7 +223,7 @@ class AccessControlError(UsageError, ValueError):
 
 
 class InvalidPolicyError(UsageError, ValueError):
-    """A policy of the built-in broker, or the limits of a vhost, cannot be as given."""
+    """A policy or the limits of a vhost of the built-in broker are not valid."""
 
     def __init__(self, name: str, vhost: str, problems: Sequence[str]) -> None:
         super().__init__(name, vhost, tuple(problems))
@@ -283,7 +283,7 @@ class InvalidHandlerError(UsageError, TypeError):
 
 
 class InvalidMiddlewareError(UsageError, TypeError):
-    """A function cannot be used as middleware, comes too late, or broke the chain of calls."""
+    """A function cannot be used as middleware, was added too late, or broke the chain of calls."""
 
     def __init__(self, middleware: str, reason: str) -> None:
         super().__init__(middleware, reason)
@@ -306,14 +306,14 @@ class WrongLoopError(UsageError, RuntimeError):
 
 
 class BrokerClosedError(UsageError):
-    """The broker was shut down, or is shutting down, and takes no new work."""
+    """The broker was shut down or is shutting down, and accepts no new work."""
 
     def __init__(self, what: str = "broker") -> None:
         super().__init__(what)
         self.what = what
 
     def __str__(self) -> str:
-        return f"{self.what} is closed; create a new Broker to go on"
+        return f"{self.what} is closed; create a new Broker"
 
 
 class UnsupportedError(UsageError):
@@ -352,7 +352,8 @@ class ConnectFailedError(TransportError, ConnectionError):
 class AuthenticationRefusedError(TransportError):
     """The broker refused the user, the password or the vhost.
 
-    Retryable, since credentials and vhosts are often made a moment after the application starts.
+    Retryable, since credentials and vhosts are often created a moment after the application
+    starts.
     """
 
     retryable = True
@@ -367,7 +368,7 @@ class AuthenticationRefusedError(TransportError):
 
 
 class ConnectionLostError(TransportError, ConnectionError):
-    """A connection that was up is gone."""
+    """An established connection was lost."""
 
     retryable = True
 
@@ -378,7 +379,7 @@ class ConnectionLostError(TransportError, ConnectionError):
         self.url: str = url
         self.reason: str = reason
         self.in_order = in_order
-        """True when the broker closed it in order, because it stops or is told to."""
+        """True if the broker closed it in order, because it was stopping or was told to."""
         self.close_code = close_code
         """The code of the broker's connection.close, or 0."""
 
@@ -491,16 +492,17 @@ class TopologyMismatchError(TopologyError):
 
 
 def way_out_of_mismatch(kind: str) -> str:
-    """What to do about an exchange or queue that is there with other settings."""
+    """What to do about an exchange or queue that exists with other settings."""
     if kind == "queue":
         return (
-            "A queue keeps the settings it was made with: configure those; or declare a queue of "
-            "another name, move the messages there (broker-client move) and delete the old one; "
-            "or delete it, and it is declared anew (broker-client apply --replace, when empty)"
+            "A queue keeps the settings it was created with: configure those; or declare a queue "
+            "of another name, move the messages there (broker-client move) and delete the old one; "
+            "or delete it, and it is declared again (broker-client apply --replace, when empty)"
         )
     return (
-        "An exchange keeps the settings it was made with: configure those; or declare an exchange "
-        "of another name; or delete it, and it is declared anew (broker-client apply --replace)"
+        "An exchange keeps the settings it was created with: configure those; or declare an "
+        "exchange of another name; or delete it, and it is declared again (broker-client apply "
+        "--replace)"
     )
 
 
@@ -508,7 +510,7 @@ def way_out_of_mismatch(kind: str) -> str:
 
 
 class PoolError(BrokerClientError):
-    """The pool could not lend a channel. Nothing was sent."""
+    """The pool could not lease a channel. Nothing was sent."""
 
 
 class PoolClosedError(PoolError):
@@ -638,7 +640,7 @@ class MessageTooLargeError(PublishRefusedError):
         self.size_bytes: int = size_bytes
         self.limit_bytes: int = limit_bytes
         self.source = source
-        """Who sets the limit."""
+        """Where the limit comes from."""
 
     def __str__(self) -> str:
         return f"{self._what()} is larger than the broker accepts: {self.reply_text}"
@@ -715,11 +717,11 @@ PUBLISH_REFUSALS: tuple[type[PublishError], ...] = (
 
 
 class RequestError(BrokerClientError):
-    """A request got no answer. It may have been carried out nevertheless."""
+    """A request got no answer. It may still have been processed."""
 
 
 class RequestTimeoutError(RequestError, TimeoutError):
-    """No answer came in time."""
+    """The answer did not arrive in time."""
 
     retryable = True
 
@@ -733,7 +735,7 @@ class RequestTimeoutError(RequestError, TimeoutError):
 
 
 class RequestFailedError(RequestError):
-    """The handler of the request failed, and said so. Its text is in the log over there."""
+    """The handler of the request failed. The text of its error is in the log of its process."""
 
     def __init__(self, publication: str, kind: str) -> None:
         super().__init__(publication, kind)
@@ -745,7 +747,7 @@ class RequestFailedError(RequestError):
 
 
 class RequestLostError(RequestError):
-    """The reply queue was lost, alone or with its connection, before the answer came."""
+    """The reply queue or its connection was lost before the answer arrived."""
 
     retryable = True
 
@@ -819,7 +821,7 @@ class InvalidHeadersError(InvalidContentError):
 
 
 class BodyMissingError(InvalidContentError):
-    """The body of a message is in a store (`claim_check`), and cannot be found there."""
+    """The body of a message cannot be found in its store (`claim_check`)."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("", reason)
@@ -860,7 +862,7 @@ class AckTimeoutError(ConsumerCancelledError):
 
 
 class ConsumerLostError(ConsumerCancelledError):
-    """The broker no longer has our consumer, and did not cancel it."""
+    """The broker no longer has the consumer, and did not announce a cancellation."""
 
     def __str__(self) -> str:
         return (

@@ -1,4 +1,4 @@
-"""The message that is being handled, in every log record.
+"""Adds the message that is being handled to every log record.
 
 Add `log_context` as middleware, and a `MessageFilter` to the handlers of your logging::
 
@@ -25,8 +25,7 @@ FIELDS = ("message_id", "subscription", "attempt", "trace_id")
 async def log_context(call: HandleCall, call_next: HandleNext) -> Any:
     """Middleware around handlers: makes the message known to `message_fields`.
 
-    It stays known when the handler has ended, because each handler has a context of its own, in
-    which recovery also runs.
+    It stays known after the handler has ended, because recovery runs in the same context.
     """
     _call.set(call)
     return await call_next(call)
@@ -48,10 +47,10 @@ def message_fields() -> dict[str, str | int | None]:
 
 
 class MessageFilter(logging.Filter):
-    """Adds `message_fields` to each record, so that a format may name them: ``%(message_id)s``.
+    """Adds `message_fields` to each record, for use in a format: ``%(message_id)s``.
 
     Args:
-        missing: the value where nothing is handled, or the message has none.
+        missing: the value outside of a handler, and for fields that the message does not have.
     """
 
     def __init__(self, missing: str | None = None) -> None:

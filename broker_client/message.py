@@ -69,7 +69,7 @@ class Outgoing(NamedTuple):
     properties: Properties
     mandatory: bool = False
     fault: str = ""
-    """Why its properties cannot be read, of one that a file gives back; see `Delivery.fault`."""
+    """Why the properties of a message from a file cannot be read; see `Delivery.fault`."""
 
 
 class Returned(NamedTuple):
@@ -94,15 +94,15 @@ class Delivery(NamedTuple):
     body: bytes
     properties: Properties
     attempts: int | None = None
-    """Deliveries so far, this one included; None where the broker does not count."""
+    """Number of deliveries including this one; None if the broker does not count them."""
     fault: str = ""
     """Why the properties that another client wrote cannot be decoded. The body is complete."""
 
 
 def count_in(value: object) -> int:
-    """A count that a header carries: 0 for what is none, and never too large to be carried on.
+    """The count in a header: 0 if it is not a count, and limited so that it can be sent on.
 
-    Anybody may have written the header.
+    The header may come from any client.
     """
     return min(max(value, 0), _MOST) if type(value) is int else 0
 
@@ -111,7 +111,7 @@ _MOST = 2**31 - 1
 
 
 def counted_attempts(delivery: Delivery) -> int | None:
-    """Deliveries of this copy so far, including this one; None where the broker counts none.
+    """Number of deliveries of this copy including this one; None if the broker does not count them.
 
     RabbitMQ: quorum queues count returns in `x-delivery-count`, and from 4.3 on, where that is for
     failures alone, all of them in `x-acquired-count`. A first delivery may have neither.
@@ -156,12 +156,11 @@ class Message:
         notes: Headers | None = None,
     ) -> None:
         """
-        Args:
-            delivery: the message as received.
-            queue: the queue's name on the broker.
-            vhost: the queue's vhost.
-            touch: extends the time-out of the delivery with the given tag.
-            notes: entries that `headers` shows under ``rascal``, besides the redeliveries.
+        delivery: the message as received.
+        queue: the queue's name on the broker.
+        vhost: the queue's vhost.
+        touch: extends the time-out of the delivery with the given tag.
+        notes: entries that `headers` shows under ``rascal``, in addition to the redeliveries.
         """
         self.delivery: Delivery = delivery
         self._notes = notes
@@ -225,7 +224,7 @@ class Message:
 
     @property
     def message_id(self) -> str | None:
-        """The id that the publisher gave it."""
+        """The message id set by the publisher."""
         return self.delivery.properties.message_id
 
     @property
@@ -240,7 +239,8 @@ class Message:
 
     @property
     def attempts(self) -> int | None:
-        """Deliveries of this copy so far, including this one; None if the broker does not tell."""
+        """Number of deliveries of this copy including this one; None if the broker does not
+        count them."""
         counted = counted_attempts(self.delivery)
         if counted is not None:
             return counted
@@ -250,11 +250,12 @@ class Message:
 
     @property
     def tries(self) -> int:
-        """How often this message was tried, this time included.
+        """Number of attempts to handle this message, including this one.
 
-        Counts over copies that recovery republished or forwarded, and over redeliveries. Where
-        the broker does not count those (RabbitMQ's classic queues), each subscription counts what
-        it returned itself; a message that comes again after a crash counts as its second try.
+        Includes the copies that recovery republished or forwarded, and redeliveries. If the
+        broker does not count redeliveries (RabbitMQ's classic queues), the subscription counts
+        those that it requested; a message redelivered after a crash counts as the second
+        attempt.
         """
         history = (self.delivery.properties.headers or {}).get(RASCAL)
         before = history.get("tries") if isinstance(history, Mapping) else None
@@ -278,7 +279,7 @@ class Message:
         return count_in(node)
 
     def touch(self) -> float:
-        """Extend the message time-out; returns the seconds left. May be called in a thread.
+        """Extend the message time-out and return the seconds left. May be called in a thread.
 
         Raises:
             UnsupportedError: the broker has no message time-out that can be extended.

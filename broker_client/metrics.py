@@ -5,8 +5,8 @@
     async with Broker.create("app.yaml") as broker:
         REGISTRY.register(BrokerCollector(broker))  # before subscribing
 
-Counters and gauges are taken from `Broker.stats` when they are asked for. Durations are measured by
-middleware, which the collector adds to the Broker.
+Counters and gauges are read from `Broker.stats` when they are collected. Durations are measured
+by middleware, which the collector adds to the Broker.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Sample = tuple[Labels, float]
 class BrokerCollector(Collector):
     """The metrics of one Broker, for a registry of prometheus_client.
 
-    A registry takes one of them: names would clash. It may be collected in any thread.
+    A registry accepts only one, since names would clash. It may be collected in any thread.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -122,7 +122,7 @@ class BrokerCollector(Collector):
     # ------------------------------------------------------------------ collecting
 
     def collect(self) -> Iterable[Metric]:
-        """Everything as it is now."""
+        """The current metrics."""
         yield from self._publishes.collect()
         yield from self._publish_seconds.collect()
         yield from self._handler_seconds.collect()

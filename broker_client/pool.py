@@ -44,8 +44,8 @@ class ChannelPool:
         name: for errors and stats.
         open_channel: opens one on the link that is up.
         config: sizes and time-outs.
-        vhost: whose channels these are, for stats.
-        mode: which of its channels, for stats.
+        vhost: name of the vhost, for stats.
+        mode: kind of channels, for stats.
         notify: called with ``busy`` when a caller finds as many others waiting as there may be
             channels, and with ``ready`` once no caller waits. Must not raise.
         tasks: owner of the tasks that open and close channels in the background.
@@ -98,20 +98,20 @@ class ChannelPool:
 
     @property
     def is_wanted(self) -> bool:
-        """True while somebody waits for a channel that another holds."""
+        """True while a caller waits for a channel."""
         return bool(self._waiters) and not self._paused
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Channel]:
         """Lend a channel for the length of the block.
 
-        A block that raises, cancellation included, gives its channel up for good: a confirm may
-        still be on its way to it. Time spent paused does not count as waiting.
+        If the block raises or is cancelled, its channel is closed, because a confirm may still be
+        on its way. Time spent paused does not count as waiting.
 
         Raises:
             PoolTimeoutError: no channel became free within `acquire_timeout`.
-            PoolClosedError: the pool is, or was meanwhile, closed.
-            TransportError: the broker opened none.
+            PoolClosedError: the pool is closed, or was closed while this waited.
+            TransportError: the broker did not open a channel.
         """
         channel = await self._acquire()
         try:
@@ -122,14 +122,14 @@ class ChannelPool:
         self._give_back(channel)
 
     def pause(self) -> None:
-        """Lend nothing until `resume`, and drop what is idle: its link is gone."""
+        """Lease no channels until `resume`, and drop the idle ones, whose link is lost."""
         self._paused = True
         self._wake_all()  # to stop their clocks
         while self._idle:
             self._retire(self._idle.popleft()[0])
 
     def resume(self) -> None:
-        """Lend again; with `autostart`, have `min` channels open."""
+        """Lease channels again; with `autostart`, open `min` channels."""
         self._paused = False
         self._wake_all()
         if self._config.autostart and self._size < self._config.min and not self._closed:

@@ -17,13 +17,14 @@ log: logging.Logger = logging.getLogger("broker_client.publication")
 
 
 class Outcome(NamedTuple):
-    """A publish that succeeded."""
+    """The outcome of a publish that succeeded."""
 
     message_id: str
     seconds: float
-    """From the call to the confirm."""
+    """Seconds from the call to the confirm."""
     maybe_duplicate: bool
-    """It was sent more than once, with the same message id: the broker may have it twice."""
+    """True if it was sent more than once, with the same message id; the broker may have it
+    twice."""
 
 
 WAITING, SENT, ENDED = "waiting", "sent", "ended"
@@ -36,8 +37,8 @@ class Publication(Emitter):
 
     Emits exactly one of ``success(message_id)``, ``return(message)`` (a `Returned`) and
     ``error(error, message_id)``, and before it ``paused(message_id)`` while it waits for a link.
-    A listener that is added later is called at once. Awaiting it returns the `Outcome` or raises
-    a `PublishError`.
+    A listener that is added after the event is called at once. Awaiting it returns the `Outcome`
+    or raises a `PublishError`.
     """
 
     EVENTS: ClassVar[frozenset[str]] = frozenset({"success", "error", "return", "paused"})
@@ -136,9 +137,9 @@ class Publication(Emitter):
             waiters.remove(waiter)
 
     def abort(self) -> bool:
-        """Take the message back; True when it had not been sent and never will be.
+        """Withdraw the message; True if it was not sent and never will be.
 
-        False when it is too late: it was sent, if only on a link that was lost since.
+        False if it is too late: it was sent, possibly on a link that was lost afterwards.
 
         Raises:
             WrongLoopError: called in another event loop, or in a thread.
@@ -150,11 +151,11 @@ class Publication(Emitter):
         return withdrawn
 
     def when_ended(self, then: Callable[[PublishError | None], None]) -> None:
-        """Call `then` with the error, or None, as soon as it has ended."""
+        """Call `then` with the error, or None, as soon as the publication has ended."""
         self.tell_end(lambda publication: then(publication.error))
 
     def tell_end(self, then: Callable[[Publication], None]) -> None:
-        """Call `then` with this publication as soon as it has ended."""
+        """Call `then` with this publication as soon as the publication has ended."""
         self._noticed = True
         if self._then is None and self.state is not ENDED:
             self._then = then  # three listeners would cost as much as all else of a publish
@@ -163,8 +164,8 @@ class Publication(Emitter):
             self.on(event, lambda *_: then(self))
 
     def observe(self, then: Callable[[Publication], None]) -> None:
-        """Call `then` with this publication soon after it has ended; unlike a listener, that does
-        not count as noticing a failure."""
+        """Call `then` with this publication soon after it has ended. Unlike a listener, this
+        does not keep an unnoticed failure from being logged."""
         if self.state is ENDED:
             then(self)
             return
@@ -277,4 +278,4 @@ class _Complaint:
 
     def __del__(self) -> None:
         if not self._noticed:
-            log.error("nobody awaited or listened to a publication that failed: %s", self._error)
+            log.error("a publication failed, and nothing awaited it or listened: %s", self._error)

@@ -25,7 +25,7 @@ class HandleOptions(TypedDict, total=False):
 
 
 class Router:
-    """Collects handlers and middleware; `Broker.include` puts them to work.
+    """Collects handlers and middleware, which `Broker.include` adds to a Broker.
 
     Its decorators are those of a Broker, and leave the functions as they are. With a `config` it
     is a whole program, which ``broker-client run module:router`` runs.
@@ -45,7 +45,7 @@ class Router:
         return f"<Router: {len(self._handlers)} handlers, {len(self._middleware)} middleware>"
 
     def handle(self, name: str, **options: Unpack[HandleOptions]) -> Callable[[H], H]:
-        """Decorator: as `Broker.handle`, from when a Broker includes this router."""
+        """Decorator: like `Broker.handle`, once a Broker includes this router."""
         if callable(name):
             raise InvalidHandlerError(
                 getattr(name, "__qualname__", repr(name)),
@@ -64,7 +64,7 @@ class Router:
     def middleware(self, around: Literal["handle"], *names: str) -> Callable[[M], M]: ...
 
     def middleware(self, around: Any, *names: str) -> Callable[[Any], Any]:
-        """Decorator: as `Broker.middleware`, from when a Broker includes this router."""
+        """Decorator: like `Broker.middleware`, once a Broker includes this router."""
 
         def decorate(middleware: Any) -> Any:
             self._middleware.append((around, names, middleware))
@@ -73,7 +73,7 @@ class Router:
         return decorate
 
     def include(self, router: Router) -> None:
-        """Add what `router` has collected so far, after what is here."""
+        """Append what `router` has collected so far."""
         self._middleware += router._middleware
         self._handlers += router._handlers
 

@@ -1,4 +1,4 @@
-"""`Subscription`: a consumer that is kept alive, and its handlers."""
+"""`Subscription`: a consumer that restarts after failures, and its handlers."""
 
 from __future__ import annotations
 
@@ -42,29 +42,27 @@ class Subscription(Emitter):
     The consumer starts with the first `message` listener, `handle` or ``async for``. Events:
 
     * ``message(message, content, ack_or_nack)``: a delivery. If a listener raises before it
-      settles the message, the subscription's `recovery` runs.
-    * ``invalid_content(error, message, ack_or_nack)``: the body cannot be decrypted or decoded.
-      Without a listener, ``invalid_message`` is emitted; without a listener for that either, the
-      message is nacked without requeue and an `error` emitted.
-    * ``redeliveries_exceeded(error, message, ack_or_nack)``: more redeliveries than allowed;
-      ``redeliveries_error`` without a listener, and without either as above.
-      ``redeliveries_error(error, message, ack_or_nack)``: the counter failed; without a listener
-      that is an `error`, and the message is handled.
-    * ``duplicate(message)``: it was handled before and is acked unhandled (`deduplicate`).
-    * ``subscribed()``, ``cancelled(error)`` or ``cancel(error)`` (by the broker), ``error(error)``.
-    * ``ack_lost(message, error)``: the settlement came after the delivery had gone back.
-    * ``ack_due(message, seconds)``: 80 % of a time-out known from the configuration have passed;
-      `seconds` are left.
-    * ``ack_timeout(error)``: the broker closed the channel because a message was unsettled for too
-      long.
-    * ``message_timeout(message)``: the broker took back this message only.
-    * ``already_settled(error)``, ``recovery_failed(error)``.
-    * ``dead_lettered(message, error)``: it was given up and refused without requeue; logged too.
-    * ``prefetch_saturated(count)``: messages that wait for the `defer` of their recovery hold
-      every place of the prefetch, so nothing else is delivered.
-    * ``tripped(failures, calls)``: so many of so many messages failed, and the `breaker` pauses
-      the subscription; ``restored()``: it has ended, and a message was handled.
-    * ``loop_blocked(seconds, name)``: a handler blocked the event loop for longer than `loop_lag`.
+    settles the message, the subscription's `recovery` runs. * ``invalid_content(error, message,
+    ack_or_nack)``: the body cannot be decrypted or decoded. Without a listener,
+    ``invalid_message`` is emitted; without a listener for that either, the message is nacked
+    without requeue and an `error` emitted. * ``redeliveries_exceeded(error, message,
+    ack_or_nack)``: more redeliveries than allowed. Without a listener, ``redeliveries_error`` is
+    emitted; without a listener for that either, as above. ``redeliveries_error(error, message,
+    ack_or_nack)``: the counter failed; without a listener, an `error` is emitted and the message
+    is handled. * ``duplicate(message)``: the message was handled before, and is acked without a
+    handler (`deduplicate`). * ``subscribed()``, ``cancelled(error)`` or ``cancel(error)`` (by
+    the broker), ``error(error)``. * ``ack_lost(message, error)``: the message was settled after
+    the broker had taken it back. * ``ack_due(message, seconds)``: 80 % of a time-out that the
+    configuration states have passed; `seconds` are left. * ``ack_timeout(error)``: the broker
+    closed the channel because a message was unsettled for too long. *
+    ``message_timeout(message)``: the broker took this message back because it was unsettled for
+    too long. * ``already_settled(error)``, ``recovery_failed(error)``. *
+    ``dead_lettered(message, error)``: recovery refused the message without requeue; also logged.
+    * ``prefetch_saturated(count)``: messages that wait for the `defer` of their recovery fill
+    the prefetch, so nothing else is delivered. * ``tripped(failures, calls)``: `failures` of
+    `calls` messages failed, and the `breaker` pauses the subscription; ``restored()``: the pause
+    has ended, and a message was handled. * ``loop_blocked(seconds, name)``: a handler blocked
+    the event loop for longer than `loop_lag`.
     """
 
     EVENTS: ClassVar[frozenset[str]] = frozenset(
@@ -157,13 +155,13 @@ class Subscription(Emitter):
 
     @property
     def is_subscribed(self) -> bool:
-        """True while the broker has our consumer."""
+        """True while the broker has its consumer."""
         return self._consumer.state == "subscribed"
 
     @property
     def awaits_room(self) -> bool:
-        """True while it consumes nothing, though connected: handlers of messages from before a
-        pause or a lost connection still take up all of its `prefetch`."""
+        """True while it is connected but consumes nothing, because unsettled messages from
+        before a pause or a lost connection still fill its `prefetch`."""
         return self._consumer.awaits_room
 
     @property
@@ -178,7 +176,7 @@ class Subscription(Emitter):
 
     @property
     def has_conditions(self) -> bool:
-        """True once a function of `handle` is for some of the messages."""
+        """True once a function of `handle` has a `type` or `headers`."""
         return self._switch is not None
 
     @property
@@ -218,25 +216,25 @@ class Subscription(Emitter):
         headers: Mapping[str, Any] | None = None,
         publish: str | None = None,
     ) -> H:
-        """Add a handler without acks: a function of the content, the `Message`, or both.
+        """Add a handler that is acked when it returns: a function of the content, the `Message`, or
+        both.
 
-        Usable as a decorator. When it returns, the message is acked; when it raises, recovery
-        runs; its result answers a message with a `reply_to`. See
-        `broker_client.consuming.handlers`. The function gets an attribute `subscription`, where it
-        can have attributes.
+        Usable as a decorator. When it returns, the message is acked; when it raises, recovery runs;
+        its result answers a message with a `reply_to`. See `broker_client.consuming.handlers`. If
+        the function can have attributes, it gets an attribute `subscription`.
 
         Args:
             handler: the function.
             type: the function is for messages with this `type` property.
-            headers: the function is for messages with these headers. Each message goes to the
-                first function that is for it; one without `type` and `headers`, added last, is for
-                the rest.
+            headers: the function is for messages with these headers. Each message goes to the first
+                function that matches; a function without `type` and `headers`, added last, gets the
+                rest.
             publish: name of the publication that a result, unless it is None, is published
                 through; its confirm comes before the ack.
 
         Raises:
-            InvalidHandlerError: its arguments cannot be told apart, or are others; or it would
-                get no message.
+            InvalidHandlerError: its parameters are ambiguous or unsupported; or it would never get
+                a message.
             UnknownNameError: no such publication.
         """
         onward = None if publish is None else Onward(self._publisher, publish, self.config.name)
@@ -305,8 +303,8 @@ class Subscription(Emitter):
     async def pause(self) -> None:
         """Stop deliveries until `resume`.
 
-        Messages that no handler has begun go back to the queue at once; running handlers may
-        finish and settle theirs. The pause lasts over reconnects. May be called more than once.
+        Messages that no handler has started are requeued at once; running handlers may finish
+        and settle theirs. The pause lasts over reconnects. May be called more than once.
         """
         self._tasks.check_loop("a Subscription")
         self._flush()
@@ -321,7 +319,7 @@ class Subscription(Emitter):
         """Limit the unsettled messages of the whole channel, now and after reconnects.
 
         Args:
-            prefetch: messages; 0 is no limit.
+            prefetch: number of messages; 0 means no limit.
 
         Raises:
             TransportError: the broker refused (RabbitMQ 4.3 does by default), or the channel
@@ -335,11 +333,11 @@ class Subscription(Emitter):
     async def cancel(self) -> None:
         """Stop consuming, wait for running handlers, and close the channel.
 
-        Messages that no handler has begun, or that wait for a `defer`, go back to the queue at
-        once. After `close_timeout`, unsettled messages go back too and running handlers are
-        cancelled; a handler that does not end within 5 s is abandoned.
-        A handler may call this, and settle its own message before or after. The call then returns
-        at once, and the handler is not cancelled. May be called more than once.
+        Messages that no handler has started, or that wait for a `defer`, are requeued at once.
+        After `close_timeout`, unsettled messages are requeued and running handlers are
+        cancelled; a handler that does not end within 5 s is abandoned. A handler may call this,
+        and settle its own message before or after. The call then returns at once, and the
+        handler is not cancelled. May be called more than once.
         """
         self._tasks.check_loop("a Subscription")
         caller = asyncio.current_task()
@@ -358,9 +356,9 @@ class Subscription(Emitter):
             self._threads.close()
 
     async def end(self, caller: asyncio.Task[Any] | None) -> None:
-        """Stop at once: what is unsettled returns to its queue, handlers that run are cancelled.
+        """Stop at once: requeue unsettled messages and cancel running handlers.
 
-        Not `caller`. May be called after `cancel`.
+        `caller` is not cancelled. May be called after `cancel`.
         """
         self._stop_collecting()
         try:
@@ -384,5 +382,5 @@ class Subscription(Emitter):
         return self._batches[-1]
 
     def is_handled_by(self, task: asyncio.Task[Any] | None) -> bool:
-        """True when `task` is one of our running handlers."""
+        """True when `task` is one of its running handlers."""
         return task in self._handlers

@@ -33,10 +33,14 @@ def asyncapi(
     api_version: Annotated[
         str, typer.Option("--api-version", metavar="VERSION", help="Version of the application.")
     ] = "1.0.0",
-    html: Annotated[bool, typer.Option("--html", help="A page, instead of JSON.")] = False,
+    html: Annotated[
+        bool, typer.Option("--html", help="Print an HTML page instead of JSON.")
+    ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to, not standard output."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write. Default: standard output."
+        ),
     ] = None,
 ) -> None:
     """Print an AsyncAPI 3.1 document of publications, subscriptions and their models."""

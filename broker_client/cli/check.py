@@ -31,7 +31,7 @@ def check(
             parser=file_path,
         ),
     ],
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings are problems too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as problems.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
 ) -> None:
     """Check configurations without connecting, and show what one declares.

@@ -37,7 +37,7 @@ def dashboard(
         ),
     ],
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to serve the dashboard.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")
     ] = "127.0.0.1:15673",
     amqp: Annotated[
         str | None,
@@ -85,9 +85,9 @@ def _amqp_url(given: str | None, management: UrlParts) -> str:
     except ValueError as error:
         raise failed(f"--amqp: {error}") from None
     if parts.scheme == "embedded":
-        raise failed("--amqp: takes amqp:// or amqps://")
+        raise failed("--amqp: write an amqp:// or amqps:// address")
     if "@" in given:  # a user that is left out is guest
-        raise failed("--amqp: takes no login: who logs in to the dashboard is who moves messages")
+        raise failed("--amqp: leave out the login: messages are moved as the logged-in user")
     return given
 
 

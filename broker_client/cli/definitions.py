@@ -20,11 +20,13 @@ from broker_client.node.definitions import (
 from broker_client.runtime.files import for_owner_only
 
 definitions_app: typer.Typer = typer.Typer(
-    help="Definitions of a broker in a file, in RabbitMQ's JSON.",
+    help="Export and import a broker's definitions in RabbitMQ's JSON format.",
     no_args_is_help=True,
 )
 
-VHost = Annotated[str | None, typer.Option("--vhost", metavar="NAME", help="Of this vhost only.")]
+VHost = Annotated[
+    str | None, typer.Option("--vhost", metavar="NAME", help="Only queues of this vhost.")
+]
 
 
 def read_definitions(path: Path) -> Any:
@@ -52,7 +54,7 @@ def export(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to, instead of standard output."
+            "--output", "-o", metavar="FILE", help="File to write. Default: standard output."
         ),
     ] = None,
     vhost: VHost = None,

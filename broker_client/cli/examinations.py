@@ -272,7 +272,7 @@ def _consumers(place: Place, rows: list[QueueRow]) -> Iterator[Finding]:
     ]
     if waiting:
         advice = "start the application that consumes them"
-        yield Finding("consumers", "warning", f"nobody consumes {_few(waiting)}", advice)
+        yield Finding("consumers", "warning", f"no consumer on {_few(waiting)}", advice)
 
 
 def _few(items: list[str]) -> str:

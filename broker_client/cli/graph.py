@@ -33,17 +33,18 @@ def graph(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="Configuration that is drawn; without it, a broker.",
+            help="Configuration to draw. Default: the broker.",
             show_default=False,
             parser=file_path,
         ),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(help="mermaid or svg; else by the ending of --output, else mermaid."),
+        typer.Option(help="mermaid or svg. Default: by the extension of --output, else mermaid."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Else it is printed.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Default: standard output."),
     ] = None,
     url: Url = None,
     config: ConfigFile = None,

@@ -31,7 +31,7 @@ def import_rascal(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="File to write; printed when left out."),
+        typer.Option("-o", "--output", help="File to write. Default: standard output."),
     ] = None,
 ) -> None:
     """Turn a configuration of Node's rascal into YAML for this client.

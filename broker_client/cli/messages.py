@@ -38,13 +38,16 @@ _TEXT_PROPERTIES = (
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print lines of JSON.")]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Messages at most.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Maximum number of messages.")]
 Limit = Annotated[
-    int | None, typer.Option("--limit", "-n", min=1, help="Messages at most.", show_default=False)
+    int | None,
+    typer.Option("--limit", "-n", min=1, help="Maximum number of messages.", show_default=False),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--rate", min=0.1, help="Messages a second at most.", show_default=False),
+    typer.Option(
+        "--rate", min=0.1, help="Maximum number of messages per second.", show_default=False
+    ),
 ]
 
 
@@ -53,18 +56,24 @@ Rate = Annotated[
 
 def publish(
     routing_key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Routing key: without --exchange, a queue.")
+        str,
+        typer.Argument(metavar="KEY", help="Routing key; without --exchange, the name of a queue."),
     ],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Bodies; without one, lines of standard input."),
+        typer.Argument(
+            metavar="[FILE]...",
+            help="Files with message bodies. Default: the lines of standard input.",
+        ),
     ] = None,
-    exchange: Annotated[str, typer.Option(help="Where to; the default exchange if left out.")] = "",
+    exchange: Annotated[
+        str, typer.Option(help="Exchange to publish to. Default: the default exchange.")
+    ] = "",
     json_lines: Annotated[
         bool,
         typer.Option(
             "--json-lines",
-            help="Each line is JSON with body, and if need be headers, routing_key, properties.",
+            help="Each line is JSON with body and optionally headers, routing_key, properties.",
         ),
     ] = False,
     url: Url = None,
@@ -174,7 +183,7 @@ def _json_message(number: int, line: bytes, exchange: str, routing_key: str) -> 
         try:
             body = base64.b64decode(given["body_base64"], validate=True)
         except (TypeError, ValueError):
-            raise wrong("body_base64 is no base64") from None
+            raise wrong("body_base64 is not base64") from None
     else:
         content = given["body"]
         body = content.encode() if isinstance(content, str) else json.dumps(content).encode()
@@ -243,7 +252,7 @@ def peek(
 
 def purge(
     queue: Queue,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = None,
     config: ConfigFile = None,
     vhost: VhostName = None,

@@ -20,43 +20,47 @@ from broker_client.transport.base import Link
 Reason = Annotated[
     str | None,
     typer.Option(
-        help="Only those that died for it: rejected, expired, maxlen or delivery_limit.",
+        help="Only deaths for this reason: rejected, expired, maxlen or delivery_limit.",
         show_default=False,
     ),
 ]
 Origin = Annotated[
     str | None,
-    typer.Option("--from", metavar="QUEUE", help="Only those that died in it.", show_default=False),
+    typer.Option(
+        "--from", metavar="QUEUE", help="Only messages that died in this queue.", show_default=False
+    ),
 ]
 OlderThan = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
         min=0,
-        help="Only those that died longer ago or, where they did not, were published longer ago.",
+        help="Only messages that died, or else were published, longer ago than this.",
         show_default=False,
     ),
 ]
 Header = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Only those with this header; may be repeated."),
+    typer.Option(metavar="NAME=VALUE", help="Only messages with this header. May be repeated."),
 ]
 MessageId = Annotated[
     list[str] | None,
-    typer.Option("--message-id", metavar="ID", help="Only this message; may be repeated."),
+    typer.Option(
+        "--message-id", metavar="ID", help="Only the message with this id. May be repeated."
+    ),
 ]
 CheckTarget = Annotated[
     bool,
     typer.Option(
         "--check-target/--no-check-target",
-        help="Look through the target for copies of an earlier move that was cut off.",
+        help="Search the target for copies of an earlier, interrupted move.",
     ),
 ]
 
 
 def move_messages(
     queue: Queue,
-    to: Annotated[str, typer.Argument(metavar="TO", help="Name of the queue that gets them.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="Queue to move the messages to.")],
     reason: Reason = None,
     origin: Origin = None,
     older_than: OlderThan = None,
@@ -64,7 +68,7 @@ def move_messages(
     message_id: MessageId = None,
     limit: Limit = None,
     rate: Rate = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
     check_target: CheckTarget = True,
     url: Url = None,
     config: ConfigFile = None,
@@ -96,7 +100,9 @@ def replay_messages(
     message_id: MessageId = None,
     limit: Limit = None,
     rate: Rate = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of counting.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Replay the messages instead of counting them.")
+    ] = False,
     check_target: CheckTarget = True,
     url: Url = None,
     config: ConfigFile = None,

@@ -61,7 +61,9 @@ Management = Annotated[
         "connection's when left out.",
     ),
 ]
-Prune = Annotated[bool, typer.Option("--prune", help="Delete what is there and nothing declares.")]
+Prune = Annotated[
+    bool, typer.Option("--prune", help="Delete what the configuration does not declare.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
@@ -92,7 +94,7 @@ def apply(
             help="Delete what has other settings and declare it again, unless it is in use.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
     """Declare what a configuration has, after showing the plan and asking.
@@ -114,7 +116,7 @@ def apply(
         for reason in refused:
             typer.echo(f"refused: {reason}", err=True)
         if todo:
-            typer.echo("applied" if not refused else "applied, but for what was refused")
+            typer.echo("applied" if not refused else "applied, except for what was refused")
     if refused:
         raise typer.Exit(1)
 
@@ -138,14 +140,14 @@ def _planned(file: str, management: str | None) -> _Planned:
             inventory = _inventory(config, vhost, given)
             if inventory is None:
                 planned.notes.append(
-                    f"vhost {vhost.name}: a broker in memory begins empty; everything is declared "
+                    f"vhost {vhost.name}: a broker in memory starts empty; everything is declared "
                     "at each start"
                 )
                 continue
             if not inventory.is_complete:
                 planned.notes.append(
-                    f"vhost {vhost.name}: AMQP does not show settings, bindings, and what nothing "
-                    "declares; --management URL does"
+                    f"vhost {vhost.name}: AMQP does not show settings, bindings and leftovers; "
+                    "--management URL does"
                 )
             planned.inventories[vhost.name] = inventory
             planned.changes += plan_vhost(vhost, inventory)

@@ -84,9 +84,10 @@ def queues(
 
 def top(
     sort: Sort = "ready",
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 2.0,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Looks; until q without.")
+        int | None,
+        typer.Option("--count", "-n", min=1, help="Number of updates. Default: until q."),
     ] = None,
     url: Url = None,
     config: ConfigFile = None,
@@ -98,7 +99,7 @@ def top(
     _check_sort(sort)
     steering = steering_of(url, config, vhost, management)
     if isinstance(steering, ByFile) and not steering.is_running:
-        raise failed("no process has the file open; broker-client queues shows what is in it")
+        raise failed("no process has the file open; use broker-client queues")
     looks = _looks(steering.queues)
     try:
         if as_json or not sys.stdout.isatty():

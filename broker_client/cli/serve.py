@@ -62,7 +62,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="File that keeps everything; without it, it is in memory.",
+            help="File of the broker. Default: everything is in memory.",
             callback=lambda value: None if value is None else path_of_file(value),
         ),
     ] = None,
@@ -87,7 +87,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Import these definitions at the start: JSON, as RabbitMQ exports it.",
+            help="Definitions to import at the start, in RabbitMQ's JSON format.",
             parser=file_path,
         ),
     ] = None,

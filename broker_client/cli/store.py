@@ -18,7 +18,7 @@ from broker_client.store.maintenance import check as check_file
 from broker_client.store.maintenance import compact as compact_file
 
 store_app: typer.Typer = typer.Typer(
-    help="Look after the file of a built-in broker that is not running.", no_args_is_help=True
+    help="Check or compact the file of a built-in broker that is not running.", no_args_is_help=True
 )
 
 FilePath = Annotated[
@@ -70,7 +70,7 @@ def compact(
         bool,
         typer.Option(
             "--drop-damaged",
-            help="Save what can be read, leave out what cannot; the damaged file is kept.",
+            help="Keep what can be read and drop the rest; the damaged file is kept, too.",
         ),
     ] = False,
     as_json: AsJson = False,

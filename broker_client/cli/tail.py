@@ -29,24 +29,26 @@ _MOST_WAITING = 10_000
 def tail(
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="[QUEUE]", help="What is bound like it.", show_default=False),
+        typer.Argument(
+            metavar="[QUEUE]", help="Queue whose bindings are copied.", show_default=False
+        ),
     ] = None,
     take: Annotated[
-        bool, typer.Option("--take", help="Take the messages out of QUEUE, instead of copies.")
+        bool, typer.Option("--take", help="Consume the messages of QUEUE instead of copies.")
     ] = False,
     exchange: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="What goes through it, without QUEUE.", show_default=False
+            metavar="NAME", help="Exchange to listen to, instead of QUEUE.", show_default=False
         ),
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Binding key with --exchange; may be repeated."),
+        typer.Option(metavar="PATTERN", help="Binding key for --exchange. May be repeated."),
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="Messages; until ctrl-C without."),
+        typer.Option("--count", "-n", min=1, help="Number of messages. Default: until Ctrl-C."),
     ] = None,
     url: Url = None,
     config: ConfigFile = None,
@@ -66,8 +68,8 @@ def tail(
     place = place_of(url, config, vhost)
     if place.path and not ByFile(place, None).is_running:
         raise failed(
-            f"{place.path}: no process has the file open, so nothing comes; broker-client peek "
-            "and get show what is in it"
+            f"{place.path}: no process has the file open, so no messages arrive; use "
+            "broker-client peek or get"
         )
     if queue is None:
         assert exchange is not None, "one of them was given"

@@ -18,10 +18,10 @@ from broker_client.errors import UnknownNameError
 from broker_client.node.node import Node
 
 user_app: typer.Typer = typer.Typer(
-    help="Users of a broker in a file that no server has open.", no_args_is_help=True
+    help="Manage the users of a broker in a file that no process has open.", no_args_is_help=True
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the user.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", show_default=False)]
 Tags = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,7 +40,7 @@ def add(
     tag: Tags = None,
     password_file: PasswordFile = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="Make a user who cannot log in with one.")
+        bool, typer.Option("--no-password", help="Create a user who cannot log in with a password.")
     ] = False,
 ) -> None:
     """Add a user, without permissions yet.
@@ -62,7 +62,7 @@ def add(
         node.access.add_user(name, password, tags=tag or ())
 
     run_on_file(path, command, create=True)
-    typer.echo(f"user {name!r} added; what it may do: broker-client user permit {path} ...")
+    typer.echo(f"user {name!r} added; to give permissions: broker-client user permit {path} ...")
 
 
 @user_app.command()
@@ -115,21 +115,26 @@ def list_users(
 def permit(
     path: FilePath,
     name: Name,
-    vhost: Annotated[str, typer.Option(help="In which vhost.")] = "/",
+    vhost: Annotated[str, typer.Option(help="Vhost of the permissions.")] = "/",
     configure: Annotated[
-        str, typer.Option(metavar="PATTERN", help="Names to declare and delete; none by default.")
+        str,
+        typer.Option(
+            metavar="PATTERN", help="Pattern of names to declare and delete. Default: none."
+        ),
     ] = "",
     write: Annotated[
         str,
-        typer.Option(metavar="PATTERN", help="Names to publish to and bind to; none by default."),
+        typer.Option(
+            metavar="PATTERN", help="Pattern of names to publish to and bind to. Default: none."
+        ),
     ] = "",
     read: Annotated[
         str,
         typer.Option(
-            metavar="PATTERN", help="Names to consume from and bind from; none by default."
+            metavar="PATTERN", help="Pattern of names to consume from and bind from. Default: none."
         ),
     ] = "",
-    all_: Annotated[bool, typer.Option("--all", help="All three: .*")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Use .* for all three.")] = False,
     topic: Annotated[
         str | None,
         typer.Option(
@@ -138,9 +143,7 @@ def permit(
             show_default=False,
         ),
     ] = None,
-    clear: Annotated[
-        bool, typer.Option("--clear", help="Take the permissions away instead.")
-    ] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the permissions instead.")] = False,
 ) -> None:
     """Set what a user may do in a vhost, as regular expressions of names.
 
@@ -148,9 +151,11 @@ def permit(
     in a name; write ^orders$ for one name. The default exchange is called amq.default.
     """
     if all_ and (configure or write or read or clear or topic is not None):
-        raise typer.BadParameter("--all goes with no other permission", param_hint="--all")
+        raise typer.BadParameter(
+            "--all cannot be combined with other permissions", param_hint="--all"
+        )
     if clear and (configure or write or read):
-        raise typer.BadParameter("--clear goes with no pattern", param_hint="--clear")
+        raise typer.BadParameter("--clear cannot be combined with patterns", param_hint="--clear")
     if topic is not None and configure:
         raise typer.BadParameter("routing keys are not configured", param_hint="--configure")
     if all_:

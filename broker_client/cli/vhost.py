@@ -12,7 +12,7 @@ from broker_client.cli.node_file import FilePath, failed, run_on_file
 from broker_client.node.node import Node
 
 vhost_app: typer.Typer = typer.Typer(
-    help="Vhosts of a broker in a file that no server has open.", no_args_is_help=True
+    help="Manage the vhosts of a broker in a file that no process has open.", no_args_is_help=True
 )
 
 
@@ -23,7 +23,7 @@ class QueueType(Enum):
     QUORUM = "quorum"
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the vhost.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the vhost.", show_default=False)]
 
 
 @vhost_app.command()
@@ -58,7 +58,7 @@ def add(
 def delete(
     path: FilePath,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete a vhost with its exchanges, queues and messages."""
 

@@ -48,7 +48,7 @@ ConfigFile = Annotated[
 ]
 VhostName = Annotated[
     str | None,
-    typer.Option("--vhost", metavar="NAME", help="The vhost, if there are several."),
+    typer.Option("--vhost", metavar="NAME", help="Vhost, if there are several."),
 ]
 
 
@@ -141,7 +141,7 @@ def place_of(url: str | None, config: Path | None = None, vhost: str | None = No
             )
         return _in_file(parts.path, vhost or "/")
     if parts.query:
-        raise failed("--url: takes no query")
+        raise failed("--url: a query is not allowed")
     name = vhost or parts.vhost or "/"
     return Place(f"{parts.hostname}:{parts.port}", name, url=url)
 

@@ -1,6 +1,7 @@
-"""Codecs for content types beside text and JSON, which an application registers.
+"""Codecs that an application registers for content types other than text and JSON.
 
-What is not registered stays bytes. Text, JSON and types that end in ``+json`` are built in.
+Text, JSON and types that end in ``+json`` are built in. Bodies of other unregistered types stay
+bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _codecs: dict[str, Codec] = {}
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How contents of one content type become bytes, and come back.
+    """Encodes and decodes the contents of one content type.
 
     Either function may raise anything: a publish raises `InvalidContentError` then, and a
     subscription emits `invalid_content`.
@@ -29,12 +30,12 @@ class Codec:
 def register_codec(content_type: str, codec: Codec) -> None:
     """Use `codec` for messages of `content_type`, in this process.
 
-    Publications whose `options.content_type` it is encode with it, but for contents that are bytes;
-    they look for it when their Broker is created. Subscriptions decode with it.
+    Publications with this `options.content_type` use it to encode contents other than bytes, if it
+    is registered when their Broker is created. Subscriptions use it to decode.
 
     Args:
         content_type: without parameters, such as ``application/msgpack``.
-        codec: replaces the one registered before.
+        codec: replaces a codec registered before.
 
     Raises:
         ValueError: it has parameters, or is built in.

@@ -29,7 +29,7 @@ class TlsConfig(Settings):
     cafile: str | None = None
     """PEM file of the authorities to trust; those of the system when left out."""
     certfile: str | None = None
-    """PEM file of our own certificate, for brokers that ask for one."""
+    """PEM file of the client's certificate, for brokers that require one."""
     keyfile: str | None = None
     """PEM file of its private key; looked for in `certfile` when left out."""
     verify: bool = True

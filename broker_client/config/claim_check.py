@@ -17,8 +17,8 @@ class ClaimCheckConfig(Settings):
     """Folder of the bodies as a URL of fsspec, such as `s3://bucket/bodies` or
     `file:///var/lib/app/bodies`."""
     above: Annotated[ByteSize, Field(ge=1)] = 128 * 1024
-    """Bodies larger than this go to the store. Of publications only: subscriptions fetch what has a
-    reference."""
+    """Bodies larger than this go to the store. Used by publications only; subscriptions fetch
+    every body that has a reference."""
     timeout: Duration = 30.0
     """Longest time to write or to read a body."""
     options: dict[str, Any] = Field(default_factory=dict, repr=False)

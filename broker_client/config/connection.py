@@ -45,7 +45,7 @@ class BackoffConfig(Settings):
     max: Duration = 60.0
     """The longest wait."""
     factor: Annotated[float, Field(ge=1.0)] = 2.0
-    """What each wait is multiplied with to give the next (`exponential`)."""
+    """Factor between one wait and the next (`exponential`)."""
     strategy: Literal["exponential", "linear"] = "exponential"
     """`exponential` grows from min to max; `linear` waits between min and max each time."""
 
@@ -61,9 +61,9 @@ class RetryConfig(BackoffConfig):
     default."""
 
     enabled: bool = True
-    """False: no new attempt."""
+    """False makes no further attempts."""
     stable_after: Duration = 30.0
-    """The waits start again from min once the link has stayed up this long."""
+    """Waits start again at min once the link has stayed up this long."""
 
     @model_validator(mode="before")
     @classmethod
@@ -109,14 +109,14 @@ class ConnectionConfig(Settings):
     """File that holds the user name, in place of `user`; read at each connect."""
     password_file: str | None = None
     """File that holds the password, in place of `password`; read at each connect, so a password
-    that changes needs no restart. A line break at its end is not part of it."""
+    that changes needs no restart. A line break at the end is ignored."""
     credentials: Annotated[CredentialsSource | None, WithJsonSchema({})] = None
     """In Python only: a function, plain or async, that is called at each connect and returns user
     and password."""
     refresh_credentials: Annotated[Duration, Field(gt=0)] | None = None
-    """How often `password_file` or `credentials` is read again while connected; a changed password
-    is sent to the broker (connection.update-secret). For tokens that expire: less than their
-    lifetime. Left out, they are read at each connect only."""
+    """How often `password_file` or `credentials` is read again while connected; a changed
+    password is sent to the broker (connection.update-secret). For tokens that expire, choose
+    less than their lifetime. When left out, they are only read at each connect."""
     vhost: str | None = None
     """Vhost on the broker; the name of the vhost in this file when left out."""
     connect_timeout: Duration = 10.0
@@ -126,23 +126,24 @@ class ConnectionConfig(Settings):
     retry: RetryConfig = Field(default_factory=RetryConfig)
     """Waits between attempts to connect."""
     tls: Annotated[TlsConfig | None, Field(validate_default=True)] = None
-    """Trust and certificates of an `amqps` address, and of no other."""
+    """Trusted authorities and certificates; for `amqps` addresses only."""
     name: str | None = None
     """Name of the connection, shown by the broker's management."""
     client_properties: dict[str, Any] = Field(default_factory=dict)
     """Further client properties sent to the broker."""
     channel_max: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Most channels of the connection; 0 is no limit, left out is what the broker proposes."""
+    """Maximum number of channels of the connection; 0 means no limit. The broker's proposal when
+    left out."""
     frame_max: Annotated[ByteSize, Field(le=2**32 - 1)] | None = None
-    """Largest frame, at least 4096 bytes; 0 is no limit, left out is what the broker proposes."""
+    """Largest frame, at least 4096 bytes; 0 means no limit. The broker's proposal when left out."""
     max_message_size: ByteSize | None = None
-    """Largest body that may be published; a larger one is refused before it is sent. 0 is no limit.
-    Brokers do not tell theirs: left out, it is what RabbitMQ has by default, 16MiB from version
-    4.0 on and 128MiB before. What a broker says as it refuses a message replaces it until the
+    """Largest body that may be published; a larger one is refused before it is sent. 0 means no
+    limit. Brokers do not report their limit: when left out, RabbitMQ's default is assumed, 16MiB
+    from version 4.0 on and 128MiB before. The limit in a broker's refusal replaces it until the
     connection ends."""
     management: ManagementConfig = Field(default_factory=ManagementConfig, validate_default=True)
-    """The broker's HTTP API: a URL or a mapping. Host, user and password are the connection's
-    when left out."""
+    """The broker's management API: a URL or a mapping. Host, user and password default to the
+    connection's."""
 
     @field_validator("frame_max")
     @classmethod
@@ -157,7 +158,8 @@ class ConnectionConfig(Settings):
     def _credentials_are_a_function(cls, value: object) -> object:
         if value is not None and not callable(value):
             raise ValueError(
-                "takes a function, in Python; in a file write user_file and password_file"
+                "must be a function, which only Python can give; in a file write user_file and "
+                "password_file"
             )
         return value
 

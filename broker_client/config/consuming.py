@@ -51,21 +51,24 @@ StreamOffset = Annotated[int | datetime | str, BeforeValidator(_offset)]
 
 
 class ConsumeOptions(Settings):
-    """What the broker is told when the consumer starts."""
+    """Options of the consumer when it starts."""
 
     no_ack: bool = False
-    """Messages count as settled when sent; they are lost with the connection."""
+    """Messages count as settled when the broker sends them; those in progress are lost with the
+    connection."""
     exclusive: bool = False
     """No other consumer may use the queue."""
     consumer_tag: str = ""
-    """Name of the consumer; made up when empty."""
+    """Consumer tag; generated when empty."""
     priority: int | None = None
     """Consumers with a higher priority are served first (`x-priority`)."""
     offset: StreamOffset | None = None
     """Where to begin in a stream (`x-stream-offset`): `first`, `last`, `next`, a number, a time,
-    or how far back, such as `1h`. A reconnect goes on behind what was settled last."""
+    or an age, such as `1h`. After a reconnect, consuming resumes behind the last settled
+    message."""
     arguments: Arguments = Field(default_factory=dict)
-    """Further arguments, as the broker knows them; they win over the options above."""
+    """Further arguments by their names on the broker; they take precedence over the options
+    above."""
 
     @property
     def all_arguments(self) -> Arguments:
@@ -93,17 +96,17 @@ class CounterConfig(Settings):
     name: str
     """Key of the counter."""
     type: Literal["stub", "memory", "sqlite", "redis", "custom"]
-    """`stub` always says 0, `memory` forgets at the end of the process, `sqlite` keeps a file,
-    `redis` is shared by processes, `custom` is given to `Broker.create`. The name when left out
-    and the counter is called so."""
+    """`stub` always returns 0, `memory` lasts as long as the process, `sqlite` uses a file,
+    `redis` is shared by processes, `custom` is passed to `Broker.create`. May be left out if the
+    counter's name is one of these."""
     size: Positive = 1000
-    """Most messages remembered; the oldest are forgotten."""
+    """Maximum number of messages to remember; the oldest are forgotten."""
     path: str | None = None
     """File, for `sqlite`."""
     url: SecretStr | None = None
     """Address, for `redis`: redis://user:password@host:6379/0. Never printed."""
     options: Arguments = Field(default_factory=dict)
-    """Whatever a `custom` counter wants to know."""
+    """Options of a `custom` counter."""
 
     @model_validator(mode="before")
     @classmethod
@@ -134,14 +137,14 @@ class CountersConfig(Settings):
     """Counters of redeliveries, by name. `stub` and `memory` need no declaration."""
 
     counters: dict[str, CounterConfig] = Field(default_factory=dict)
-    """Counters by name; those of a vhost come before those of the file."""
+    """Counters by name; those of a vhost take precedence over those of the file."""
 
 
 class RedeliveriesConfig(Settings):
-    """How often a message may come again. Counts only with another counter than `stub`."""
+    """Limit of redeliveries. Counts only with another counter than `stub`."""
 
     limit: Count = 100
-    """Most redeliveries; the next is `redeliveries_exceeded`."""
+    """Maximum number of redeliveries; the next one emits `redeliveries_exceeded`."""
     timeout: Duration = 1.0
     """Longest wait for the counter."""
     counter: str = "stub"
@@ -154,11 +157,11 @@ class DeduplicateConfig(Settings):
     store: Literal["memory", "sqlite", "redis"] = "memory"
     """Where ids are kept."""
     window: Annotated[Duration, Field(gt=0)] = 600.0
-    """How long an id is remembered."""
+    """How long ids are remembered."""
     size: Positive = 100_000
-    """Most ids remembered by `memory` and `sqlite`; the oldest are forgotten."""
+    """Maximum number of ids in `memory` and `sqlite`; the oldest are forgotten."""
     timeout: Annotated[Duration, Field(gt=0)] = 1.0
-    """Longest wait for the store; a message it does not know in time is handled."""
+    """Longest wait for the store; if it does not answer in time, the message is handled."""
     path: str | None = None
     """File, for `sqlite`."""
     url: SecretStr | None = None
@@ -177,11 +180,11 @@ class BreakerConfig(Settings):
     """A circuit breaker: pauses a subscription whose handlers fail too often."""
 
     ratio: Annotated[float, Field(ge=0.01, le=1.0)] = 0.15
-    """Share of failed messages at which it pauses."""
+    """Share of failed messages at which the subscription pauses."""
     min: Positive = 10
-    """Fewest messages in a window to judge by."""
+    """Minimum number of messages in a window before it may pause."""
     window: Annotated[Duration, Field(gt=0)] = 60.0
-    """Messages are counted anew after this time."""
+    """Length of a window; counting restarts after this time."""
     pause: Annotated[Duration, Field(gt=0)] = 60.0
     """Length of the pause. The first message handled after it decides: if it fails, there is
     another pause."""
@@ -191,9 +194,9 @@ class BatchConfig(Settings):
     """Messages collected for one call of a handler."""
 
     size: Positive
-    """Most messages in a batch."""
+    """Maximum number of messages in a batch."""
     wait: Annotated[Duration, Field(gt=0)] = 1.0
-    """Longest wait for more messages, from the first one of a batch."""
+    """Longest wait for further messages, from the first message of a batch."""
 
 
 # --------------------------------------------------------------------------- subscriptions
@@ -212,26 +215,27 @@ class SubscriptionConfig(Settings):
     queue: str
     """Queue."""
     prefetch: Annotated[int, Field(ge=0, le=65535)] = 10
-    """Unsettled messages at a time; 0 is no limit."""
+    """Maximum number of unsettled messages; 0 means no limit."""
     channel_prefetch: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Unsettled messages of the whole channel; an error on RabbitMQ 4.3, which has it no more."""
+    """Maximum number of unsettled messages of the whole channel. An error on RabbitMQ 4.3, which
+    no longer supports it."""
     concurrency: Positive | None = None
-    """Handlers running at a time; no limit but `prefetch` when left out."""
+    """Maximum number of handlers running at a time; limited only by `prefetch` when left out."""
     rate: Rate | None = None
-    """Most messages begun in a time, such as `5/s`, `100/m` or `10/30s`; the others wait,
-    unstarted. No limit when left out."""
+    """Maximum number of messages started per period, such as `5/s`, `100/m` or `10/30s`; further
+    messages wait. No limit when left out."""
     batch: BatchConfig | None = None
-    """Collect messages for functions of `handle`, which get a list of contents; off when left
+    """Collect messages into batches: functions of `handle` get a list of contents. Off when left
     out."""
     breaker: BreakerConfig | None = None
     """Pause when handlers fail too often; off when left out."""
     content_type: str | None = None
-    """Read bodies as this content type, whatever the message says."""
+    """Decode bodies as this content type, regardless of the message's own."""
     decompress: ByteSize | None = None
-    """Decompress bodies whose content encoding is `gzip`, `deflate` or `zstd`, to this size at
-    most: a larger one is invalid content. Left out, they stay as they are."""
+    """Decompress bodies whose content encoding is `gzip`, `deflate` or `zstd`, up to this size;
+    a larger body is invalid content. Bodies are not decompressed when left out."""
     claim_check: ClaimCheckConfig | None = None
-    """Where the bodies of messages that carry a reference are; without it, they are invalid
+    """Store of large bodies. Without it, a message that carries a reference to a body is invalid
     content."""
     options: ConsumeOptions = Field(default_factory=ConsumeOptions)
     """Options of the consumer."""
@@ -239,29 +243,29 @@ class SubscriptionConfig(Settings):
     """Waits between attempts to subscribe again."""
     recovery: tuple[Strategy, ...] | None = None
     """What happens when the handler fails: a name of the `recovery` section, a strategy or a
-    list of them. Left out, the message is requeued after a growing `requeue_defer`."""
+    list of them. When left out, the message is requeued after a growing `requeue_defer`."""
     requeue_defer: BackoffConfig = Field(default_factory=BackoffConfig)
     """Delays of the built-in recovery."""
     max_hops: Positive | None = None
-    """Copies that `republish` and `forward` may make of a message, over all queues; then its
-    chain goes on without them. No limit when left out."""
+    """Maximum number of copies that `republish` and `forward` make of a message, over all
+    queues; beyond it, recovery skips these strategies. No limit when left out."""
     redeliveries: RedeliveriesConfig = Field(default_factory=RedeliveriesConfig)
-    """How often a message may come again."""
+    """Limit of redeliveries."""
     deduplicate: DeduplicateConfig | None = None
-    """Pass over messages that were handled already; off when left out."""
+    """Skip messages that were handled before. Off when left out."""
     encryption: dict[str, EncryptionConfig] | None = None
-    """Profiles to decrypt with: names of the `encryption` section, or profiles by name. All of
-    the section when left out."""
+    """Profiles to decrypt with: names of the `encryption` section, or profiles by name. All
+    profiles of the section when left out."""
     check_interval: Duration = 60.0
-    """How often the broker is asked whether it still has the consumer, which is made anew when the
-    queue has none; 0s never. Where others consume too, the loss of ours cannot be seen. Not asked
-    of streams, and of the built-in broker, which loses none."""
+    """How often to check that the queue still has a consumer, and consume again if it has none;
+    0s turns the check off. A lost consumer is not noticed while the queue has other consumers.
+    Streams and the built-in broker, which loses no consumers, are not checked."""
     replies: Replies = "all"
-    """Which answers `handle` sends to messages with a `reply_to`. `all`: what the handler returns,
-    an answer without content for None, and the class of the error once a message is given up.
-    `results`: only what is returned and not None. `none`: no answers."""
+    """Which answers `handle` sends to messages with a `reply_to`. `all`: the handler's result,
+    an answer without content for None, and the class of the error when a message fails for good.
+    `results`: only results that are not None. `none`: no answers."""
     loop_lag: Duration = 1.0
-    """Say so when handlers keep the event loop busy for longer than this; 0s never."""
+    """Log a warning when handlers block the event loop for longer than this; 0s turns it off."""
     close_timeout: Duration = 10.0
     """Longest wait for unsettled messages when the subscription ends."""
 
@@ -294,5 +298,5 @@ class ShovelConfig(Settings):
     publication: str
     """Name of the publication."""
     keep_counters: bool = False
-    """Keep what recovery has counted, so that a dead letter that is moved back has no more tries
-    than were left. By default it starts anew."""
+    """Keep recovery's counts of attempts, so that a dead letter that is moved back has only its
+    remaining attempts. By default the counts start again."""

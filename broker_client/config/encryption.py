@@ -17,12 +17,12 @@ class EncryptionConfig(Settings):
     name: str
     """Key of the profile; it travels with each message, so that the reader finds the key."""
     key: SecretStr
-    """Key in hexadecimal digits, as long as the algorithm wants it. Never printed."""
+    """Key in hexadecimal digits, of the length that the algorithm requires. Never printed."""
     algorithm: Literal["aes-256-cbc", "aes-192-cbc", "aes-128-cbc", "aes-256-gcm", "aes-128-gcm"]
-    """`aes-256-cbc`, `aes-192-cbc`, `aes-128-cbc` (as rascal's), `aes-256-gcm` or `aes-128-gcm`
-    (a changed message is noticed)."""
+    """`aes-256-cbc`, `aes-192-cbc`, `aes-128-cbc` (as in rascal), `aes-256-gcm` or `aes-128-gcm`
+    (which detect changed messages)."""
     iv_length: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Bytes of the random vector in front of each message; 16 for CBC, 12 for GCM."""
+    """Length in bytes of the random vector in front of each message; 16 for CBC, 12 for GCM."""
 
     @model_validator(mode="after")
     def _key_and_vector_fit(self) -> Self:

@@ -61,28 +61,28 @@ class VhostConfig(Settings):
     """Brokers to try, written `connection` or `connections`: a URL, a mapping, or a list of
     these; the built-in broker, `embedded://`, when left out."""
     connection_strategy: Literal["random", "fixed"] = "random"
-    """`fixed` tries the brokers in the order given; `random` in one that is drawn at each start,
-    the same for every vhost."""
+    """`fixed` tries the brokers in the order given; `random` in a random order that is chosen at
+    each start, the same for every vhost."""
     separate_connections: bool = True
-    """Publish and consume on connections of their own, so that a broker that holds up publishers
-    does not hold up consumers."""
+    """Use separate connections for publishing and consuming, so that a broker that blocks
+    publishers does not block consumers."""
     startup: Literal["fail", "retry"] = "fail"
     """What happens when no broker answers at the start: `fail` at once, or `retry`."""
     startup_timeout: Duration | None = None
-    """Longest time for `retry`; for ever when left out."""
+    """Longest time for `retry`; unlimited when left out."""
     assert_: bool = Field(default=False, validation_alias="assert")
-    """Make the vhost, by the management API."""
+    """Create the vhost through the management API."""
     check: bool = False
-    """Fail unless the vhost already exists, by the management API."""
+    """Fail unless the vhost already exists, according to the management API."""
     namespace: MadeUp = None
-    """Put this in front of the names of exchanges and queues on the broker: a text, or true for a
-    fresh UUID at each start."""
+    """Prefix of the names of exchanges and queues on the broker: a text, or true for a new UUID
+    at each start."""
     concurrency: Positive = 1
-    """Channels used to declare what is below."""
+    """Number of channels used to declare exchanges, queues and bindings."""
     exchanges: Annotated[dict[str, ExchangeConfig], Field(validate_default=True)] = Field(
         default_factory=dict
     )
-    """Exchanges by name. The default exchange, '', is always there."""
+    """Exchanges by name. The default exchange, '', always exists."""
     queues: dict[str, QueueConfig] = Field(default_factory=dict)
     """Queues by name."""
     bindings: tuple[BindingConfig, ...] = ()
@@ -172,11 +172,11 @@ class BrokerConfig(Settings):
     redeliveries: CountersConfig = Field(default_factory=CountersConfig)
     """Counters of redeliveries."""
     node: NodeConfig = Field(default_factory=NodeConfig)
-    """Settings of the built-in broker; there is one in each Broker."""
+    """Settings of the built-in broker; each Broker has one."""
     tracing: TracingConfig | None = None
-    """Traces with OpenTelemetry; none when left out."""
+    """Traces with OpenTelemetry; off when left out."""
     server: ServerConfig = Field(default_factory=ServerConfig)
-    """Settings of the built-in broker where it listens on a port."""
+    """Settings of the built-in broker on a port."""
 
     _implied: dict[str, tuple[PublicationConfig, SubscriptionConfig]] = PrivateAttr(
         default_factory=dict

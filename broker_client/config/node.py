@@ -14,28 +14,28 @@ class ScanConfig(Settings):
     """The loop that looks for what has become due, after nsq's queueScanLoop."""
 
     interval: Annotated[Duration, Field(gt=0)] = 0.1
-    """Time between two looks at the queues that have something due."""
+    """Time between two checks of the queues that have something due."""
     refresh_interval: Annotated[Duration, Field(gt=0)] = 5.0
-    """Time after which the number of workers is fitted to the number of queues."""
+    """How often the number of workers is adapted to the number of queues."""
     selection_count: Positive = 20
-    """Queues looked at at a time."""
+    """Number of queues checked at a time."""
     dirty_percent: Annotated[float, Field(ge=0.0, le=1.0)] = 0.25
-    """Look again at once when more than this share of them had something due."""
+    """Check again at once if more than this share of them had something due."""
     worker_pool_max: Positive = 4
-    """Most workers."""
+    """Maximum number of workers."""
 
 
 class EventLogConfig(Settings):
     """Where the built-in broker writes what happens to each message, for analysis."""
 
     path: str | None = None
-    """Folder of the log; none is written when left out."""
+    """Folder of the log; no log is written when left out."""
     max_bytes: ByteSize = 64 * 1024 * 1024
-    """A new file is begun after so many bytes."""
+    """Size at which a new file is started."""
     max_age: Duration = 60.0
-    """A new file is begun after this time."""
+    """Age at which a new file is started."""
     buffer: Count = 10_000
-    """Most events waiting to be written; later ones are dropped and counted."""
+    """Maximum number of events waiting to be written; further events are dropped and counted."""
 
 
 class NodeConfig(Settings):
@@ -50,11 +50,12 @@ class NodeConfig(Settings):
     [the server](../server.md): `127.0.0.1:5672`, `amqps://0.0.0.0:5671`, `unix:///run/broker.sock`.
     One, or a list."""
     control: bool = True
-    """Make a local socket beside the file of the built-in broker, by which `broker-client` reaches
-    it while the application runs; see [the command line](../cli.md#where-commands-go)."""
+    """Create a local socket beside the file of the built-in broker, through which
+    `broker-client` reaches it while the application runs; see [the command
+    line](../cli.md#where-commands-go)."""
     compatibility: Literal["3.10", "4.3"] = "4.3"
-    """The RabbitMQ whose ways it has where versions differ; see
-    [what the built-in broker speaks](../amqp-support.md#rabbitmq-by-version)."""
+    """Version of RabbitMQ to behave like where versions differ; see [what the built-in broker
+    speaks](../amqp-support.md#rabbitmq-by-version)."""
     message_timeout: Duration = 60.0
     """Time a delivery may stay unsettled before its queue takes it back."""
     max_message_timeout: Duration = 900.0
@@ -64,13 +65,13 @@ class NodeConfig(Settings):
     max_publish_delay: Duration = 25 * 86_400.0
     """Longest delay of a publish with `x-delay`; a longer one is refused."""
     max_message_size: ByteSize | None = None
-    """Largest body that may be published; 0 is no limit. Left out, RabbitMQ's default: 16 MiB, or
-    128 MiB with `compatibility: "3.10"`."""
+    """Largest body that may be published; 0 means no limit. When left out, RabbitMQ's default:
+    16 MiB, or 128 MiB with `compatibility: "3.10"`."""
     memory_limit: ByteSize = 64 * 1024 * 1024
     """Bytes of bodies that a node with a file keeps in memory; the rest is in the file only."""
     memory_high_watermark: ByteSize = 1024 * 1024 * 1024
     """Publishers are blocked while a node, with a file or without, has more bytes of bodies than
-    this in memory; 0 is no limit."""
+    this in memory; 0 means no limit."""
     scan: ScanConfig = Field(default_factory=ScanConfig)
     """The loop that looks for what is due."""
     event_log: EventLogConfig = Field(default_factory=EventLogConfig)

@@ -18,15 +18,15 @@ class PoolConfig(Settings):
     """A pool of channels."""
 
     autostart: bool = False
-    """Open `min` channels with each connection; otherwise the first ones that are needed."""
+    """Open `min` channels when connecting; otherwise channels are opened when needed."""
     min: Count = 0
-    """Channels kept open without need."""
+    """Number of channels to keep open when idle."""
     max: Positive = 5
-    """Most channels at a time."""
+    """Maximum number of channels."""
     acquire_timeout: Duration = 15.0
     """Longest wait for a free channel."""
     idle_timeout: Duration = 60.0
-    """A channel unused for so long is closed."""
+    """Channels that are unused for this long are closed."""
     close_timeout: Duration = 1.0
     """Longest wait for the broker to close a channel."""
 
@@ -50,18 +50,18 @@ class PublishQueueConfig(Settings):
     """Where publishes wait until they are sent and confirmed, also while the link is down."""
 
     max_queued: Positive = 100_000
-    """Most messages waiting."""
+    """Maximum number of waiting messages."""
     max_queued_bytes: ByteSize = 256 * 1024 * 1024
-    """Most bytes of bodies waiting."""
+    """Maximum size of the bodies of waiting messages, in bytes."""
     policy: Literal["wait", "reject", "drop_oldest"] = "wait"
-    """What a publish to a full queue does."""
+    """What `publish` does when the queue is full."""
     max_in_flight: Positive = 1000
-    """Most unconfirmed publishes a channel."""
+    """Maximum number of unconfirmed publishes per channel."""
     batch: Positive = 200
-    """Most publishes written at once."""
+    """Maximum number of publishes written at once."""
     outbox: str | None = None
-    """File in which confirmed publishes are kept from before `publish` returns until the broker
-    has confirmed them; also those that wait when this process ends."""
+    """File that keeps publishes with confirms from before `publish` returns until the broker has
+    confirmed them, also when this process ends in between."""
 
     @model_validator(mode="after")
     def _outbox_waits(self) -> Self:
@@ -76,9 +76,10 @@ class PublicationOptions(Settings):
     persistent: bool = True
     """A durable queue keeps the message over a restart of the broker."""
     mandatory: bool = True
-    """A message that no queue takes comes back, and the publication ends as `return`."""
+    """The broker returns a message that it cannot route to a queue, and the publication ends as
+    `return`."""
     content_type: str | None = None
-    """Content type; found from the content when left out."""
+    """Content type; derived from the content when left out."""
     content_encoding: str | None = None
     """Content encoding."""
     headers: dict[str, Any] = Field(default_factory=dict)
@@ -94,7 +95,7 @@ class PublicationOptions(Settings):
     type: str | None = None
     """Type of the message."""
     user_id: str | None = None
-    """User; the broker refuses one that is not the connection's."""
+    """User name; the broker refuses any other than the connection's user."""
     app_id: str | None = None
     """Name of the application."""
 
@@ -111,7 +112,7 @@ class PublicationConfig(Settings):
     queue: str | None = None
     """Queue. Either this or `exchange`."""
     routing_key: str = ""
-    """Routing key, unless the call names one."""
+    """Routing key, unless the call sets one."""
     confirm: bool = True
     """Wait for the broker's publisher confirm."""
     timeout: Duration = 10.0
@@ -119,26 +120,26 @@ class PublicationConfig(Settings):
     options: PublicationOptions = Field(default_factory=PublicationOptions)
     """Properties of the messages."""
     retry_nacked: Count | None = None
-    """Times a message that the broker nacked is sent again, after growing pauses; as often as
-    `timeout` allows when left out, unless its queue is declared to reject when full."""
+    """How often a nacked message is sent again, after growing pauses. When left out: as often as
+    `timeout` allows, or never if its queue is declared to reject when full."""
     reply_to: str | None = None
-    """Queue of this vhost for answers; `options.reply_to` wins over it."""
+    """Queue of this vhost for answers; `options.reply_to` takes precedence."""
     delay: Duration | None = None
-    """Time before the message reaches its queues, unless the call says otherwise."""
+    """Delay before the message reaches its queues, unless the call sets one."""
     encryption: EncryptionConfig | None = None
     """Encrypt bodies: the name of a profile of the `encryption` section, or a profile."""
     compress: Literal["gzip", "zstd"] | None = None
-    """Compress bodies, and say so in the content encoding; see `decompress` of subscriptions. zstd
-    takes the extra `zstd`."""
+    """Compress bodies and set the content encoding; see `decompress` of subscriptions. zstd
+    needs the extra `zstd`."""
     claim_check: ClaimCheckConfig | None = None
     """Keep large bodies in a store, compressed and encrypted as configured, and send a reference to
     them; off when left out. Subscriptions need a `claim_check` with the same `url`."""
     model: Annotated[
         Any, WithJsonSchema({"type": "string", "pattern": _MODEL.pattern, "default": None})
     ] = None
-    """What every content has to fit, checked at each publish: a pydantic model, a dataclass or
-    another type that pydantic can check, written `module:Name`; in Python also the type itself.
-    Contents are published as JSON then."""
+    """Type that every content must match, checked at each publish: a pydantic model, a dataclass
+    or another type that pydantic can check, written `module:Name`; in Python also the type
+    itself. Contents are published as JSON then."""
 
     @field_validator("model")
     @classmethod

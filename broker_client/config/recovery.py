@@ -15,7 +15,7 @@ class Ack(Settings):
     """Settle the message as done."""
 
     strategy: Literal["ack"] = "ack"
-    """Which strategy this is."""
+    """Name of the strategy."""
     defer: Duration | None = None
     """Seconds to wait before settling."""
 
@@ -24,27 +24,27 @@ class Nack(Settings):
     """Refuse the message: to the dead-letter exchange, or back to its queue."""
 
     strategy: Literal["nack"] = "nack"
-    """Which strategy this is."""
+    """Name of the strategy."""
     requeue: bool = False
-    """True gives the message back to its queue; False dead-letters or drops it."""
+    """True requeues the message; False dead-letters or drops it."""
     defer: Duration | None = None
-    """Seconds to wait before that."""
+    """Seconds to wait before settling."""
 
 
 class Republish(Settings):
     """Publish a copy to the end of the message's own queue, then ack the original."""
 
     strategy: Literal["republish"] = "republish"
-    """Which strategy this is."""
+    """Name of the strategy."""
     defer: Duration | None = None
     """Seconds to wait before the copy is sent."""
     attempts: Annotated[int, Field(ge=1)] | None = None
-    """Times a message is republished before the next strategy is used; None is for ever."""
+    """How often a message is republished before the next strategy is used; None means no limit."""
     restore_routing_headers: bool = True
-    """True shows handlers the original exchange and routing key, not those of the copy."""
+    """True shows handlers the original exchange and routing key instead of the copy's."""
     immediate_nack: bool = False
     """Refuse the copy as soon as it arrives: the message reaches the dead-letter exchange with
-    the error in its headers. One that comes back from there is handled again."""
+    the error in its headers. A message that comes back from there is handled again."""
 
 
 class ForwardOptions(Settings):
@@ -76,19 +76,19 @@ class Forward(Settings):
     """Publish a copy through a publication, then ack the original."""
 
     strategy: Literal["forward"] = "forward"
-    """Which strategy this is."""
+    """Name of the strategy."""
     publication: str
     """Name of the publication."""
     attempts: Annotated[int, Field(ge=1)] | None = None
-    """Times a message is forwarded before the next strategy is used; None is for ever."""
+    """How often a message is forwarded before the next strategy is used; None means no limit."""
     defer: Duration | None = None
     """Seconds to wait before the copy is sent."""
     routing_key: str | None = None
     """Routing key of the copy; None uses the publication's, or else the message's own."""
     restore_routing_headers: bool = True
-    """True shows handlers the original exchange and routing key, not those of the copy."""
+    """True shows handlers the original exchange and routing key instead of the copy's."""
     x_death_fix: bool = False
-    """Leave out the `x-death` header, by which RabbitMQ drops a message that goes in a circle."""
+    """Leave out the `x-death` header, by which RabbitMQ drops messages that cycle."""
     options: ForwardOptions = Field(default_factory=ForwardOptions)
     """Properties of the copy."""
 

@@ -29,10 +29,10 @@ class ScheduleConfig(Settings):
     """Key of the schedule. Processes whose schedules have the same name, on the same vhost, share
     it."""
     publication: str
-    """Name of the publication; names of queues and exchanges do as well, such as `/orders`."""
+    """Name of the publication; or the name of a queue or exchange, such as `/orders`."""
     every: Annotated[Duration, Field(ge=1.0)] | None = None
-    """Time between messages, 1s at least, counted from 1970 in UTC: `5m` publishes at full five
-    minutes, `1d` at midnight UTC. Either this or `cron`."""
+    """Time between messages, 1s at least, counted from 1970 in UTC: `5m` publishes at 12:00,
+    12:05 and so on, `1d` at midnight UTC. Either this or `cron`."""
     cron: str | None = None
     """Cron expression of five fields, as Debian's cron reads it, or of six with the seconds
     first."""
@@ -43,10 +43,10 @@ class ScheduleConfig(Settings):
     routing_key: str | None = None
     """Routing key; the publication's when left out."""
     missed: Literal["skip", "once", "all"] = "skip"
-    """What to publish for times at which no process ran, or the broker was away: nothing, one
-    message for all of them, or one for each."""
+    """What to publish for times at which no process was running or the broker was unreachable:
+    `skip` nothing, `once` one message for all of them, `all` one for each."""
     grace: Duration = 60.0
-    """How late a message may be and is not missed yet, with `skip`."""
+    """With `skip`: how late a message may be before it counts as missed."""
     queue_type: Literal["classic", "quorum"] = "classic"
     """Type of the queue `broker_client.schedule.NAME`, in which the schedule is kept; `quorum` on
     a cluster."""

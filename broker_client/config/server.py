@@ -20,14 +20,14 @@ class ServerTlsConfig(Settings):
     """
 
     certfile: str
-    """PEM file of the server's certificate, with the intermediate ones behind it."""
+    """PEM file of the server's certificate, followed by intermediate certificates."""
     keyfile: str | None = None
     """PEM file of its private key; looked for in `certfile` when left out."""
     cafile: str | None = None
     """PEM file of the authorities that sign client certificates."""
     client_certificates: Literal["none", "optional", "required"] = "none"
-    """Whether clients are asked for a certificate. One that is given is checked; with the mechanism
-    `EXTERNAL` its common name is the user."""
+    """Whether clients are asked for a certificate. A given certificate is verified; with the
+    mechanism `EXTERNAL` its common name is the user."""
 
     @model_validator(mode="after")
     def _files_can_be_read(self) -> Self:
@@ -49,37 +49,37 @@ class ServerConfig(Settings):
     tls: ServerTlsConfig | None = None
     """Certificates; needed for `amqps://`."""
     heartbeat: WholeSeconds = 60
-    """Whole seconds between heartbeats that clients are offered; they may ask for others. 0s offers
-    none."""
+    """Whole seconds between heartbeats, as proposed to clients, which may choose another value.
+    0s proposes none."""
     frame_max: Annotated[ByteSize, Field(le=2**32 - 1)] = 131_072
-    """Largest frame; at least 4096 bytes. With 0 one may be as large as the largest body."""
+    """Largest frame, at least 4096 bytes. With 0, a frame may be as large as the largest body."""
     channel_max: Annotated[int, Field(ge=0, le=65535)] = 2047
-    """Most channels of a connection."""
+    """Maximum number of channels of a connection."""
     max_connections: Count = 0
-    """Most connections."""
+    """Maximum number of connections."""
     max_connections_per_user: Count = 0
-    """Most connections of each user."""
+    """Maximum number of connections of each user."""
     max_consumers_per_channel: Count = 0
-    """Most consumers of each channel."""
+    """Maximum number of consumers of each channel."""
     max_queues_per_vhost: Count = 0
-    """Most queues of each vhost."""
+    """Maximum number of queues of each vhost."""
     max_login_failures: Count = 10
-    """Refused logins in a second from one address; more connections from it are closed unread until
-    the second is over."""
+    """Maximum number of refused logins per second from one address; beyond it, connections from
+    the address are closed without reading until the second is over."""
     handshake_timeout: Annotated[Duration, Field(gt=0)] = 10.0
-    """Time from the connection to its open vhost."""
+    """Longest time from the connection to `connection.open`."""
     close_timeout: Annotated[Duration, Field(gt=0)] = 5.0
-    """Time to wait for a client's connection.close-ok."""
+    """Longest wait for a client's `connection.close-ok`."""
     stop_timeout: Duration = 10.0
     """Longest time for a graceful stop."""
     write_buffer: Annotated[ByteSize, Field(ge=65536)] = 1024 * 1024
-    """Bytes that may wait for a client to read them before deliveries to it stop. At sixteen times
-    as much, nothing is read from it either."""
+    """Maximum number of bytes that a client has not read before deliveries to it stop. At
+    sixteen times this number, the server also stops reading from the client."""
     disk_free_limit: ByteSize = 48 * 1024 * 1024
-    """Publishers are blocked while the disk of the file has less room."""
+    """Publishers are blocked while the disk with the file has less free space."""
     consumer_timeout: Duration = 1800.0
-    """Time a delivery may stay unsettled before its channel is closed, as RabbitMQ does it; 0s is
-    for ever. `node.message_timeout` does not hold for clients of the server."""
+    """Time a delivery may stay unsettled before its channel is closed, as in RabbitMQ; 0s means
+    no limit. `node.message_timeout` does not apply to clients of the server."""
 
     @model_validator(mode="after")
     def _frame_is_not_too_small(self) -> Self:

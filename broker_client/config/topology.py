@@ -63,18 +63,19 @@ class Named(Settings):
 
 
 class ExchangeOptions(Settings):
-    """What the broker is told when the exchange is declared."""
+    """Options of the declaration of an exchange."""
 
     durable: bool = True
     """Survives a restart of the broker."""
     auto_delete: bool = False
     """Deleted with its last binding."""
     internal: bool = False
-    """Takes messages from other exchanges only."""
+    """Accepts messages from other exchanges only."""
     alternate_exchange: str | None = None
-    """Exchange that gets what this one cannot route."""
+    """Exchange that receives the messages this one cannot route."""
     arguments: Arguments = Field(default_factory=dict)
-    """Further arguments, as the broker knows them; they win over the options above."""
+    """Further arguments by their names on the broker; they take precedence over the options
+    above."""
 
     @property
     def all_arguments(self) -> Arguments:
@@ -108,12 +109,12 @@ class ExchangeConfig(Named):
 
 
 class QueueOptions(Settings):
-    """What the broker is told when the queue is declared."""
+    """Options of the declaration of a queue."""
 
     durable: bool = True
     """Survives a restart of the broker."""
     exclusive: bool = False
-    """Belongs to this connection and goes with it."""
+    """Belongs to this connection and is deleted with it."""
     auto_delete: bool = False
     """Deleted with its last consumer."""
     message_ttl: Duration | None = None
@@ -123,13 +124,14 @@ class QueueOptions(Settings):
     dead_letter_exchange: str | None = None
     """Exchange for refused, expired and surplus messages (`x-dead-letter-exchange`)."""
     dead_letter_routing_key: str | None = None
-    """Their routing key; their own when left out (`x-dead-letter-routing-key`)."""
+    """Routing key of dead letters; their own when left out (`x-dead-letter-routing-key`)."""
     max_length: Count | None = None
-    """Most ready messages the queue keeps (`x-max-length`)."""
+    """Maximum number of ready messages (`x-max-length`)."""
     max_priority: Annotated[int, Field(ge=1, le=255)] | None = None
-    """Highest priority the queue tells apart (`x-max-priority`)."""
+    """Highest priority of the queue (`x-max-priority`)."""
     arguments: Arguments = Field(default_factory=dict)
-    """Further arguments, as the broker knows them; they win over the options above."""
+    """Further arguments by their names on the broker; they take precedence over the options
+    above."""
 
     @property
     def all_arguments(self) -> Arguments:
@@ -157,8 +159,8 @@ class QueueConfig(Named):
     purge: bool = False
     """Empty it when the broker starts (not at reconnects)."""
     reply_to: MadeUp = None
-    """Put this behind the name on the broker, so that each process has a queue for answers of
-    its own: a text, or true for a fresh UUID. See `reply_to` of publications."""
+    """Suffix of the name on the broker, so that each process has its own queue for answers: a
+    text, or true for a new UUID. See `reply_to` of publications."""
     options: QueueOptions = Field(default_factory=QueueOptions)
     """Options of the declaration."""
 
@@ -180,7 +182,7 @@ class QueueConfig(Named):
 
 
 class BindingOptions(Settings):
-    """What the broker is told when the binding is made."""
+    """Options of a binding."""
 
     arguments: Arguments = Field(default_factory=dict)
     """Arguments; a headers exchange matches on them."""
@@ -205,11 +207,11 @@ class BindingConfig(Named):
     destination: str
     """Queue or exchange they go to."""
     destination_type: Literal["queue", "exchange"] = "queue"
-    """What `destination` names."""
+    """Kind of `destination`."""
     binding_keys: Annotated[tuple[str, ...], Field(min_length=1)] = ("#",)
-    """One binding is made for each of these keys."""
+    """Binding keys; each makes a binding."""
     qualify_binding_keys: bool = False
-    """Put the namespace in front of the keys too, but for a key that was left out."""
+    """Prefix binding keys with the namespace too, except for a key that was left out."""
     options: BindingOptions = Field(default_factory=BindingOptions)
     """Options of the binding."""
 

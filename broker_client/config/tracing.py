@@ -11,7 +11,7 @@ class TracingConfig(Settings):
     """Traces with OpenTelemetry (extra `otel`), see the page on observability."""
 
     process: Literal["link", "parent"] = "link"
-    """How the span of a handler belongs to the span that published its message: `link` begins a
-    trace of its own, with a link; `parent` continues the publisher's trace."""
+    """Relation of a handler's span to the span that published its message: `link` begins a new
+    trace with a link, `parent` continues the publisher's trace."""
     settle: bool = True
-    """Make a span for each `ack` and `nack`, too."""
+    """Also make a span for each `ack` and `nack`."""

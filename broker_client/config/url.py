@@ -52,7 +52,7 @@ def parse_management_url(url: str) -> UrlParts:
     scheme, rest = _scheme_and_rest(url, tuple(MANAGEMENT_PORTS))
     parts, path = _network(scheme, rest)
     if parts.query:
-        raise ValueError("the URL of a management API takes no query")
+        raise ValueError("the URL of a management API must not have a query")
     return parts._replace(port=parts.port or MANAGEMENT_PORTS[scheme], path=path.rstrip("/"))
 
 

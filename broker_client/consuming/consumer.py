@@ -450,7 +450,7 @@ class Consumer:
                 await self._handlers.wait(spare=caller)
         except TimeoutError:
             log.warning(
-                "subscription %s: unsettled messages after %g s: %d; they go back to %s",
+                "subscription %s: unsettled messages after %g s: %d; requeued in %s",
                 self._config.name,
                 self._config.close_timeout,
                 len(self._unacked),

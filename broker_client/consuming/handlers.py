@@ -3,15 +3,14 @@
 ``@broker.handle("orders")`` takes a function of the content, of the `Message`, or of both: the
 message goes to the parameter that is annotated as `Message` or called ``message``, the content to
 the other. Without either, the content comes first. When the content's parameter is annotated with
-anything pydantic can check (a model, a dataclass, ``dict[str, int]``), the body is validated, and
-one that does not fit is invalid content: it is never handed over and goes the way of a body that
-is not JSON.
+anything pydantic can check (a model, a dataclass, ``dict[str, int]``), the body is validated, and a
+body that does not match is invalid content: it never reaches the handler and is treated like a body
+that is not JSON.
 
-Coroutine functions run in the event loop. Any other function runs in a thread of the
-subscription's own, so that it may block; what it returns is awaited when it is awaitable. The
-result answers the message, if that asks for an answer (`reply_to`); None is an answer without
-content, and a message that recovery gives up is answered with the class of its error (`replies`
-of the subscription).
+Coroutine functions run in the event loop. Other functions run in a thread of the subscription,
+so they may block; an awaitable result is awaited. If the message asks for an answer
+(`reply_to`), the result is the answer; None is an answer without content, and a message that
+recovery gives up is answered with the class of its error (`replies` of the subscription).
 """
 
 from __future__ import annotations
@@ -61,19 +60,20 @@ def listener_from(
 ) -> Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]:
     """A `message` listener that calls `handler`.
 
-    It returns a `Refusal` for a body that does not fit the annotation, and calls nobody then.
+    For a body that does not match the annotation, it returns a `Refusal` without calling the
+    handler.
 
     Args:
         handler: a function of the content, the message, or both.
         publisher: sends what the handler returned, for messages with a `reply_to`.
         answers: which of those get an answer.
-        threads: run handlers that are no coroutine functions.
+        threads: run handlers that are not coroutine functions.
         chain: middleware around the handler, inside the check of its content and before the ack.
         batches: makes what collects messages, for a handler of lists.
         onward: publishes what the handler returned.
 
     Raises:
-        InvalidHandlerError: its arguments cannot be told apart, or are others.
+        InvalidHandlerError: its parameters are ambiguous or unsupported.
     """
     call = _call_of(handler, of_lists=batches is not None)
     invoke = _invoker(handler, call, threads)
@@ -318,10 +318,11 @@ def _is_message(annotation: Any) -> bool:
 
 
 def content_check(handler: Handler, annotation: Any) -> Callable[[Any], Any] | None:
-    """What turns a content into what `annotation` asks for; None where it asks for nothing.
+    """A function that converts a content to the type `annotation`; None if the annotation accepts
+    anything.
 
-    A content other than bytes came out of JSON, and is checked as such: a strict model takes the
-    UUIDs, times, tuples and enumerations that the same model wrote.
+    Contents other than bytes were decoded from JSON and are validated as JSON: a strict model
+    accepts the UUIDs, times, tuples and enumerations that the same model has written.
 
     Raises:
         InvalidHandlerError: pydantic cannot check a content against it.
@@ -350,7 +351,7 @@ def _invalid(message: Message, error: ValidationError) -> InvalidContentError:
 
 
 class HandlerTypes(NamedTuple):
-    """What a handler says of its messages; None where it says nothing."""
+    """The annotated types of a handler; None for missing annotations."""
 
     content: Any
     result: Any
@@ -361,10 +362,10 @@ def types_of(handler: Handler, *, of_lists: bool = False) -> HandlerTypes:
 
     Args:
         handler: a function of the content, the message, or both.
-        of_lists: its subscription has a batch, and it takes lists.
+        of_lists: its subscription has a `batch`, so the handler takes lists.
 
     Raises:
-        InvalidHandlerError: its arguments cannot be told apart, or are others.
+        InvalidHandlerError: its parameters are ambiguous or unsupported.
     """
     call = _call_of(handler, of_lists=of_lists)
     hints = _hints(handler)

@@ -46,4 +46,4 @@ class Settlements:
             try:
                 then(outcome)
             except Exception:
-                log.exception("what was to be called for settled message %s", message.message_id)
+                log.exception("a when_settled callback failed for message %s", message.message_id)

@@ -190,7 +190,7 @@ def check(answer: Answer) -> None:
     """
     if answer.status < 400:
         if answer.body and not answer.is_json:
-            raise unreachable("what answers there is no management API")
+            raise unreachable("what answers there is not a management API")
         return
     if answer.status == 401:
         raise LoginRefusedError

@@ -49,7 +49,7 @@ async def _passed(ask: Ask, path: str) -> Response:
     if answer.status >= 400:
         raise refusal_of(answer)
     if answer.body and not answer.is_json:
-        raise unreachable("what answers there is no management API")
+        raise unreachable("what answers there is not a management API")
     # Whatever it says of itself: a body that a browser might take for a page never gets there.
     media = "application/json" if answer.body else None
     return Response(answer.body, answer.status, media_type=media)

@@ -7,7 +7,7 @@ from typing import Any
 
 _DURATIONS = {
     "message-ttl": "Messages expire after {}.",
-    "expires": "The queue is deleted once nobody has used it for {}.",
+    "expires": "The queue is deleted after {} without use.",
     "consumer-timeout": "A consumer that does not acknowledge for {} loses its message.",
     "message-timeout": "A message may be in flight for {}.",
 }

@@ -90,7 +90,7 @@ def _of_queue(
             text = f"{ready:,} dead letters lie here."
             yield _finding("notice", "dead_letters", row, ready, text)
     elif ready and not consumers:
-        text = f"{ready:,} messages are ready and nobody consumes them."
+        text = f"{ready:,} messages are ready, but there is no consumer."
         yield _finding("warning", "no_consumers", row, ready, text)
     if unacked and consumers and not row.get("ack"):
         stuck[key] = past.stuck_since.get(key, now)

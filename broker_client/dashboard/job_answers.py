@@ -46,7 +46,7 @@ def _order(data: dict[str, Any]) -> JobOrder:
         raise bad_request(f"kind is one of {', '.join(KINDS)}")
     to = text(data, "to", "") or "" if kind == "move" else ""
     if kind == "move" and (not to or to == queue):
-        raise bad_request("a move needs another queue to go to")
+        raise bad_request("the target of a move must be another queue")
     keys = data.get("keys")
     if keys is not None and not (
         isinstance(keys, list)

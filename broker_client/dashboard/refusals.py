@@ -28,7 +28,7 @@ class Refusal(Exception):  # noqa: N818 - never leaves this folder
 
 
 def bad_request(reason: str) -> Refusal:
-    """400: the request cannot be as it is."""
+    """400: the request is invalid."""
     return Refusal(400, "bad_request", reason)
 
 

@@ -22,15 +22,15 @@ class ConnectionHealth:
     last_error: str = ""
     """Why it is down."""
     blocked: str = ""
-    """Why nothing can be published on it for now: the broker blocks it, or its channels are used
-    up."""
+    """Why it cannot publish at the moment: the broker blocks it, or all channels are in use."""
 
     refused_for: float = 0.0
-    """Seconds for which the broker has refused every login; 0 while it takes them."""
+    """Seconds for which the broker has refused every login; 0 if the last one succeeded."""
 
     @property
     def is_live(self) -> bool:
-        """False once it was given up, or the broker has refused every login for a minute."""
+        """False once the client has given it up, or the broker has refused every login for a
+        minute."""
         return self.state != "closed" and self.refused_for < _REFUSED_FOR_GOOD
 
     @property
@@ -45,14 +45,15 @@ class VhostHealth:
 
     name: str
     connections: tuple[ConnectionHealth, ...] = ()
-    """Those there are: the one for consumers comes with the first of them."""
+    """The existing connections: the one for consumers is opened with the first subscription."""
     problems: tuple[str, ...] = ()
-    """What could not be declared; the rest works. Does not make it less ready: it would not be
-    mended by taking the process out of service."""
+    """What could not be declared; everything else works. This does not affect `ready`, since
+    taking the process out of service would not help."""
 
     @property
     def live(self) -> bool:
-        """False once a connection was given up, or every login is refused: a restart may help."""
+        """False once the client has given up a connection, or every login is refused: a restart
+        may help."""
         return all(each.is_live for each in self.connections)
 
     @property
@@ -66,8 +67,8 @@ class Health:
     """What `Broker.health()` returns."""
 
     live: bool
-    """False when the Broker is closed or has given up for good, or the store of its built-in
-    broker has failed: restart the process."""
+    """False if the Broker is closed or has given up, or the store of its built-in broker has
+    failed: restart the process."""
     ready: bool
     """True while every vhost is ready."""
     vhosts: dict[str, VhostHealth] = field(default_factory=dict)

@@ -40,11 +40,11 @@ class EventLogStats:
     """State of a log, and counts since its start."""
 
     recorded: int
-    """Events given to it."""
+    """Events recorded."""
     written: int
     """Lines handed to the operating system."""
     dropped: int
-    """Lost to a full buffer or a disk that failed."""
+    """Events lost to a full buffer or a failed disk."""
     waiting: int
     files: int
     """Begun so far."""
@@ -58,7 +58,7 @@ class EventLog:
         node: name of the writer, in every line and in the name of its folder.
         max_bytes: a file is closed, and the next begun, after so many bytes.
         max_age: and after this time, in seconds.
-        buffer: most events waiting to be written.
+        buffer: maximum number of events waiting to be written.
 
     Raises:
         OSError: `path` cannot be made or written to.

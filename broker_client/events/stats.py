@@ -109,7 +109,7 @@ class VhostStats:
     publish_queue: PublishQueueStats
     pools: tuple[PoolStats, ...]
     connections: tuple[ConnectionStats, ...] = ()
-    """Those there are: the one for consumers comes with the first of them."""
+    """The existing connections: the one for consumers is opened with the first subscription."""
 
 
 @dataclass(frozen=True, slots=True)

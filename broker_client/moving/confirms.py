@@ -117,7 +117,7 @@ class ConfirmedPublisher(Generic[Item]):
         self._changed.set()
 
     def _on_blocked(self, reason: str) -> None:
-        self.blocked = reason or "the broker takes no publishes"
+        self.blocked = reason or "the broker blocks publishing"
 
     def _on_unblocked(self) -> None:
         self.blocked = ""

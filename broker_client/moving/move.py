@@ -71,7 +71,7 @@ class Moved:
     unconfirmed: int = 0
     """Copies whose confirm is not there yet. After a failure they may be in both queues."""
     blocked: str = ""
-    """Why the broker takes no publishes at present."""
+    """Why the broker blocks publishing at present."""
     not_looked_through: set[str] = field(default_factory=set)
     """Targets that may have copies of an earlier move, and too many messages to look for them."""
 
@@ -96,7 +96,7 @@ class MoveOptions:
     limit: int | None = None
     """So many at most."""
     rate: float | None = None
-    """Messages a second at most."""
+    """Maximum number of messages per second."""
     check_target: bool = True
     """Look for copies of an earlier move that was cut off."""
     progress: Progress = _ignore

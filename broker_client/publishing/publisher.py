@@ -53,9 +53,10 @@ class Publisher:
         tasks: owner of the listeners of publications.
 
     Raises:
-        UnsupportedError: something is to be encrypted, compressed or kept in a store, and the
-            package for that is missing.
-        ConfigError: the model of a publication is not there, or is none.
+        UnsupportedError: the package for configured encryption, compression or a claim check is
+            missing.
+        ConfigError: the model of a publication cannot be imported, or is not a type that pydantic
+            can check.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from broker_client.sql.tables import AsyncExecutor, SyncExecutor, inbox_table
 
 
 class Inbox:
-    """Ids of handled messages, committed with what their handlers have written, or not at all.
+    """Stores the ids of handled messages in the transaction of their handlers.
 
     ::
 
@@ -23,18 +23,17 @@ class Inbox:
             if await inbox.accept(session, message):
                 session.add(Shipment(order=order["id"]))
 
-    A message that comes twice, because it was sent twice or its ack was lost, changes the database
-    once. Its table is in `metadata`.
+    A message that is delivered twice, because it was sent twice or its ack was lost, changes the
+    database only once. The table is added to `metadata`.
     """
 
     def __init__(
         self, metadata: MetaData, *, prefix: str = "broker_", schema: str | None = None
     ) -> None:
         """
-        Args:
-            metadata: of the application's tables.
-            prefix: in front of the name of the table.
-            schema: of the database, if not the metadata's.
+        metadata: of the application's tables.
+        prefix: of the name of the table.
+        schema: of the database, if not the metadata's.
         """
         self.table: Table = inbox_table(metadata, prefix, schema)
 
@@ -44,19 +43,20 @@ class Inbox:
     async def accept(
         self, session: AsyncExecutor, message: Message, *, consumer: str | None = None
     ) -> bool:
-        """Note `message` as handled; False if it was before, and is to be passed over.
+        """Record `message` as handled; False if it was handled before and must be skipped.
 
-        While another transaction has noted the same message and not ended, this waits for it (on
-        SQLite, as long as its ``timeout`` says).
+        If another open transaction has recorded the same message, this waits for it (on SQLite, for
+        at most its ``timeout``).
 
         Args:
             session: an `AsyncSession` or `AsyncConnection` with the handler's transaction.
             message: what is handled.
-            consumer: who handles it; by default, its queue. Each consumer handles it once.
+            consumer: name of the consumer; by default, the queue. Each consumer handles a message
+                once.
 
         Raises:
             InvalidMessageError: it has no message id.
-            UnsupportedError: not on PostgreSQL, SQLite, MySQL or MariaDB.
+            UnsupportedError: the database is not PostgreSQL, SQLite, MySQL or MariaDB.
         """
         connection = session if isinstance(session, AsyncConnection) else await session.connection()
         dialect = connection.dialect.name
@@ -71,10 +71,10 @@ class Inbox:
         return _count(connection.execute(self._insert(dialect, message, consumer))) > 0
 
     async def forget(self, session: AsyncExecutor, before: datetime) -> int:
-        """Delete what was handled before a time; returns how many.
+        """Delete messages handled before a time; returns how many.
 
-        A duplicate is recognised as long as its row is there: keep them longer than a message may
-        wait in a queue or in the outbox.
+        A duplicate is recognised as long as its row exists: keep rows for longer than a message
+        may wait in a queue or in the outbox.
         """
         old = self.table.c.handled_at < before.astimezone(UTC)
         return _count(await session.execute(delete(self.table).where(old)))

@@ -55,12 +55,11 @@ Row = Any  # of the table `waiting`
 class OutboxRelay:
     """Publishes the rows of an outbox as long as its ``async with`` block runs.
 
-    At its end, the batches under way are finished. What the broker refuses for good goes to the
-    table of failed publishes, is logged, and is an ``error`` event of the Broker.
+    At its end, it finishes the batches in progress. A publish that the broker refuses for good is
+    moved to the table of failed publishes, logged, and emitted as an ``error`` event of the Broker.
 
-    Attributes:
-        relayed: publishes that were confirmed.
-        failed: publishes that were set aside.
+    Attributes: relayed: publishes that were confirmed. failed: publishes that were moved to the
+    table of failed ones.
     """
 
     def __init__(

@@ -42,10 +42,9 @@ class OutboxTables:
 
     def __init__(self, metadata: MetaData, prefix: str, schema: str | None) -> None:
         """
-        Args:
-            metadata: of the application.
-            prefix: in front of the names of the tables.
-            schema: of the database; None for the metadata's.
+        metadata: of the application.
+        prefix: of the names of the tables.
+        schema: of the database; None for the metadata's.
         """
 
         def table(name: str, *items: SchemaItem) -> Table:

@@ -30,13 +30,13 @@ Row = dict[str, Any]
 
 
 class TransactionalOutbox:
-    """Publishes that are committed with the application's own changes, or not at all.
+    """Publishes messages in the transaction of the application's own changes.
 
-    `publish` adds a row in the caller's transaction. Once that is committed, a relay, in this
-    process or another, publishes it, and deletes the row when the broker has confirmed it. So a
-    publish is never lost, and may be sent more than once, with the same message id: see `Inbox`.
+    `publish` adds a row in the caller's transaction. Once that is committed, a relay in this or
+    another process publishes it, and deletes the row when the broker has confirmed it. A publish is
+    never lost, but may be sent more than once, with the same message id: see `Inbox`.
 
-    Its tables are in `metadata`, where `create_all` and Alembic find them.
+    Its tables are added to `metadata` for `create_all` and Alembic.
     """
 
     def __init__(
@@ -48,11 +48,10 @@ class TransactionalOutbox:
         schema: str | None = None,
     ) -> None:
         """
-        Args:
             metadata: of the application's tables.
-            config: of the relay's Broker. With it, `publish` refuses what no publication is
-                called, and passes the trace on if that has `tracing`.
-            prefix: in front of the names of the tables.
+            config: of the relay's Broker. With it, `publish` refuses unknown publications, and
+                passes the trace on if `tracing` is configured.
+            prefix: of the names of the tables.
             schema: of the database, if not the metadata's.
 
         Raises:
@@ -88,8 +87,8 @@ class TransactionalOutbox:
             name: of a publication of the relay's Broker, or ``/queue`` or ``/exchange``.
             content: as for `Broker.publish`.
             routing_key: replaces the publication's.
-            overrides: as for `Broker.publish`. `delay` and `expiration` begin when it is relayed;
-                `timeout` has no effect.
+            overrides: as for `Broker.publish`. `delay` and `expiration` count from the relay's
+                publish; `timeout` has no effect.
 
         Returns the message id, which stays the same however often it is sent.
 
@@ -125,29 +124,30 @@ class TransactionalOutbox:
         batch: int = 200,
         concurrency: int = 4,
     ) -> OutboxRelay:
-        """What publishes committed rows; use it as ``async with outbox.relay(broker, engine):``.
+        """A relay that publishes committed rows; use it as ``async with outbox.relay(broker,
+        engine):``.
 
         Any number of relays may run, in any number of processes.
 
         Args:
-            broker: that publishes.
-            engine: of the database with the tables. A relay takes up to `concurrency` + 1 of its
+            broker: publishes the rows.
+            engine: of the database with the tables. A relay uses up to `concurrency` + 1 of its
                 connections.
-            interval: seconds between looks at the table while nothing waits there.
-            batch: most publishes that are under way, and sent again after a crash, for each
-                publication.
-            concurrency: publications that it publishes through at a time.
+            interval: seconds between polls of the table while it is empty.
+            batch: maximum number of publishes in progress per publication; these are sent again
+                after a crash.
+            concurrency: number of publications to use at a time.
         """
         return OutboxRelay(
             self.tables, broker, engine, interval=interval, batch=batch, concurrency=concurrency
         )
 
     async def retry(self, session: AsyncExecutor, *message_ids: str) -> int:
-        """Put failed publishes back, behind those that wait; returns how many.
+        """Queue failed publishes again, behind the waiting ones; returns how many.
 
         Args:
             session: with the transaction.
-            message_ids: which; all that failed when left out.
+            message_ids: the ids to retry; all failed ones when left out.
         """
         failed = self.tables.failed
         chosen = select(*(failed.c[name] for name in ("id", *MESSAGE_COLUMNS))).order_by(

@@ -14,7 +14,7 @@ from broker_client.transport.base import Channel, Connector, Link
 
 
 class Faults:
-    """Brings about faults in one Broker."""
+    """Injects faults into one Broker."""
 
     def __init__(self) -> None:
         self._links: list[_FaultyLink] = []
@@ -28,11 +28,11 @@ class Faults:
     # ------------------------------------------------------------------ for tests
 
     def lose_link(self) -> None:
-        """Cut every connection, as a fault of the network would.
+        """Cut every connection, as a network fault would.
 
-        The client connects again by itself, unless it is inside `refuse`. What it had not settled
-        or not confirmed is delivered or sent again. `await broker.bounce()` does the same and
-        waits until all is back.
+        The client reconnects by itself, unless inside `refuse`. Unsettled messages are delivered
+        again, unconfirmed ones are sent again. `await broker.bounce()` does the same and waits
+        until everything is connected again.
         """
         for link in self._links:
             link.lose("lost by the test")
@@ -40,7 +40,7 @@ class Faults:
 
     @contextmanager
     def refuse(self, reason: str = "refused by the test") -> Iterator[None]:
-        """No connection is made inside this block. Connections that are up stay up."""
+        """Refuse new connections inside this block. Existing connections stay up."""
         self._refused = reason
         try:
             yield
@@ -59,7 +59,7 @@ class Faults:
 
     @contextmanager
     def block(self, reason: str = "blocked by the test") -> Iterator[None]:
-        """The broker takes no publishes inside this block, as when it is short of memory."""
+        """The broker blocks publishing inside this block, as during a memory alarm."""
         self._blocked = reason
         for link in self._links:
             link.block(reason)

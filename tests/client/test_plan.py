@@ -269,7 +269,7 @@ def test_a_vhost_is_planned_and_made_over_management(rabbitmq: RabbitMQ, tmp_pat
 def test_a_broker_in_memory_has_nothing_to_plan(tmp_path: Path) -> None:
     result = Target("embedded://", tmp_path).run("plan", DECLARED)
     assert result.exit_code == 0
-    assert "begins empty" in result.stdout
+    assert "starts empty" in result.stdout
 
 
 def test_a_plan_makes_no_file(tmp_path: Path) -> None:

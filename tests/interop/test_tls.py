@@ -172,7 +172,7 @@ async def test_reconnects_with_the_same_trust(place: Place) -> None:
 
 async def test_amqps_address_is_never_spoken_to_in_plain_text(place: Place) -> None:
     config = place.config(port=place.server.port)
-    with pytest.raises(ConnectFailedError, match=r"does not speak TLS: is it the port of amqp://"):
+    with pytest.raises(ConnectFailedError, match=r"does not use TLS: is it the port of amqp://"):
         await Broker.create(config)
 
 

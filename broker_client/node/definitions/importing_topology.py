@@ -20,7 +20,7 @@ from broker_client.node.definitions.exporting import RESERVED
 from broker_client.node.definitions.items import Item
 from broker_client.node.definitions.plan import Plan, reason_of
 
-_DIFFERENT = "there is a different one already, which stays as it is"
+_DIFFERENT = "a different one exists already and is not changed"
 
 
 def read_exchange(plan: Plan, item: Item) -> bool:

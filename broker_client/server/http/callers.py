@@ -33,7 +33,7 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """Of the user."""
+        """Name of the user."""
         return self.user.name
 
     def has(self, tag: str) -> bool:

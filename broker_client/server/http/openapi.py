@@ -63,7 +63,7 @@ def _described(operation: Operation) -> dict[str, Any]:
     if operation.method == "PUT":
         statuses |= {"201": {"description": "Made"}, "204": {"description": "Was there, changed"}}
     for status, text in (
-        ("400", "The request cannot be as it is"),
+        ("400", "The request is invalid"),
         ("401", "Not logged in, or not permitted"),
         ("404", "No such object"),
     ):

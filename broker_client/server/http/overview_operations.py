@@ -112,7 +112,7 @@ async def get_connection(call: Call) -> Any:
     return _the_connection(call)
 
 
-@operations.delete("/api/connections/{name}", "Close a connection; X-Reason is told to its client")
+@operations.delete("/api/connections/{name}", "Close a connection; its client is told X-Reason")
 async def delete_connection(call: Call) -> int:
     found = _the_connection(call)
     if found["user"] != call.caller.name and not call.caller.has(ADMINISTRATOR):

@@ -102,11 +102,11 @@ class EmbeddedNodes:
         return EmbeddedConnector(self, url, _address(url), vhost)
 
     def node(self, name: str = "") -> Node:
-        """The node of that name, made when there is none.
+        """The node with this name, created if necessary.
 
         Args:
-            name: of ``embedded://NAME``; or the whole address of a file that is open. Left out,
-                it is the node behind ``embedded://``, or else the only one that is open.
+            name: of ``embedded://NAME``; or the address of a file that is open. By default, the
+                node behind ``embedded://``, else the only open one.
 
         Raises:
             UnknownNameError: the file is not open.
@@ -124,13 +124,13 @@ class EmbeddedNodes:
         return _address(url).key in self._held
 
     def all(self) -> tuple[Node, ...]:
-        """Those that are open."""
+        """The open nodes."""
         held = tuple(shared.node for shared in self._held.values())
         return held if self._private is None else (self._private, *held)
 
     @property
     def have_failed(self) -> bool:
-        """True once the store of one of them failed: it takes no connection any more."""
+        """True once the store of a node has failed; the node then accepts no connections."""
         nodes = [shared.node for shared in self._held.values()]
         return any(node.failure is not None for node in nodes)
 
@@ -274,7 +274,7 @@ class EmbeddedConnector:
         return self._url
 
     async def connect(self, *, timeout: float) -> EmbeddedLink:
-        """Open a link; any vhost name comes into being with its first link.
+        """Open a link; a vhost is created with its first link.
 
         At once, but for the first link to a file, which waits until the file has been read.
         """

@@ -214,7 +214,7 @@ class NetworkConnector:
         reader = link.streams.reader
         if self._ssl_context is None and reader is not None:
             if reader.speaks_tls:
-                return "what answers there speaks TLS: write amqps://"
+                return "the server there uses TLS: write amqps://"
             if not reader.has_heard and isinstance(error, ConnectionError):
                 return "closed without a word: if TLS is spoken at this port, write amqps://"
         during = reader is None and type(error) in _CUT_SHORT

@@ -64,7 +64,7 @@ def unreachable(error: BaseException) -> str | None:
         return f"no such host ({cause.strerror})"
     # asyncio: a host with several addresses fails with the texts of all in one OSError.
     if isinstance(cause, ConnectionRefusedError) or _REFUSED in str(cause):
-        return "nobody listens there: does the broker run, and is this its port?"
+        return "nothing listens there: is the broker running, and is this its port?"
     return None
 
 

@@ -83,7 +83,7 @@ async def explained(error: ssl.SSLError, host: str, port: int) -> str:
     if any(word in reason for word in _REFUSES_CERTIFICATE):
         return f"the broker does not accept our certificate (tls.certfile): {_words(reason)}"
     if "WRONG_VERSION_NUMBER" in reason:
-        return "what answers there does not speak TLS: is it the port of amqp://?"
+        return "the server there does not use TLS: is it the port of amqp://?"
     return f"TLS: {_words(reason) or error}"
 
 

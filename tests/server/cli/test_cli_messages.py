@@ -51,7 +51,7 @@ def test_json_lines_carry_headers_keys_and_properties(url: str) -> None:
         ("[]", "line 2: is not an object with a body"),
         ('{"body": 1, "nope": 2}', "line 2: 'nope' is not one of"),
         ('{"body": 1, "headers": 2}', "line 2: headers and properties are objects"),
-        ('{"body_base64": "?"}', "line 2: body_base64 is no base64"),
+        ('{"body_base64": "?"}', "line 2: body_base64 is not base64"),
         (
             '{"body": 1, "properties": {"priority": "x"}}',
             "line 2: property 'priority' is not one of",
@@ -122,7 +122,7 @@ def test_purge_drops_what_is_ready(url: str) -> None:
         ("embedded://", "where no command gets to"),
         ("http://host", "--url:"),
         ("amqp://guest:guest@127.0.0.1:1/", "127.0.0.1:1"),
-        ("amqp://guest:guest@127.0.0.1/?heartbeat=5", "takes no query"),
+        ("amqp://guest:guest@127.0.0.1/?heartbeat=5", "a query is not allowed"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_told_without_a_traceback(address: str, why: str) -> None:

@@ -191,8 +191,8 @@ def test_permissions_are_kept_as_given(path: str) -> None:
     [
         (["--write", "("], "is invalid"),
         (["--vhost", "shpo"], "unknown vhost 'shpo'"),
-        (["--all", "--write", "x"], "goes with no other"),
-        (["--clear", "--write", "x"], "goes with no pattern"),
+        (["--all", "--write", "x"], "cannot be combined with other"),
+        (["--clear", "--write", "x"], "cannot be combined with patterns"),
         (["--topic", "t", "--configure", "x"], "not configured"),
     ],
 )

@@ -148,7 +148,7 @@ def test_management_has_a_timeout_of_a_second() -> None:
     ("management", "reason"),
     [
         ("amqp://m", "unknown URL scheme 'amqp'; allowed: http://, https://"),
-        ("http://m?x=1", "takes no query"),
+        ("http://m?x=1", "must not have a query"),
         ("http://a:s3cret#@m", "raw '#'"),
         ({"url": "http://m", "hostname": "n"}, "url and hostname contradict each other"),
         ({"prt": 1}, "did you mean 'port'?"),
@@ -341,7 +341,7 @@ async def test_credentials_come_through_the_loader(tmp_path: Path) -> None:
         ),
         ({"password_file": "FILE"}, "belongs to an amqp:// or amqps:// address"),
         ({"hostname": "h", "password_file": "/nowhere/pw"}, "there is no such file"),
-        ({"hostname": "h", "credentials": "app"}, "takes a function, in Python"),
+        ({"hostname": "h", "credentials": "app"}, "must be a function, which only Python"),
         ({"url": "amqp://u:p@h", "refresh_credentials": "5m"}, "needs password_file or credential"),
         (
             {"hostname": "h", "user_file": "FILE", "refresh_credentials": "5m"},

@@ -460,7 +460,7 @@ class HostileError(Exception):
         (ValueError("half \udc80 of"), {"message": "half ? of", "name": "ValueError"}),
         (
             HostileError(),
-            {"message": "(its text cannot be had: RuntimeError)", "name": "HostileError"},
+            {"message": "(its text cannot be read: RuntimeError)", "name": "HostileError"},
         ),
         ("only text", {"message": "only text"}),
     ],

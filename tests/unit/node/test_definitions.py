@@ -167,8 +167,8 @@ async def test_what_is_there_and_different_stays_and_is_named(node: Node) -> Non
         ),
     )
     assert report.notes == (
-        "exchange 'x' in vhost '/': there is a different one already, which stays as it is",
-        "queue 'q' in vhost '/': there is a different one already, which stays as it is",
+        "exchange 'x' in vhost '/': a different one exists already and is not changed",
+        "queue 'q' in vhost '/': a different one exists already and is not changed",
     )
     assert node.engine.state.vhosts["/"].queues["q"].settings.max_length == 3
 

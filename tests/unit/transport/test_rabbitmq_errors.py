@@ -203,8 +203,11 @@ async def test_cancellation_from_outside_stays_one() -> None:
 @pytest.mark.parametrize(
     ("cause", "told"),
     [
-        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed"), "nobody listens there"),
-        (OSError("Multiple exceptions: [Errno 111] Connect call failed"), "nobody listens there"),
+        (
+            ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed"),
+            "nothing listens there",
+        ),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed"), "nothing listens there"),
         (socket.gaierror(-2, "Name or service not known"), "no such host"),
         (TimeoutError(), None),
     ],
