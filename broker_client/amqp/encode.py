@@ -14,7 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 from broker_client.amqp.properties import CODECS, property_list
-from broker_client.amqp.tables import FrozenTable, decode_time, encode_short, encode_time
+from broker_client.amqp.tables import (
+    FrozenTable,
+    check_short,
+    decode_time,
+    encode_short,
+    encode_time,
+)
 from broker_client.amqp.x_death import X_DEATH, are_sound
 from broker_client.errors import InvalidMessageError
 from broker_client.message import Outgoing, Properties
@@ -76,12 +82,12 @@ def check_publish(message: Outgoing, properties: Iterable[str] = Properties._fie
         message: what is to be published.
         properties: names of those to look at; other names are passed over.
     """
-    encode_short(message.exchange, "exchange")
-    encode_short(message.routing_key, "routing key")
+    check_short(message.exchange, "exchange")
+    check_short(message.routing_key, "routing key")
     for name in properties:
         codec = CODECS.get(name)
         if codec is not None and (value := getattr(message.properties, name)) is not None:
-            codec.encode(value, name)
+            (check_short if codec.encode is encode_short else codec.encode)(value, name)
             if name == "headers" and X_DEATH in value and not are_sound(value):
                 why = "tell of deaths in another way than brokers do; RabbitMQ's queues fail on it"
                 raise InvalidMessageError(f"headers[{X_DEATH!r}]", why)

@@ -216,6 +216,12 @@ def encode_short(value: str, name: str) -> bytes:
     return bytes((len(data),)) + data
 
 
+def check_short(value: str, name: str) -> None:
+    """Raise InvalidMessageError where `encode_short` would."""
+    if not isinstance(value, str) or len(value) > 255 or not value.isascii():
+        encode_short(value, name)  # what is ASCII and short enough needs no bytes to be checked
+
+
 def encode_table(value: Mapping[str, Any], name: _Path = "headers", depth: int = 1) -> bytes:
     """A field table, its length first (AMQP 0-9-1 §4.2.5.5).
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -199,3 +199,24 @@ ByteSize = Annotated[
         mode="validation",
     ),
 ]
+
+
+def build_model(model: type[BaseModel]) -> None:
+    """Build the validators of `model`, and before it those of the models in its fields.
+
+    pydantic takes over what is built. By itself it works out a model again for each model that has
+    it in a field, and once more for its first instance.
+    """
+    if model.__pydantic_complete__:
+        return
+    for field in model.model_fields.values():
+        for nested in _models_in(field.annotation):
+            build_model(nested)
+    model.model_rebuild()
+
+
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

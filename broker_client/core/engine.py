@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from broker_client.core.access import Users
 from broker_client.core.commands.admin import AdminCommands
@@ -30,12 +31,14 @@ from broker_client.core.records import MessageSource
 from broker_client.core.replies import connection_limit_reached, vhost_not_found
 from broker_client.core.restore import Restoring
 from broker_client.core.settings import EngineSettings
-from broker_client.core.snapshots import QueueStats
 from broker_client.core.state import State
 from broker_client.core.transitions import Transitions
 from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.core.virtual_host import MAX_CONNECTIONS, VirtualHost, check_short
 from broker_client.events.delivery_event import REASON_CONNECTION_LOST
+
+if TYPE_CHECKING:
+    from broker_client.core.snapshots import QueueStats
 
 _SCANNED_AT_A_TIME = 1_000
 """Messages timed out or released at one visit of a scan, at most."""

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from broker_client.core.arguments import Arguments, QueueSettings
 from broker_client.core.in_flight import InFlightLedger
 from broker_client.core.latency import NO_LATENCY, LatencyWindow
 from broker_client.core.policies import NO_POLICY, EffectivePolicy
 from broker_client.core.ready import PriorityReady, Ready
-from broker_client.core.snapshots import ConsumerStats, QueueStats
 from broker_client.core.transaction import Transaction
 from broker_client.message import Outgoing, Properties
 from broker_client.runtime.deadlines import Deadlines
+
+if TYPE_CHECKING:
+    from broker_client.core.snapshots import ConsumerStats, QueueStats
 
 NEVER = float("inf")
 
@@ -99,6 +102,8 @@ class QueueConsumer:
 
     def stats(self) -> ConsumerStats:
         """A snapshot."""
+        from broker_client.core.snapshots import ConsumerStats
+
         return ConsumerStats(
             consumer_tag=self.tag,
             connection=self.channel.connection,
@@ -399,6 +404,8 @@ class Queue:
 
     def stats(self, now: float | None = None) -> QueueStats:
         """A snapshot."""
+        from broker_client.core.snapshots import QueueStats
+
         return QueueStats(
             vhost=self.vhost,
             name=self.name,

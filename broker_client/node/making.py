@@ -11,7 +11,7 @@ from broker_client.core.settings import EngineSettings
 from broker_client.events.log import EventLog
 from broker_client.node.node import Node
 from broker_client.runtime.clock import Clock
-from broker_client.store.writer import SqliteStore
+from broker_client.store.base import Store
 
 _VERSIONS = {"3.10": (3, 10), "4.3": (4, 3)}
 
@@ -44,7 +44,11 @@ def make_node(
             max_age=event_log.max_age,
             buffer=event_log.buffer,
         )
-    store = SqliteStore(name, clock) if durable else None
+    store: Store | None = None
+    if durable:
+        from broker_client.store.writer import SqliteStore  # a node in memory needs no SQLite
+
+        store = SqliteStore(name, clock)
     return Node(name, store=store, clock=clock, settings=settings, scan=scan, event_log=log)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from broker_client.core.arguments import Arguments
 from broker_client.core.commands.consume import BasicConsumeArguments
@@ -25,7 +25,6 @@ from broker_client.core.policies import EffectivePolicy, Policy
 from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.core.settle_results import NodeClosed, SettleResult
-from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged, QueueStats
 from broker_client.core.vhost_metadata import CLASSIC, VHostMetadata
 from broker_client.errors import BrokerClosedError, ReplyError, StoreError
 from broker_client.events.log import EventLog
@@ -37,6 +36,9 @@ from broker_client.node.scan_loop import Scanner
 from broker_client.runtime.clock import Clock, SystemClock
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged, QueueStats
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ HEAVY = (
     "aiormq",
     "broker_client.config.attribute_docstrings",
     "broker_client.core.engine",
+    "broker_client.core.snapshots",
     "broker_client.node.node",
     "broker_client.store.sqlite",
+    "broker_client.store.writer",
     "cryptography",
     "opentelemetry",
     "prometheus_client",
@@ -76,7 +78,5 @@ def test_import_of_the_package_builds_no_model_of_the_configuration() -> None:
     assert "BrokerConfig" in models.split()
 
 
-def test_broker_in_memory_loads_no_client_of_rabbitmq() -> None:
-    loaded = loaded_by(IN_MEMORY)
-    assert "broker_client.core.engine" in loaded
-    assert not loaded & {"aio_pika", "aiormq", "rich", "typer"}
+def test_broker_in_memory_loads_the_core_and_nothing_that_it_does_not_use() -> None:
+    assert loaded_by(IN_MEMORY) == {"broker_client.core.engine", "broker_client.node.node"}

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from heapq import nsmallest
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from broker_client.core.queue import Entry, Queue
 from broker_client.core.replies import not_found
-from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged
 from broker_client.core.state import State
 from broker_client.core.transitions import Transitions
+
+if TYPE_CHECKING:
+    from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged
 
 
 class AdminCommands:
@@ -24,6 +27,8 @@ class AdminCommands:
 
     def in_flight(self, vhost: str, queue: str, *, most: int = 100) -> tuple[InFlightMessage, ...]:
         """What of a queue is in flight, longest first: who, since when, until when."""
+        from broker_client.core.snapshots import InFlightMessage
+
         target = self._find(vhost, queue)
         flying = (
             (channel, tag, entry)
@@ -53,6 +58,8 @@ class AdminCommands:
 
     def deferred(self, vhost: str, queue: str, *, most: int = 100) -> tuple[DeferredMessage, ...]:
         """Deferred messages of a queue, earliest due time first."""
+        from broker_client.core.snapshots import DeferredMessage
+
         target = self._find(vhost, queue)
         waiting = target.deferred
         return tuple(
@@ -116,6 +123,8 @@ class AdminCommands:
                 revoked = channel.ledger.revoke(lambda entry: entry.queue is target)
                 taken += self._transitions.revoke(revoked, now)
         self._state.schedule.look_again(target)
+        from broker_client.core.snapshots import Purged
+
         return Purged(dropped_ready, dropped_deferred, taken)
 
     def pause_queue(self, vhost: str, queue: str) -> None:

@@ -8,12 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from broker_client.config import BrokerConfig, ConnectionConfig, RetryConfig, VhostConfig
 from broker_client.config.loader import load_config
 from broker_client.config.url import masked, parse_url
-from broker_client.config.values import YAML_CONTEXT, Duration, duration_seconds, size_bytes
+from broker_client.config.values import (
+    YAML_CONTEXT,
+    Duration,
+    build_model,
+    duration_seconds,
+    size_bytes,
+)
 from broker_client.connection.connectors import Network
 from broker_client.errors import ConfigError
 
@@ -257,3 +263,29 @@ def test_password_is_not_in_the_error_of_a_wrong_connection(connection: object) 
 @pytest.mark.parametrize("url", [f"amqp://a:{SECRET}@h", f"amqp://a:{SECRET}#@h", f"x:{SECRET}@h"])
 def test_masked_hides_the_password_of_any_text(url: str) -> None:
     assert SECRET not in masked(url)
+
+
+class Deepest(BaseModel, defer_build=True):
+    number: int = 1
+
+
+class Plain(BaseModel, defer_build=True):
+    deepest: Deepest | None = None
+
+
+class Listed(BaseModel, defer_build=True):
+    name: str = ""
+
+
+class Outer(BaseModel, defer_build=True):
+    plain: Plain | None = None
+    listed: dict[str, tuple[Listed, ...]] | None = None
+
+
+def test_model_is_built_after_those_in_its_fields_which_it_takes_over() -> None:
+    assert not Outer.__pydantic_complete__
+    build_model(Outer)
+    models = (Outer, Plain, Deepest, Listed)
+    assert [each.__pydantic_complete__ for each in models] == [True] * 4
+    made = Outer.model_validate({"listed": {"a": [{"name": "b"}]}})
+    assert made.listed == {"a": (Listed(name="b"),)}
