@@ -1,23 +1,27 @@
 """Replay of dead letters beside plain republishing of the same messages, in turns.
 
     python -m bench.replay --on file memory --count 5000 --rounds 3
+    python -m bench.replay --on server --count 100000 --rounds 1
     python -m bench.replay --on amqp://guest:guest@127.0.0.1/ --count 100000 --rounds 1
 
 Both consume from one queue, publish to another with confirms, up to 1,000 at a time, and ack what
 is confirmed. The replayed messages died by a nack, and have the headers about it. `file` is the
-built-in broker with a file in a new folder below `--folder`, `memory` the one without.
+built-in broker with a file in a new folder below `--folder`, `memory` the one without, `server`
+`broker-client serve --data` in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
 from bench.machine import facts
+from bench.server.brokers import ours
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
 from broker_client.moving.confirms import ConfirmedPublisher
 from broker_client.moving.move import BATCH, WINDOW, replay
@@ -121,9 +125,11 @@ async def one_round(connector: Connector, count: int) -> tuple[float, float]:
 
 
 async def measure(place: str, count: int, rounds: int, folder: str | None) -> None:
-    with tempfile.TemporaryDirectory(dir=folder) as new:
+    with tempfile.TemporaryDirectory(dir=folder) as new, contextlib.ExitStack() as stack:
         urls = {"memory": "embedded://", "file": f"embedded://{Path(new) / 'bench.db'}"}
         url = urls.get(place, place)
+        if place == "server":
+            url = stack.enter_context(ours(keeps=True, uvloop=False)).url
         nodes = EmbeddedNodes()
         connector: Connector
         if url.startswith("embedded:"):

@@ -52,6 +52,11 @@ class Properties(NamedTuple):
     cluster_id: str | None = None
 
 
+def with_headers(properties: Properties, headers: Headers | None) -> Properties:
+    """`properties` with other headers; `_replace` takes twice as long, and each message pays it."""
+    return tuple.__new__(Properties, (*properties[:2], headers, *properties[3:]))
+
+
 def with_original_user(properties: Properties) -> Properties:
     """`properties` of a copy: the `user_id` of its message goes into a header."""
     if properties.user_id is None:

@@ -23,7 +23,7 @@ DELIVERY_LIMIT = "delivery_limit"
 
 Death = Mapping[str, Any]
 
-_TELLS_OF_DEATHS = frozenset(
+TELLS_OF_DEATHS = frozenset(
     (
         X_DEATH,
         *(
@@ -33,6 +33,7 @@ _TELLS_OF_DEATHS = frozenset(
         ),
     )
 )
+"""Names of headers."""
 
 
 def deaths(headers: Mapping[str, Any] | None) -> list[Death]:
@@ -43,10 +44,13 @@ def deaths(headers: Mapping[str, Any] | None) -> list[Death]:
 
 def newest_death(headers: Mapping[str, Any] | None) -> Death | None:
     """The first of `deaths`, or None; the others are not looked at."""
-    found = (headers or {}).get(X_DEATH)
+    found = None if headers is None else headers.get(X_DEATH)
     if not isinstance(found, list):
         return None
-    return next((each for each in found if isinstance(each, Mapping)), None)
+    for each in found:
+        if type(each) is dict or isinstance(each, Mapping):  # the second takes long
+            return each
+    return None
 
 
 def find_death(headers: Mapping[str, Any] | None, queue: str, reason: str) -> Death | None:
@@ -136,7 +140,7 @@ def without_deaths(
     headers: Mapping[str, Any], added: Mapping[str, Any] = MappingProxyType({})
 ) -> Mapping[str, Any]:
     """`headers` without what tells of deaths, and with `added`."""
-    return replaced(headers, _TELLS_OF_DEATHS, added)
+    return replaced(headers, TELLS_OF_DEATHS, added)
 
 
 def is_cycle(headers: Mapping[str, Any] | None, queue: str, reason: str) -> bool:

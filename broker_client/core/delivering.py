@@ -8,7 +8,7 @@ from broker_client.core.dead_lettering import OUR_DEATHS
 from broker_client.core.effects import CloseChannel
 from broker_client.core.queue import ChannelState, Entry, Queue
 from broker_client.core.settings import EngineSettings
-from broker_client.message import Headers, Properties
+from broker_client.message import Headers, Properties, with_headers
 
 HIDDEN = frozenset(("BCC", OUR_DEATHS))
 _HIDDEN_AND_COUNTED = HIDDEN | {"x-delivery-count"}
@@ -33,7 +33,11 @@ def shown_properties(entry: Entry, properties: Properties) -> Properties:
     shown = without(headers, hidden)
     if counts and entry.attempts > 1:
         shown = {**(shown or {}), "x-delivery-count": entry.attempts - 1}
-    return properties if shown is properties.headers else properties._replace(headers=shown)
+    if shown is headers:
+        return properties
+    if type(properties) is Properties:
+        return with_headers(properties, shown)
+    return properties._replace(headers=shown)
 
 
 def without(headers: Headers | None, hidden: frozenset[str]) -> Headers | None:
@@ -44,7 +48,10 @@ def without(headers: Headers | None, hidden: frozenset[str]) -> Headers | None:
         headers = headers.plain()
     if type(headers) is dict and hidden.isdisjoint(headers):
         return headers
-    return {name: value for name, value in headers.items() if name not in hidden}
+    shown = dict(headers)
+    for name in hidden:  # few, and the headers of a dead letter are many
+        shown.pop(name, None)
+    return shown
 
 
 def time_limit(settings: EngineSettings, queue: Queue, channel: ChannelState) -> tuple[float, bool]:

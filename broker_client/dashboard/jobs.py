@@ -10,7 +10,6 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker_client.amqp.x_death import without_deaths
 from broker_client.dashboard.audit import Audit
 from broker_client.dashboard.credentials import Credentials
 from broker_client.dashboard.links import Links, refusal_of_error
@@ -20,8 +19,16 @@ from broker_client.dashboard.refusals import INTERNAL_ERROR, Refusal
 from broker_client.dashboard.stories import error_of
 from broker_client.errors import BrokerClientError
 from broker_client.message import Delivery, Outgoing
-from broker_client.moving.move import Fate, Moved, MoveOptions, copy_for, move_each
-from broker_client.moving.selection import EVERYTHING, Selection, last_death
+from broker_client.moving.move import (
+    Death,
+    Fate,
+    Moved,
+    MoveOptions,
+    copy_for,
+    copy_for_replay,
+    move_each,
+)
+from broker_client.moving.selection import EVERYTHING, Selection
 
 log: logging.Logger = logging.getLogger("broker_client.dashboard")
 
@@ -247,10 +254,9 @@ class _Decision:
         keys = job.order.keys
         self._keys = None if keys is None else Counter(keys)
 
-    def __call__(self, delivery: Delivery) -> Outgoing | Fate:
+    def __call__(self, delivery: Delivery, death: Death) -> Outgoing | Fate:
         order = self._job.order
         headers = delivery.properties.headers or {}
-        death = last_death(delivery)
         group = str(death.get("queue", "")), str(death.get("reason", "")), error_of(headers)
         wanted = order.origin, order.reason, order.error
         if any(one is not None and one != other for one, other in zip(wanted, group, strict=True)):
@@ -270,13 +276,9 @@ class _Decision:
         return fate
 
 
-def _fate(order: JobOrder, delivery: Delivery, death: Any) -> Outgoing | Fate:
-    headers = delivery.properties.headers or {}
+def _fate(order: JobOrder, delivery: Delivery, death: Death) -> Outgoing | Fate:
     if order.kind == "delete":
         return Fate.REMOVE
     if order.kind == "move":
-        return copy_for(order.to, delivery, headers)
-    origin = death.get("queue")
-    if not isinstance(origin, str) or not origin:
-        return Fate.KEEP  # it never died: there is nowhere to put it back
-    return copy_for(origin, delivery, without_deaths(headers))
+        return copy_for(order.to, delivery, delivery.properties.headers)
+    return copy_for_replay(delivery, death)

@@ -14,7 +14,7 @@ from broker_client.dashboard.messages import key_of
 from broker_client.dashboard.refusals import bad_request
 from broker_client.dashboard.requests import number, text
 from broker_client.message import Delivery, Outgoing, Properties
-from broker_client.moving.move import Fate, Moved, MoveOptions, copied_properties, move_each
+from broker_client.moving.move import Death, Fate, Moved, MoveOptions, copied_properties, move_each
 from broker_client.transport.base import Link
 
 _NUMBERS = ("delivery_mode", "priority")
@@ -57,7 +57,7 @@ async def replace_message(link: Link, queue: str, key: str, edit: Edit) -> Moved
     """
     found = False
 
-    def decide(delivery: Delivery) -> Outgoing | Fate:
+    def decide(delivery: Delivery, death: Death) -> Outgoing | Fate:
         nonlocal found
         if found or delivery.fault or key_of(delivery) != key:
             return Fate.KEEP

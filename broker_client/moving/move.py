@@ -17,17 +17,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from typing import Any
 
 from broker_client.amqp.tables import replaced
-from broker_client.amqp.x_death import with_sound_deaths, without_deaths
+from broker_client.amqp.x_death import TELLS_OF_DEATHS, newest_death, with_sound_deaths
 from broker_client.errors import ChannelClosedError, UsageError
-from broker_client.message import ORIGINAL_USER_ID, Delivery, Headers, Outgoing, Properties
+from broker_client.message import (
+    ORIGINAL_USER_ID,
+    Delivery,
+    Headers,
+    Outgoing,
+    Properties,
+    with_headers,
+    with_original_user,
+)
 from broker_client.moving.confirms import ConfirmedPublisher
-from broker_client.moving.selection import EVERYTHING, Selection, last_death
+from broker_client.moving.selection import EVERYTHING, Selection
 from broker_client.moving.source import QueueSource
 from broker_client.transport.base import Link
 
@@ -40,6 +49,7 @@ _TURNS = 10  # batches a second where the rate is limited
 _NOT_COPIED = frozenset(("CC", "x-delivery-count", "x-acquired-count"))
 """Headers that are no part of the message: `CC` would send the copy to further queues, which had
 theirs the first time, and quorum queues add their counts."""
+_NOT_REPLAYED = _NOT_COPIED | TELLS_OF_DEATHS
 
 
 class Fate(Enum):
@@ -49,8 +59,11 @@ class Fate(Enum):
     REMOVE = "remove"
 
 
-Decide = Callable[[Delivery], Outgoing | Fate]
-"""The copy of a delivery that is to be published, or what else becomes of it."""
+Death = Mapping[str, Any]
+Decide = Callable[[Delivery, Death], Outgoing | Fate]
+"""The copy of a delivery that is to be published, or what else becomes of it; its last death is
+read once for all."""
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -123,7 +136,7 @@ async def move(
     if to == queue:
         raise UsageError("a queue cannot be moved to itself")
 
-    def decide(delivery: Delivery) -> Outgoing | Fate:
+    def decide(delivery: Delivery, death: Death) -> Outgoing | Fate:
         return copy_for(to, delivery, delivery.properties.headers)
 
     return await move_each(link, queue, decide, options, dry_run=dry_run, keeps=False)
@@ -138,11 +151,8 @@ async def replay(
     letter is left as it is.
     """
 
-    def decide(delivery: Delivery) -> Outgoing | Fate:
-        origin = last_death(delivery).get("queue")
-        if not isinstance(origin, str) or not origin:
-            return Fate.KEEP
-        return copy_for(origin, delivery, without_deaths(delivery.properties.headers or {}))
+    def decide(delivery: Delivery, death: Death) -> Outgoing | Fate:
+        return copy_for_replay(delivery, death)
 
     return await move_each(link, queue, decide, options, dry_run=dry_run)
 
@@ -152,7 +162,7 @@ async def remove(
 ) -> Moved:
     """Take messages out of `queue` for good; see `move`."""
 
-    def decide(delivery: Delivery) -> Outgoing | Fate:
+    def decide(delivery: Delivery, death: Death) -> Outgoing | Fate:
         return Fate.REMOVE
 
     return await move_each(link, queue, decide, options, dry_run=dry_run, keeps=False)
@@ -164,6 +174,17 @@ def copy_for(queue: str, delivery: Delivery, headers: Headers | None) -> Outgoin
         return Fate.KEEP
     properties = copied_properties(delivery.properties, headers or {})
     return Outgoing("", queue, delivery.body, properties, mandatory=True)
+
+
+def copy_for_replay(delivery: Delivery, death: Death) -> Outgoing | Fate:
+    """A copy for the queue of `death`, without what tells of deaths; kept where it never died."""
+    origin = death.get("queue")
+    if not isinstance(origin, str) or not origin or delivery.fault:
+        return Fate.KEEP
+    properties = delivery.properties
+    kept = replaced(properties.headers or _NOTHING, _NOT_REPLAYED)
+    properties = with_original_user(with_headers(properties, kept or None))
+    return Outgoing("", origin, delivery.body, properties, mandatory=True)
 
 
 def copied_properties(
@@ -230,7 +251,8 @@ class _Moving:
     ) -> None:
         self._link, self._queue, self._decide = link, queue, decide
         self._options, self._is_dry = options, is_dry
-        self._looks_at_all = keeps or not options.selection.is_all
+        self._selects = not options.selection.is_all
+        self._looks_at_all = keeps or self._selects
         self.moved = Moved()
         self._source: QueueSource
         self._publisher: ConfirmedPublisher[int]
@@ -276,40 +298,44 @@ class _Moving:
             self.stop()
         copies: list[tuple[int, Outgoing]] = []
         removed, now = 0, datetime.now(UTC)
+        self.moved.seen += len(batch)
         for delivery in batch:
-            self.moved.seen += 1
             copy = self._fate(delivery, now)
-            if copy is Fate.KEEP:
+            if type(copy) is Outgoing:
+                if delivery.redelivered and await self._is_copied(delivery, copy):
+                    self._source.ack(delivery.delivery_tag)
+                    self.moved.already_moved += 1
+                else:
+                    copies.append((delivery.delivery_tag, copy))
+            elif copy is Fate.KEEP:
                 self._source.keep(delivery.delivery_tag)
-            elif copy is Fate.REMOVE:
+            else:
                 self._source.ack(delivery.delivery_tag)
                 self.moved.moved += 1
                 removed += 1
-            elif await self._is_copied(delivery, copy):
-                self._source.ack(delivery.delivery_tag)
-                self.moved.already_moved += 1
-            else:
-                copies.append((delivery.delivery_tag, copy))
         if copies:
             await self._publisher.publish(copies)
             await self._publisher.wait(WINDOW - BATCH)
         return len(copies) + removed
 
     def _fate(self, delivery: Delivery, now: datetime) -> Outgoing | Fate:
-        if self._limit_reached or not self._options.selection.matches(delivery, now):
+        if self._taken == self._options.limit:
             return Fate.KEEP
-        copy = self._decide(delivery)
+        death = newest_death(delivery.properties.headers) or _NOTHING
+        if self._selects and not self._options.selection.matches(delivery, death, now):
+            return Fate.KEEP
+        copy = self._decide(delivery, death)
         if copy is Fate.KEEP:
             return Fate.KEEP
         self._taken += 1
-        target = copy.routing_key if isinstance(copy, Outgoing) else ""
-        self.moved.selected[target, str(last_death(delivery).get("reason", ""))] += 1
+        target = copy.routing_key if type(copy) is Outgoing else ""
+        self.moved.selected[target, str(death.get("reason", ""))] += 1
         return Fate.KEEP if self._is_dry else copy
 
     async def _is_copied(self, delivery: Delivery, copy: Outgoing) -> bool:
         """True where an earlier move has left the copy of `delivery` in its target."""
         target = copy.routing_key
-        if not (delivery.redelivered and delivery.properties.message_id):
+        if not delivery.properties.message_id:
             return False
         if copy.exchange or not self._options.check_target or target == self._queue:
             return False

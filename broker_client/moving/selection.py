@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from broker_client.amqp.x_death import newest_death
 from broker_client.message import Delivery
 
 
@@ -30,12 +29,10 @@ class Selection:
     @property
     def is_all(self) -> bool:
         """True where every message is selected."""
-        return self is EVERYTHING or self == EVERYTHING
+        return self == EVERYTHING
 
-    def matches(self, delivery: Delivery, now: datetime) -> bool:
-        """True where `delivery` is selected at the time `now`."""
-        if self.is_all:
-            return True
+    def matches(self, delivery: Delivery, death: Mapping[str, Any], now: datetime) -> bool:
+        """True where `delivery`, whose last death is `death`, is selected at the time `now`."""
         properties = delivery.properties
         if self.message_ids and properties.message_id not in self.message_ids:
             return False
@@ -45,7 +42,6 @@ class Selection:
             for name, value in self.headers.items()
         ):
             return False
-        death = last_death(delivery)
         if self.reason is not None and death.get("reason") != self.reason:
             return False
         if self.origin is not None and death.get("queue") != self.origin:
@@ -57,11 +53,6 @@ class Selection:
 
 
 EVERYTHING = Selection()
-
-
-def last_death(delivery: Delivery) -> Mapping[str, Any]:
-    """The last death of a message, as in `x-death`; empty where it never died."""
-    return newest_death(delivery.properties.headers) or {}
 
 
 def _age(moment: object, now: datetime) -> float | None:

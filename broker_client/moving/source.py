@@ -11,7 +11,10 @@ from broker_client.transport.base import Channel, ConsumerCallbacks
 PREFETCH = 2_000
 _REFRESH = PREFETCH // 2
 _IDLE = 2.0
-"""Seconds without a delivery after which nothing more is expected: others consume, too."""
+"""Seconds without a delivery after which the broker is asked whether anything is ready."""
+_LATE = 10.0
+"""Seconds without a delivery after which none is expected, though some are ready: a queue that is
+paused, or has another single active consumer, gives none."""
 
 
 class QueueSource:
@@ -71,13 +74,12 @@ class QueueSource:
             await self._consume()
         batch: list[Delivery] = []
         while len(batch) < most:
-            if batch and self._arrived.empty():
+            if not self._arrived.empty():
+                each = self._arrived.get_nowait()
+            elif batch:
                 break
-            try:
-                async with asyncio.timeout(_IDLE):
-                    each = await self._arrived.get()
-            except TimeoutError:
-                break
+            else:
+                each = await self._next()
             if isinstance(each, TransportError):
                 raise each
             if each is None:
@@ -85,6 +87,21 @@ class QueueSource:
             batch.append(each)
         self.left -= len(batch)
         return batch
+
+    async def _next(self) -> Delivery | TransportError | None:
+        """What comes next; None where nothing comes any more.
+
+        A broker may be slow, so that nothing came for a while tells nothing by itself: others may
+        have consumed what was ready, and then nothing is.
+        """
+        for _ in range(int(_LATE / _IDLE)):
+            try:
+                async with asyncio.timeout(_IDLE):
+                    return await self._arrived.get()
+            except TimeoutError:
+                if not (await self._channel.check_queue(self._queue)).message_count:
+                    break
+        return None if self._arrived.empty() else self._arrived.get_nowait()
 
     def ack(self, delivery_tag: int) -> None:
         """Take a message out of the queue."""
