@@ -133,7 +133,10 @@ class ServerMachine(Machine):
             if node.access.add_default_user():
                 await node.drain()
             server = Server(node, [ListenAddress("amqp", *PLACE)], _CONFIG)
-            with mock.patch.object(server_module, "open_sockets", _open_sockets):
+            with (
+                mock.patch.object(server_module, "open_sockets", _open_sockets),
+                mock.patch.object(server_module, "leave_to_parent"),  # no process is forked
+            ):
                 await server.start()
             await self._until_stopped(server)
         finally:
@@ -222,6 +225,9 @@ class _Socket:
 
     def getsockname(self) -> tuple[str, int]:
         return PLACE
+
+    def fileno(self) -> int:
+        return -1
 
     def dup(self) -> _Socket:
         return self

@@ -40,13 +40,14 @@ def _told(world: World) -> object:
     ("bug", "level", "first"),
     [
         ("unsynced", FULL, 0),
-        ("early-confirm", FULL, 2),
+        ("early-confirm", FULL, 10),
         ("early-confirm", NODE, 0),
-        ("lost-requeue", FULL, 0),
+        ("lost-requeue", FULL, 3),
         ("shared-lease", NODE, 10),
-        ("requeue-order", FULL, 21),
+        ("requeue-order", FULL, 48),
         ("double-end", FULL, 0),
-        ("resend-order", FULL, 9),
+        ("resend-order", FULL, 6),
+        ("overtaking", FULL, 23),
     ],
     ids=lambda each: getattr(each, "name", None),
 )
