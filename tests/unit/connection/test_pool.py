@@ -300,6 +300,24 @@ async def test_cancelled_as_its_turn_comes_passes_the_turn_on(a_pool: Make) -> N
     await waiting.give_back()
 
 
+async def test_turn_of_a_cancelled_one_is_not_kept_from_a_newcomer(a_pool: Make) -> None:
+    pool = a_pool()
+    first = User(pool)
+    await settle()
+    for _ in range(2):
+        waiting = User(pool)
+        await settle()
+        first.done.set()
+        await asyncio.sleep(0)  # its turn has come, and it has not run yet
+        waiting.task.cancel()
+        await settle()
+        first = User(pool)
+        await settle()
+        assert first.channel is not None
+    first.done.set()
+    await settle()
+
+
 async def test_channel_given_back_as_a_waiter_is_cancelled_goes_to_the_next(a_pool: Make) -> None:
     pool = a_pool()
     first = User(pool)

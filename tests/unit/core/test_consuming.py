@@ -119,6 +119,21 @@ def test_the_single_active_consumer_is_followed_by_the_next(harness: EngineHarne
     assert [d.consumer_tag for d in harness.deliveries()] == [second]
 
 
+def test_single_active_consumer_that_leaves_is_followed_by_the_highest_priority(
+    harness: EngineHarness,
+) -> None:
+    harness.queue(single_active_consumer=True)
+    first = harness.consume(arguments={"x-priority": 9})
+    low, high = (harness.consume(arguments={"x-priority": priority}) for priority in (1, 5))
+    harness.engine.consuming.cancel(harness.channel, low, harness.now)
+    harness.publish(a_message())
+    assert [d.consumer_tag for d in harness.deliveries()] == [first]
+    harness.consume(arguments={"x-priority": 2})
+    harness.engine.consuming.cancel(harness.channel, first, harness.now)
+    harness.publish(a_message())
+    assert [d.consumer_tag for d in harness.deliveries()] == [high]
+
+
 def test_get_takes_the_head_and_tells_how_many_are_left(harness: EngineHarness) -> None:
     filled(harness, 3)
     got = harness.engine.consuming.get(harness.channel, "q", harness.now)

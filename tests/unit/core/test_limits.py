@@ -122,6 +122,28 @@ def test_max_length_bytes_counts_the_bodies_that_are_ready(harness: EngineHarnes
     assert harness.drain() == [b"67890", b"x"]
 
 
+def test_bytes_that_were_taken_expired_or_purged_make_room(harness: EngineHarness) -> None:
+    harness.queue(max_length_bytes=10)
+    harness.publish(a_message(body=b"12345"), a_message(body=b"67890", expiration="1000"))
+    harness.get()
+    harness.publish(a_message(body=b"abcde"))
+    assert (harness.stats().ready, harness.stats().drop_count) == (2, 0)
+    harness.advance(2.0)  # its time is over, and it is the head
+    assert (harness.stats().ready, harness.stats().drop_count) == (1, 1)
+    harness.publish(a_message(body=b"fghij"))
+    assert (harness.stats().ready, harness.stats().drop_count) == (2, 1)
+    assert harness.engine.topology.purge_queue(harness.channel, "q") == 2
+    dropped = harness.stats().drop_count
+    harness.publish(a_message(body=b"0123456789"))
+    assert (harness.stats().ready, harness.stats().drop_count) == (1, dropped)
+
+
+def test_reject_publish_counts_the_bytes_of_the_new_one_too(harness: EngineHarness) -> None:
+    harness.queue(max_length_bytes=10, overflow="reject-publish")
+    harness.publish(*(a_message(body=body) for body in (b"123456", b"12345", b"1234")))
+    assert harness.confirms() == [(1, 1, True), (2, 2, False), (3, 3, True)]
+
+
 def test_what_is_in_flight_does_not_count_towards_the_length(harness: EngineHarness) -> None:
     harness.queue(max_length=1)
     harness.publish(a_message(body=b"1"))

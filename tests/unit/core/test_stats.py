@@ -25,6 +25,24 @@ def test_a_queue_counts_first_puts_only_and_knows_its_bytes(harness: EngineHarne
     assert (stats.ready, stats.in_flight, stats.deferred) == (1, 1, 0)
 
 
+def test_age_of_the_oldest_is_that_of_the_head_and_none_without_one(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.now = 100.0
+
+    def oldest() -> float:
+        return harness.engine.stats(harness.now)[0].oldest
+
+    assert oldest() == 0.0
+    harness.publish(a_message())
+    harness.now += 7.0
+    harness.publish(a_message())
+    assert oldest() == 7.0
+    harness.get(no_ack=True)
+    assert oldest() == 0.0
+    harness.now += 3.0
+    assert oldest() == 3.0
+
+
 def test_a_consumer_counts_what_it_did(harness: EngineHarness) -> None:
     harness.queue()
     harness.engine.consuming.qos(harness.channel, 10)

@@ -260,6 +260,23 @@ async def test_returned_and_then_confirmed_ends_as_return_only(
     assert (stats.returned, stats.succeeded, stats.waiting, stats.unconfirmed) == (1, 2, 0, 0)
 
 
+async def test_nack_of_a_range_ends_those_behind_a_returned_one_too(
+    harness: PublishQueueHarness,
+) -> None:
+    made = await harness.publish(4)
+    harness.channel.give_back(1)
+    harness.channel.give_back(3)
+    harness.channel.confirm(1, 4, acked=False)
+    assert harness.ends() == [("return", "m1"), ("return", "m3"), ("error", "m2"), ("error", "m4")]
+    stats = harness.queue.stats()
+    counts = (stats.published, stats.succeeded, stats.returned, stats.failed)
+    assert (counts, stats.paused) == ((4, 0, 2, 2), False)
+    error = await failure_of(made[0])
+    assert isinstance(error, MessageReturnedError)
+    assert (error.publication, error.message_id) == ("orders", "m1")
+    assert (error.exchange, error.reply_text) == ("orders", "NO_ROUTE")
+
+
 async def test_stats_do_not_count_a_returned_one_that_awaits_its_confirm(
     harness: PublishQueueHarness,
 ) -> None:
@@ -827,6 +844,7 @@ async def test_poison_alone_is_refused_and_the_rest_goes_through(
     error = await failure_of(made[3])
     assert isinstance(error, PublishRefusedError)
     assert (error.reply_code, error.reply_text) == (406, "PRECONDITION_FAILED")
+    assert (error.publication, error.message_id) == ("orders", "m4")
     successes = [message_id for event, message_id in harness.ends() if event == "success"]
     assert successes == [f"m{number}" for number in range(1, 11) if number not in (4, 7)]
 
@@ -1053,7 +1071,10 @@ async def test_body_above_the_limit_of_the_channel_is_not_sent_and_the_rest_is(
     await settle()
     assert harness.channel.ids == ["m1", "m3", "m5"]
     assert harness.ends() == [("error", "m2"), ("error", "m4")]
-    assert isinstance(await failure_of(made[1]), MessageTooLargeError)
+    error = await failure_of(made[1])
+    assert isinstance(error, MessageTooLargeError)
+    assert (error.publication, error.message_id) == ("orders", "m2")
+    assert (error.size_bytes, error.limit_bytes, error.source) == (4, 3, "the test")
     harness.channel.confirm_all()
     assert [(await made[index]).maybe_duplicate for index in (0, 2, 4)] == [False] * 3
 
