@@ -32,11 +32,11 @@ from tests.docs.documents import ROOT, blocks
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.served import Served
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 DOCUMENTS = ("docs/programs.md", "docs/fastapi.md")
 RABBITMQ = pytest.mark.rabbitmq
-PATIENCE = 60.0  # seconds; a process of Python starts slowly on a busy machine
+PATIENCE = 150.0  # seconds; a process of Python starts slowly on a busy machine
 APP = """
 vhosts:
   /:
