@@ -453,7 +453,7 @@ class Broker(Emitter):
         if running is loop:
             raise WrongLoopError("publish_sync would stop the event loop it waits for")
         if not loop.is_running():
-            raise WrongLoopError("publish_sync waits for an event loop that does not run")
+            raise WrongLoopError("publish_sync needs a running event loop")
 
         async def publish_and_wait() -> Outcome:
             return await (await self.publish(name, content, routing_key, **overrides))
@@ -909,7 +909,7 @@ class Broker(Emitter):
 
     def _check_loop(self) -> asyncio.AbstractEventLoop:
         if forks.count != self._forks:
-            raise WrongLoopError("this Broker was made before the process forked")
+            raise WrongLoopError("this Broker was created before the process forked")
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

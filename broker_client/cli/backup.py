@@ -27,9 +27,9 @@ def backup(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Copy the file of a built-in broker, while that runs or not; the copy starts as a broker.
+    """Copy the file of a built-in broker, whether or not the broker is running.
 
-    Everything that was confirmed before the command began is in it.
+    The copy has everything that was confirmed before the command began.
     """
     from broker_client.store.backup import backup as backup_file  # no other command needs it
 

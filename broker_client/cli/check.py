@@ -36,8 +36,8 @@ def check(
 ) -> None:
     """Check configurations without connecting, and show what one declares.
 
-    Prints every problem of every file and ends with status 1 if there is one. Warnings come behind
-    the tables, which are shown where there is one file.
+    Prints all problems of all files, and exits with status 1 if there is one. With a single
+    file, prints tables of what it declares, then warnings.
     """
     # They are printed below; without a handler, logging would print them as well.
     logging.getLogger("broker_client.config").addHandler(logging.NullHandler())

@@ -52,11 +52,11 @@ def dashboard(
     password_file: PasswordFile = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve the dashboard for a RabbitMQ, or for a broker of ours elsewhere.
+    """Serve the dashboard for RabbitMQ, or for a built-in broker on another machine.
 
-    The user of --management is the one by whom the dashboard watches; the tag monitoring is
-    enough. Its password comes from the URL, else from --password-file, else from
-    BROKER_CLIENT_PASSWORD, else it is asked for. People log in with users of their own.
+    The dashboard watches the broker as the user of --management; the tag monitoring is enough.
+    The password comes from the URL, --password-file, BROKER_CLIENT_PASSWORD or a prompt. People
+    log in as their own users.
     """
     log_to_stderr(log_level)
     address = http_address_of(listen, "--listen")

@@ -59,9 +59,10 @@ def export(
     ] = None,
     vhost: VHost = None,
 ) -> None:
-    """Print vhosts, users with hashed passwords, permissions, policies, queues and the like.
+    """Print vhosts, users with hashed passwords, permissions, policies, exchanges, queues and
+    bindings.
 
-    What RabbitMQ would refuse is told on standard error.
+    Standard error lists what RabbitMQ would refuse.
     """
     exported = ByFile(Place(path, "/", path=path), None).definitions(vhost)
     text = json.dumps(exported["document"], indent=2, ensure_ascii=False)
@@ -92,10 +93,10 @@ def import_(
     vhost: VHost = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Add what a file defines; change what is there and can be changed; delete nothing.
+    """Add and change what a file defines; delete nothing.
 
-    Ends with status 1 and every problem of the file, and has imported nothing then. What is not
-    supported is named.
+    If the file has problems, prints them all, imports nothing and exits with status 1. Lists
+    what is not supported.
     """
     try:
         document = read_definitions(file)

@@ -28,9 +28,9 @@ def doctor(
     management: Management = None,
     as_json: AsJson = False,
 ) -> None:
-    """Connect and look for what is wrong: login, permissions, topology, quorum, alarms, clock.
+    """Check login, permissions, topology, quorum, alarms and clock of a broker.
 
-    Ends with status 1 if there is a problem. Changes nothing.
+    Changes nothing. Exits with status 1 if there is a problem.
     """
     place = place_of(url, config, vhost)
     is_well = True

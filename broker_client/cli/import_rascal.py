@@ -34,10 +34,10 @@ def import_rascal(
         typer.Option("-o", "--output", help="File to write. Default: standard output."),
     ] = None,
 ) -> None:
-    """Turn a configuration of Node's rascal into YAML for this client.
+    """Convert a configuration of Node's rascal to YAML for this client.
 
-    What has no counterpart becomes a comment that says why. Likely mistakes, and what RabbitMQ 4
-    refuses, are told on stderr.
+    Keys without a counterpart become comments with the reason. Standard error lists likely
+    mistakes, and what RabbitMQ 4 refuses.
     """
     text = written(converted(_read(file)))
     if output is None:

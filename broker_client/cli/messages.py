@@ -81,9 +81,9 @@ def publish(
     vhost: VhostName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish persistent messages, confirmed: a file each, or a line of standard input each.
+    """Publish persistent messages with confirms: one for each file or line of standard input.
 
-    Ends with status 1 if the broker refused one, or no queue takes it.
+    Exits with status 1 if the broker refused a message or no queue took it.
     """
     place = place_of(url, config, vhost)
     source = _file_messages(files, exchange, routing_key) if files else None
@@ -232,7 +232,7 @@ def peek(
     vhost: VhostName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print messages and leave them in the queue, where they count as redelivered."""
+    """Print messages and leave them in the queue, marked as redelivered."""
     place = place_of(url, config, vhost)
 
     async def command(link: Link) -> int:
@@ -258,7 +258,7 @@ def purge(
     vhost: VhostName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drop all messages of a queue that are ready."""
+    """Drop the ready messages of a queue."""
     place = place_of(url, config, vhost)
 
     async def count_ready(link: Link) -> int:

@@ -77,7 +77,7 @@ def move_messages(
 ) -> None:
     """Move messages to another queue; each copy is confirmed before its original is acked.
 
-    Ends with status 1 if a copy was refused; its original stays where it was.
+    Exits with status 1 if a copy was refused; its original stays where it was.
     """
     if to == queue:
         raise failed("a queue cannot be moved to itself")
@@ -109,10 +109,10 @@ def replay_messages(
     vhost: VhostName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back into the queues where they died; without --yes, only count them.
+    """Move dead letters back to the queues where they died; without --yes, only count them.
 
-    Each copy is confirmed before its original is acked. It has the message id of the original, and
-    none of the headers about its death.
+    Each copy is confirmed before its original is acked. It keeps the message id of the original,
+    but not the headers about its death.
     """
     selection = _selection(reason, origin, older_than, header, message_id)
     report = _Report(as_json, not yes, "replay")

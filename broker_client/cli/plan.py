@@ -72,7 +72,7 @@ def plan(
 ) -> None:
     """Show what `apply` would change on the brokers of a configuration; change nothing.
 
-    Ends with status 0 where there is nothing to change, and with 3 where there is.
+    Exits with status 0 if there is nothing to change, and with 3 if there is.
     """
     planned = _planned(file, management)
     if as_json:
@@ -97,10 +97,10 @@ def apply(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Declare what a configuration has, after showing the plan and asking.
+    """Show the plan, ask for confirmation, and declare the configuration.
 
-    A queue that has messages or consumers is never deleted. Ends with status 1 where something was
-    refused, or is still missing.
+    Never deletes a queue that has messages or consumers. Exits with status 1 if something was
+    refused or is still missing.
     """
     planned = _planned(file, management)
     todo = [change for change in planned.changes if _counts(change, prune=prune)]

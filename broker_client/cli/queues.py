@@ -70,7 +70,7 @@ def queues(
     management: Management = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the queues of a broker with what they hold."""
+    """List the queues of a broker with their messages and consumers."""
     _check_sort(sort)
     rows = _sorted(
         [(row, Rates()) for row in steering_of(url, config, vhost, management).queues()], sort
@@ -95,7 +95,7 @@ def top(
     management: Management = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the queues live, sorted; keys change the order, q ends it."""
+    """List the queues live; keys change the order, q quits."""
     _check_sort(sort)
     steering = steering_of(url, config, vhost, management)
     if isinstance(steering, ByFile) and not steering.is_running:
@@ -118,7 +118,7 @@ def pause(
     management: Management = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver nothing from a queue of the built-in broker until it is resumed."""
+    """Stop the deliveries of a queue of the built-in broker until it is resumed."""
     _set_paused(steering_of(url, config, vhost, management), queue, True, as_json=as_json)
 
 
@@ -130,7 +130,7 @@ def resume(
     management: Management = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver from a paused queue again."""
+    """Resume the deliveries of a paused queue."""
     _set_paused(steering_of(url, config, vhost, management), queue, False, as_json=as_json)
 
 

@@ -40,9 +40,9 @@ def run(
     ] = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Run the handlers of a program until SIGTERM or SIGINT, and end in order.
+    """Run the handlers of a program until SIGTERM or SIGINT, then shut down gracefully.
 
-    A second signal ends the program at once. With --workers, SIGHUP starts all workers again.
+    A second signal ends the program at once. With --workers, SIGHUP restarts all workers.
     """
     log_to_stderr(log_level)
     if reload and importlib.util.find_spec("watchfiles") is None:

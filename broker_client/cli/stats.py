@@ -25,7 +25,7 @@ def stats(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Count what is in the file of a built-in broker, queue by queue; also while it runs."""
+    """Count the messages in the file of a built-in broker by queue, also while it runs."""
     try:
         found = read_stats(path)
     except StoreError as error:

@@ -32,9 +32,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 @store_app.command()
 def check(path: FilePath, as_json: AsJson = False) -> None:
-    """Read everything in the file, and say what is there and what is damaged.
+    """Verify everything in the file, and print its queues and any damage.
 
-    Changes nothing. Ends with status 1 if something is damaged.
+    Changes nothing. Exits with status 1 if something is damaged.
     """
     try:
         report = check_file(path)
@@ -75,7 +75,7 @@ def compact(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the file anew, without the room that gone messages have left."""
+    """Rewrite the file without its free space."""
     try:
         report = compact_file(path, drop_damaged=drop_damaged)
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""``broker-client tail``: prints messages as they come."""
+"""``broker-client tail``: prints messages as they arrive."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def tail(
     management: Management = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print messages as they come, by copies in a queue of its own; or take them.
+    """Print messages as they arrive: copies of them or, with --take, the messages themselves.
 
-    The queue of its own has the bindings of QUEUE, and goes with the connection. With --take, a
-    message is acknowledged once it is printed.
+    The copies go to a temporary queue with the bindings of QUEUE, which is deleted with the
+    connection. With --take, a message is acknowledged once it is printed.
     """
     if (queue is None) == (exchange is None) or (take and queue is None):
         raise typer.BadParameter("give QUEUE, or --exchange and its --key; --take needs QUEUE")

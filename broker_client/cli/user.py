@@ -45,8 +45,8 @@ def add(
 ) -> None:
     """Add a user, without permissions yet.
 
-    The password comes from --password-file, else from BROKER_CLIENT_PASSWORD, else it is asked
-    for. It is never an argument, which other users of the machine could read.
+    The password comes from --password-file, BROKER_CLIENT_PASSWORD or a prompt. It is never an
+    argument, which other users of the machine could read.
     """
 
     def check(node: Node) -> None:
@@ -67,7 +67,7 @@ def add(
 
 @user_app.command()
 def passwd(path: FilePath, name: Name, password_file: PasswordFile = None) -> None:
-    """Change the password of a user; where it comes from: see add."""
+    """Change the password of a user. It is read as for add."""
     # Ask for nothing before it is known that there is such a user.
     run_on_file(path, lambda node: node.access.users.user(name))
     password = _password(name, password_file)
@@ -145,10 +145,10 @@ def permit(
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove the permissions instead.")] = False,
 ) -> None:
-    """Set what a user may do in a vhost, as regular expressions of names.
+    """Set the permissions of a user in a vhost, as regular expressions of names.
 
-    What is left out is not permitted: an empty pattern matches nothing. Patterns match anywhere
-    in a name; write ^orders$ for one name. The default exchange is called amq.default.
+    A pattern that is left out permits nothing. Patterns match anywhere in a name; write ^orders$
+    for one name. The default exchange is called amq.default.
     """
     if all_ and (configure or write or read or clear or topic is not None):
         raise typer.BadParameter(

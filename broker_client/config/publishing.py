@@ -66,7 +66,9 @@ class PublishQueueConfig(Settings):
     @model_validator(mode="after")
     def _outbox_waits(self) -> Self:
         if self.outbox is not None and self.policy != "wait":
-            raise ValueError(f"an outbox loses nothing: policy {self.policy} does not go with it")
+            raise ValueError(
+                f"policy {self.policy} cannot be combined with an outbox, which loses nothing"
+            )
         return self
 
 
@@ -146,7 +148,7 @@ class PublicationConfig(Settings):
     def _model_is_named(cls, value: Any) -> Any:
         if isinstance(value, str) and _MODEL.fullmatch(value) is None:
             raise ValueError(
-                f"{value!r} names no type; write module:Name, such as app.models:Order"
+                f"{value!r} is not the name of a type; write module:Name, such as app.models:Order"
             )
         return value
 

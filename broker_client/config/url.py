@@ -100,7 +100,7 @@ def _network(scheme: str, rest: str) -> tuple[UrlParts, str]:
             "password must be percent-encoded"
         ) from None
     if not hostname:
-        raise ValueError("the URL names no host")
+        raise ValueError("the URL has no host")
     nobody = "guest" if scheme in DEFAULT_PORTS else ""
     parts = UrlParts(
         scheme,

@@ -128,7 +128,7 @@ def rate_of(value: object) -> tuple[int, float]:
     """
     match = re.fullmatch(RATE_PATTERN, value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError("must be a number in a time, such as 5/s, 100/m or 10/30s")
+        raise ValueError("must be a number per period, such as 5/s, 100/m or 10/30s")
     count, number, unit = match.groups()
     seconds = float(number or 1) * _UNITS[unit]
     if not seconds:

@@ -185,7 +185,9 @@ class Recovery:
             try:
                 await self._publisher.republish(message.vhost, replies.failure(message, error))
             except BrokerClientError as failure:
-                log.warning("message %s: its sender was not told: %s", message.message_id, failure)
+                log.warning(
+                    "message %s: its requester was not told: %s", message.message_id, failure
+                )
 
     def default_chain(self, message: Message) -> tuple[Strategy, ...]:
         """The configured chain; without one, requeue after a growing delay.

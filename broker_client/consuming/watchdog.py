@@ -91,7 +91,7 @@ class Watchdog:
     def _stop(self, why: str) -> None:
         self._off = True
         log.warning(
-            "subscription %s: whether its consumer is still on %s is asked no more: %s",
+            "subscription %s: the check for a lost consumer on %s is turned off: %s",
             self._name,
             self._queue,
             why,

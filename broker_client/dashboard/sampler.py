@@ -152,7 +152,7 @@ class Sampler:
             self._failed(refusal.reason)
         except Exception:
             # One answer that is unlike all others must not end the watch.
-            log.exception("a look at %s failed", self._api.place)
+            log.exception("polling %s failed", self._api.place)
             self._failed("the dashboard failed: see the log of the server")
 
     def _failed(self, reason: str) -> None:

@@ -514,7 +514,7 @@ class Sender:
             ):
                 self._backlog.returned(publication, message)
                 return
-        log.warning("%s: a message came back that was not sent from here", self._name)
+        log.warning("%s: the broker returned an unknown message", self._name)
 
     def _on_close(self, error: BrokerClientError) -> None:
         self._close_reason = error

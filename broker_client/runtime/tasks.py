@@ -168,5 +168,7 @@ class TaskGroup:
         if tasks:
             _, pending = await asyncio.wait(tasks, timeout=timeout)
             for task in pending:
-                log.error("task %s was cancelled %g s ago and runs on", task.get_name(), timeout)
+                log.error(
+                    "task %s was cancelled %g s ago and is still running", task.get_name(), timeout
+                )
             self._tasks -= tasks

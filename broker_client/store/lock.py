@@ -161,7 +161,7 @@ class FileLock:
         self._look_again = time.monotonic() + _BETWEEN_LOOKS
         held = os.fstat(self._fd)
         if (held.st_dev, held.st_ino) != _identity(self._name):
-            log.warning("%s was deleted while its lock was held; it is made again", self._name)
+            log.warning("%s was deleted while its lock was held; it is created again", self._name)
             fd = self._open()
             os.pwrite(fd, self._head, 0)
             unlock(self._fd)

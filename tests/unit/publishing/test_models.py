@@ -85,7 +85,7 @@ async def test_what_does_not_fit_is_refused_with_the_place_and_without_the_conte
         ("nowhere.models:Order", "publications.orders.model: there is no module 'nowhere.models'"),
         ("json:Nothing", "publications.orders.model: module 'json' has no 'Nothing'"),
         (object(), "publications.orders.model: pydantic cannot check"),
-        ("Order", "names no type; write module:Name"),
+        ("Order", "is not the name of a type; write module:Name"),
     ],
 )
 async def test_model_that_is_none_is_refused_at_the_start(model: Any, told: str) -> None:
