@@ -36,17 +36,22 @@ def test_a_lost_link_is_said_and_when_it_is_back_too(browser: Browser, own_shop:
 def test_a_hidden_tab_asks_for_no_updates_and_has_them_when_it_is_seen_again(
     browser: Browser, own_shop: Dashboard
 ) -> None:
-    log_in(browser, own_shop.page("queues", filter="mail"))
-    browser.until("live", lambda: browser.text(".link") == "Live")
-    browser.hide(True)
-    browser.until(
-        "paused",
-        lambda: browser.run("return document.querySelector('.link').className") == "link paused",
-    )
-    own_shop.publish("mail", ["{}"] * 4)
-    browser.hide(False)
-    browser.until("live", lambda: browser.text(".link") == "Live")
+    page = own_shop.page("queues", filter="mail")
+    with browser.counted_updates():
+        log_in(browser, page)
+    browser.until("3 in mail", lambda: _ready(browser, "mail") == "3")
+    browser.until("an event", lambda: ["event", False] in browser.run("return window.updates"))
+    with browser.another_tab():
+        browser.open(page)
+        browser.until("3 in mail", lambda: _ready(browser, "mail") == "3")
+        own_shop.publish("mail", ["{}"] * 4)
+        # The server sends updates, which the tab in front gets.
+        browser.until("7 in mail", lambda: _ready(browser, "mail") == "7")
     browser.until("7 in mail", lambda: _ready(browser, "mail") == "7")
+    updates = [what for what, _ in browser.run("return window.updates")]
+    hidden, seen = updates.index("hidden"), updates.index("visible")
+    assert updates[hidden + 1 : seen] == []
+    assert "stream" in updates[seen:]
 
 
 def _ready(browser: Browser, queue: str) -> str:

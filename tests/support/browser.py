@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -28,6 +29,21 @@ from selenium.webdriver.remote.webelement import WebElement
 DESK = (1280, 800)
 PHONE = (360, 740)
 TIMEOUT = 45.0
+
+_COUNTING = """
+    window.updates = [];
+    const note = (what) => window.updates.push([what, document.hidden]);
+    const ask = window.fetch;
+    window.fetch = (...request) => { note("request"); return ask(...request); };
+    window.EventSource = class extends EventSource {
+        constructor(url) {
+            super(url);
+            note("stream");
+            this.addEventListener("heartbeat", () => note("event"));
+        }
+    };
+    document.addEventListener("visibilitychange", () => note(document.visibilityState));
+"""
 
 _T = TypeVar("_T")
 _UNSETTLED = (
@@ -100,18 +116,27 @@ class Browser:
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
         self._command("Emulation.setEmulatedMedia", features=[scheme, still])
 
-    def hide(self, hidden: bool) -> None:
-        """Be a tab that nobody sees, or is seen again."""
-        self._command("Emulation.setFocusEmulationEnabled", enabled=not hidden)
-        self.run(
-            """
-            Object.defineProperty(document, "hidden", {configurable: true, value: arguments[0]});
-            Object.defineProperty(document, "visibilityState",
-                {configurable: true, value: arguments[0] ? "hidden" : "visible"});
-            document.dispatchEvent(new Event("visibilitychange"));
-            """,
-            hidden,
-        )
+    @contextmanager
+    def another_tab(self) -> Iterator[None]:
+        """Use a second tab, which hides the first as a browser does; it is closed at the end."""
+        first = self.driver.current_window_handle
+        self.driver.switch_to.new_window("tab")
+        try:
+            yield
+        finally:
+            self.driver.close()
+            self.driver.switch_to.window(first)
+
+    @contextmanager
+    def counted_updates(self) -> Iterator[None]:
+        """Pages loaded meanwhile note in ``window.updates`` each request that they make and each
+        event of a stream that they hear: what it was, and whether the page was hidden."""
+        script = self._command("Page.addScriptToEvaluateOnNewDocument", source=_COUNTING)
+        try:
+            yield
+        finally:
+            name = "Page.removeScriptToEvaluateOnNewDocument"
+            self._command(name, identifier=script["identifier"])
 
     def screenshot(self, path: Path) -> None:
         """Save what is seen as a PNG."""
