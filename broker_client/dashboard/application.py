@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,6 +29,7 @@ from broker_client.dashboard.dashboard import Dashboard
 from broker_client.dashboard.refusals import INTERNAL_ERROR, Refusal, no_session, not_found
 from broker_client.dashboard.requests import SAFE, check_csrf, cookie_of, refuse_other_sites
 from broker_client.dashboard.session_answers import session_routes
+from broker_client.runtime.pace import as_json
 
 log: logging.Logger = logging.getLogger("broker_client.dashboard")
 
@@ -40,6 +42,9 @@ ANSWERS = (
     *topology_answers.answers,
 )
 """All that needs a session."""
+
+# Starlette's streams need it, and would load it while the first of them holds the event loop.
+importlib.import_module("anyio._backends._asyncio")
 
 _STATIC = Path(__file__).parent / "static"
 _BASE_PATH = "broker_client.base_path"
@@ -119,7 +124,7 @@ async def _answer(dashboard: Dashboard, answering: Answering, request: Request) 
         raise await dashboard.refused(key, session) from None
     if isinstance(result, Response):
         return result
-    return JSONResponse(result)
+    return Response(await as_json(result), media_type="application/json")
 
 
 async def _http_error(_request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from broker_client.dashboard.queue_answers import peek_messages
 from broker_client.dashboard.refusals import Refusal, bad_request
 from broker_client.dashboard.requests import number
 from broker_client.dashboard.views import sees
+from broker_client.runtime.pace import paced
 
 answers: Answers = Answers()
 
@@ -62,7 +63,7 @@ async def dead_letter_groups(ask: Ask) -> Any:
             continue
         looked_at += len(messages)
         of += max(len(messages), row.get("ready", 0))
-        for each in messages:
+        async for each in paced(messages):
             _add(groups, vhost, name, each)
     found = sorted(groups.values(), key=lambda each: -each["count"])
     return {"groups": found, "looked_at": looked_at, "of": of, "refused": refused}

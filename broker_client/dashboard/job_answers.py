@@ -14,6 +14,7 @@ from broker_client.dashboard.messages import HASHED_BYTES, content_of_got
 from broker_client.dashboard.refusals import Refusal, bad_request, not_found
 from broker_client.dashboard.requests import address_of, number, text
 from broker_client.moving.selection import Selection
+from broker_client.runtime.pace import paced
 
 answers: Answers = Answers()
 
@@ -148,7 +149,7 @@ async def _ready_ones(ask: Ask, vhost: str, queue: str, left: Counter[str]) -> i
             raise
         return 0  # the queue is gone
     found = 0
-    for each in got:
+    async for each in paced(got):
         trace = content_of_got(each).trace
         if left[trace] > 0:
             left[trace] -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -125,6 +126,7 @@ async def _new(ask: Ask, seen: _Seen) -> AsyncIterator[bytes]:
         before = seen.sample if vhosts == seen.vhosts else None
         seen.sample, seen.vhosts = sample, vhosts
         yield await dashboard.shared.overview(sample, vhosts)
+        await asyncio.sleep(0)
         yield await dashboard.shared.queues(before, sample, vhosts)
     if sampler.failure != seen.failure:
         seen.failure = sampler.failure

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from broker_client.dashboard.api import LoginRefusedError, encoded
+from broker_client.dashboard.api import LoginRefusedError, check, encoded
 from broker_client.dashboard.argument_words import words_of
 from broker_client.dashboard.asks import Answers, Ask
 from broker_client.dashboard.links import refusal_of_error
@@ -15,6 +16,7 @@ from broker_client.dashboard.refusals import Refusal, bad_request
 from broker_client.dashboard.requests import MAX_MESSAGE_BYTES, number, text
 from broker_client.dashboard.resending import edit_of, replace_message
 from broker_client.dashboard.rows import as_object, dead_letter_exchange, dead_letter_key, row_of
+from broker_client.dashboard.sampler import paced_objects
 from broker_client.errors import BrokerClientError
 
 answers: Answers = Answers()
@@ -125,8 +127,14 @@ async def peek_messages(
         "encoding": "auto",
         "truncate": max(shown_bytes, HASHED_BYTES),
     }
-    got = await ask.post(f"queues/{encoded(vhost)}/{encoded(queue)}/get", body)
-    return [message_of(each, at, shown_bytes) for at, each in enumerate(got)]
+    content = json.dumps(body).encode()
+    path = f"queues/{encoded(vhost)}/{encoded(queue)}/get"
+    answer = await ask.dashboard.api.request("POST", path, ask.session.account, content=content)
+    check(answer)
+    messages: list[dict[str, Any]] = []
+    async for each in paced_objects(answer.body):
+        messages.append(message_of(each, len(messages), shown_bytes))
+    return messages
 
 
 @answers.on("POST", "/ui/queues/{vhost}/{queue}/peek")

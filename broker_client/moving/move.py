@@ -38,6 +38,7 @@ from broker_client.message import (
 from broker_client.moving.confirms import ConfirmedPublisher
 from broker_client.moving.selection import EVERYTHING, Selection
 from broker_client.moving.source import QueueSource
+from broker_client.runtime.pace import paced
 from broker_client.transport.base import Link
 
 BATCH = 200
@@ -276,6 +277,7 @@ class _Moving:
             while self._source.left and not self._limit_reached and not self._stopped.is_set():
                 done += await self._next_batch()
                 self._tell()
+                await asyncio.sleep(0)
                 if rate is not None:
                     await self._pause(began + done / rate - time.monotonic())
             await self._publisher.wait()
@@ -357,7 +359,7 @@ class _Moving:
                 self.moved.not_looked_through.add(target)
                 return copies
             while batch := await source.next_batch(BATCH):
-                for each in batch:
+                async for each in paced(batch):
                     source.keep(each.delivery_tag)
                     if not each.exchange and each.routing_key == target:
                         copies[_copy_key(each)] += 1

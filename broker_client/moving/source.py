@@ -10,6 +10,7 @@ from broker_client.transport.base import Channel, ConsumerCallbacks
 
 PREFETCH = 2_000
 _REFRESH = PREFETCH // 2
+_GIVEN_BACK = 500  # messages in one step
 _IDLE = 2.0
 """Seconds without a delivery after which the broker is asked whether anything is ready."""
 _LATE = 10.0
@@ -37,6 +38,8 @@ class QueueSource:
         channel.on_close = self._arrived.put_nowait
         self._consumer_tag = ""
         self._last_kept = 0
+        self._steps: set[int] = set()
+        """Delivery tags up to which messages are given back, before the last that is kept."""
         self._kept = 0  # of the present consumer
         self.left: int = 0
         """Messages that were ready at the start and have not been read yet."""
@@ -112,6 +115,8 @@ class QueueSource:
         """Leave a message in the queue; it is held until `close`."""
         self._kept += 1
         self._last_kept = max(self._last_kept, delivery_tag)
+        if self._kept % _GIVEN_BACK == 0:
+            self._steps.add(self._last_kept)
 
     async def close(self) -> None:
         """Stop to consume, and give back what is unsettled."""
@@ -123,6 +128,10 @@ class QueueSource:
             left = self._arrived.get_nowait()
             if isinstance(left, Delivery):
                 self.keep(left.delivery_tag)
+        # In steps: to give many back at once holds up a broker for others.
+        for tag in sorted(self._steps - {self._last_kept}):
+            self._channel.release(tag, multiple=True)
+            await self._channel.qos(PREFETCH)  # answered once the step is done
         if self._last_kept:
             self._channel.release(self._last_kept, multiple=True)
         await self._channel.close()

@@ -11,6 +11,7 @@ from broker_client.dashboard.api import Account, ManagementApi
 from broker_client.dashboard.application import make_application
 from broker_client.dashboard.credentials import Credentials
 from broker_client.dashboard.dashboard import Dashboard
+from broker_client.message import Outgoing, Properties
 from broker_client.server.http.listener import AsgiListener
 from tests.dashboard.conftest import Page, Shown, encoded
 from tests.support.eventually import eventually
@@ -238,3 +239,23 @@ async def test_queue_is_described(shown: Shown) -> None:
     assert told["consumers"] == []
     assert ("in_flight" in told) is not shown.is_rabbitmq
     assert (await shown.page.ask("GET", f"queues/{shown.v}/missing")).status_code == 404
+
+
+async def test_overview_of_a_thousand_busy_queues_is_small(ours: Shown) -> None:
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    names = [f"shop.orders.region-{number:04}" for number in range(1_000)]
+    queues = [
+        {"name": name, "vhost": ours.vhost, "durable": True, "arguments": dead} for name in names
+    ]
+    response = await ours.management.post("/api/definitions", json={"queues": queues})
+    assert response.status_code == 204, response.text
+    async with ours.dashboard.links.open(Credentials("guest", "guest"), ours.vhost) as link:
+        channel = await link.open_channel(confirm=True)
+        await channel.publish([Outgoing("", name, b"x", Properties()) for name in names * 3])
+        await channel.close()
+    await ours.dashboard.sampler.look()
+    paths = ("overview", "queues", "history?range=fine", "history?range=coarse")
+    sizes = [len((await ours.page.ask("GET", path)).content) for path in paths]
+    rows = (await ours.page.get("queues"))["queues"]
+    assert sum(row.get("ready") == 3 for row in rows) == 1_000
+    assert sum(sizes) < 300_000, sizes

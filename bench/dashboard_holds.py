@@ -1,0 +1,326 @@
+"""For how long each request of the management API and of the dashboard holds the broker's loop.
+
+    python -m bench.dashboard_holds                                # 1,000 queues, 100,000 messages
+    python -m bench.dashboard_holds --queues 100 --messages 1000   # a quick look
+
+A node with its AMQP port, its API and the dashboard run in one event loop, as in ``serve``, and a
+thread asks. A row tells the longest callback of the loop while a request was answered, in
+processor time of the loop's thread (what else runs on the machine does not count), and how long
+the answer took. What is above 10 ms is marked. Requests that change the most come last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import http.client
+import json
+import time
+from asyncio import events
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from bench.machine import facts
+from broker_client.config.listen import parse_listen_address
+from broker_client.config.server import ServerConfig
+from broker_client.dashboard.api import ManagementApi
+from broker_client.dashboard.application import beside_api, make_application
+from broker_client.dashboard.dashboard import Dashboard
+from broker_client.message import Outgoing, Properties
+from broker_client.node.node import Node
+from broker_client.server.http.application import as_monitoring
+from broker_client.server.http.application import make_application as make_api
+from broker_client.server.http.listener import HttpListener
+from broker_client.server.http.management import Management
+from broker_client.server.server import Server
+from broker_client.transport.rabbitmq.connector import NetworkConnector
+
+FULL, DEAD, TARGET = "full", "dead", "target"
+LIMIT_MS = 10.0
+_BATCH = 1_000
+_BODY = b'{"order": 1, "customer": "Ada Lovelace", "lines": [{"sku": "A-1", "count": 2}]}'
+_GUEST = httpx.BasicAuth("guest", "guest")
+_DIED = {"x-death": [{"queue": FULL, "reason": "rejected", "count": 1, "exchange": ""}]}
+
+
+class Holds:
+    """The longest callback of the event loop since the last look."""
+
+    def __init__(self) -> None:
+        self.longest: float = 0.0
+        self.whose: str = ""
+        """Name of the task, or the callback."""
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Time every callback, which asyncio has no public hook for."""
+        run = events.Handle._run  # noqa: SLF001
+
+        def timed(handle: events.Handle) -> None:
+            before = time.thread_time()
+            callback = getattr(handle, "_callback", None)
+            run(handle)
+            took = time.thread_time() - before
+            if took > self.longest:
+                task = getattr(callback, "__self__", None)
+                is_task = isinstance(task, asyncio.Task)
+                self.longest, self.whose = took, task.get_name() if is_task else repr(callback)
+
+        events.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
+        try:
+            yield
+        finally:
+            events.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001
+
+    def take(self) -> tuple[float, str]:
+        """Seconds, and whose; begins anew."""
+        taken = self.longest, self.whose
+        self.longest, self.whose = 0.0, ""
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request: of the API where the path begins with ``/api``, else of the dashboard."""
+
+    method: str
+    path: str
+    body: Any = None
+
+
+def requests_of(queues: int) -> list[Asked]:
+    """All that is asked, what changes little first."""
+    every = [f"work.{number:04}" for number in range(queues)]
+    dead = {"vhost": "/", "queue": DEAD}
+    more = [
+        {"name": f"more.{name}", "vhost": "/", "durable": True, "arguments": {}} for name in every
+    ]
+    return [
+        *(Asked("GET", f"/api/{path}") for path in _READ),
+        Asked("POST", f"/api/queues/%2F/{FULL}/get", _get(200)),
+        Asked("POST", f"/api/queues/%2F/{FULL}/get", _get(1_000)),
+        Asked("POST", "/api/exchanges/%2F/amq.default/publish", _published()),
+        *(Asked("GET", f"/ui/{path}") for path in _SHOWN),
+        Asked("POST", f"/ui/queues/%2F/{FULL}/peek", {"count": 200}),
+        Asked("POST", "/ui/dead-letters/groups", {"queues": [["/", DEAD]], "count": 1_000}),
+        Asked("POST", "/ui/routes", {"vhost": "/", "exchange": "amq.topic", "routing_key": "a.b"}),
+        Asked("POST", "/ui/jobs", {"kind": "replay", **dead, "dry_run": True}),
+        Asked("POST", "/ui/jobs", {"kind": "replay", **dead, "limit": 5_000, "dry_run": False}),
+        Asked("POST", "/ui/jobs", {"kind": "delete", **dead, "limit": 5_000, "dry_run": False}),
+        Asked("POST", "/api/definitions", {"queues": more}),
+        Asked("PUT", f"/api/queues/%2F/{FULL}/pause", {}),
+        Asked("PUT", f"/api/queues/%2F/{FULL}/resume", {}),
+        Asked(
+            "PUT", "/api/policies/%2F/all", {"pattern": ".*", "definition": {"max-length": 10**6}}
+        ),
+        Asked("DELETE", "/api/policies/%2F/all"),
+        Asked("DELETE", f"/api/queues/%2F/{DEAD}"),
+        Asked("DELETE", f"/api/queues/%2F/{FULL}/contents"),
+        Asked("DELETE", "/api/vhosts/%2F"),
+    ]
+
+
+_READ = (
+    "overview",
+    "whoami",
+    "nodes",
+    "connections",
+    "channels",
+    "consumers",
+    "exchanges",
+    "queues",
+    "queues?page=1&page_size=100&sort=messages&sort_reverse=true",
+    f"queues/%2F/{FULL}",
+    f"queues/%2F/{FULL}/in-flight",
+    f"queues/%2F/{FULL}/deferred",
+    "bindings",
+    "vhosts",
+    "users",
+    "permissions",
+    "definitions",
+    "health/checks/alarms",
+)
+_SHOWN = (
+    "session",
+    "overview",
+    "queues",
+    "history?range=fine",
+    "history?range=coarse",
+    f"queues/%2F/{FULL}",
+    "dead-letters",
+    "topology?vhost=%2F",
+    "audit",
+    "jobs",
+    "stream",
+)
+
+
+def _get(count: int) -> dict[str, Any]:
+    return {"count": count, "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": 65_536}
+
+
+def _published() -> dict[str, Any]:
+    payload = {"payload": _BODY.decode(), "payload_encoding": "string"}
+    return {"properties": {}, "routing_key": FULL, **payload}
+
+
+class Client:
+    """Asks from a thread of its own: an own client in the loop would be measured with it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._headers = {"Content-Type": "application/json"}
+        self._headers["Authorization"] = "Basic Z3Vlc3Q6Z3Vlc3Q="  # guest:guest
+
+    def log_in(self) -> None:
+        """Have the dashboard know who asks."""
+        connection = self._connection()
+        body = json.dumps({"user": "guest", "password": "guest"})
+        connection.request("POST", "/ui/login", body, self._headers)
+        response = connection.getresponse()
+        self._headers["X-CSRF-Token"] = json.loads(response.read())["csrf"]
+        self._headers["Cookie"] = str(response.headers["Set-Cookie"]).partition(";")[0]
+        connection.close()
+
+    def ask(self, asked: Asked) -> tuple[int, bytes]:
+        """Status and body; of the stream its first events."""
+        connection = self._connection()
+        body = None if asked.body is None else json.dumps(asked.body)
+        if body is None and asked.method != "GET":
+            body = "{}"
+        connection.request(asked.method, asked.path, body, self._headers)
+        response = connection.getresponse()
+        if asked.path.endswith("/stream"):
+            lines = iter(response.readline, b"event: heartbeat\n")
+            read = b"".join(lines)
+        else:
+            read = response.read()
+        connection.close()
+        return response.status, read
+
+    def _connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
+
+
+@contextlib.asynccontextmanager
+async def served() -> AsyncIterator[tuple[str, int]]:
+    """A node with everything in this loop: the URL of AMQP, and the port of HTTP."""
+    node = Node()
+    node.add_vhost("/")
+    node.access.add_default_user()
+    server = Server(node, [parse_listen_address("amqp://127.0.0.1:0")], ServerConfig())
+    await server.start()
+    management = Management(node, server, [])
+    api = make_api(management)
+    monitoring = ManagementApi.in_process(as_monitoring(api, management))
+    dashboard = Dashboard(ManagementApi.in_process(api), monitoring, connect=server.connect_within)
+    pages = beside_api(make_application(dashboard), api)
+    listener = HttpListener(management, "127.0.0.1", 0, pages)
+    await listener.start()
+    dashboard.start()
+    try:
+        yield (
+            f"amqp://guest:guest@127.0.0.1:{server.addresses[0].port}/",
+            httpx.URL(listener.url).port or 0,
+        )
+    finally:
+        await dashboard.stop()
+        await listener.stop()
+        await server.stop()
+        await node.close()
+
+
+async def fill(url: str, client: Client, queues: int, messages: int) -> None:
+    """Queues, half of the messages in one, a quarter dead, the rest in all others alike."""
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
+    names = [f"work.{number:04}" for number in range(queues)]
+    objects = [
+        {"name": name, "vhost": "/", "durable": True, "arguments": {} if name == DEAD else dead}
+        for name in (FULL, DEAD, *names)
+    ]
+    bindings = [
+        {
+            "source": "amq.topic",
+            "vhost": "/",
+            "destination": name,
+            "destination_type": "queue",
+            "routing_key": f"{name}.#",
+            "arguments": {},
+        }
+        for name in names
+    ]
+    definitions = Asked("POST", "/api/definitions", {"queues": objects, "bindings": bindings})
+    status, told = await asyncio.to_thread(client.ask, definitions)
+    assert status < 300, told
+    link = await NetworkConnector(url, vhost="/").connect(timeout=10)
+    channel = await link.open_channel(confirm=True)
+    targets = [FULL, DEAD, FULL, *names]
+    for first in range(0, messages, _BATCH):
+        batch = []
+        for number in range(first, min(first + _BATCH, messages)):
+            to = targets[number % 4] if number % 4 < 3 else names[number // 4 % queues]
+            headers = _DIED if to == DEAD else None
+            properties = Properties(headers=headers, message_id=str(number), delivery_mode=2)
+            batch.append(Outgoing("", to, _BODY, properties))
+        await channel.publish(batch)
+    await channel.close()
+    await link.close()
+
+
+async def measure(queues: int, messages: int) -> list[tuple[Asked, tuple[float, str], float, int]]:
+    """Each request with its longest hold, its duration and the size of its answer."""
+    holds, rows = Holds(), []
+    async with served() as (url, port):
+        client = Client(port)
+        await asyncio.to_thread(client.log_in)
+        await fill(url, client, queues, messages)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 50, 100)  # as serve has it
+        with holds.watched():
+            await asyncio.sleep(6)  # a sample of the dashboard
+            rows.append((Asked("-", "(a sample of the dashboard)"), holds.take(), 0.0, 0))
+            for asked in requests_of(queues):
+                began = time.perf_counter()
+                status, read = await asyncio.to_thread(client.ask, asked)
+                took = time.perf_counter() - began
+                assert status < 400, (asked, status, read[:300])
+                if status == 202:
+                    await _ended(client, json.loads(read)["id"])
+                    took = time.perf_counter() - began
+                rows.append((asked, holds.take(), took, len(read)))
+    return rows
+
+
+async def _ended(client: Client, job: str) -> None:
+    while True:
+        _, read = await asyncio.to_thread(client.ask, Asked("GET", f"/ui/jobs/{job}"))
+        if json.loads(read)["state"] != "running":
+            return
+        await asyncio.sleep(0.05)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--queues", type=int, default=1_000)
+    parser.add_argument("--messages", type=int, default=100_000)
+    options = parser.parse_args()
+    print(facts())
+    print(f"{options.queues:,} queues, {options.messages:,} messages\n")
+    print(f"{'hold ms':>8} {'took ms':>8} {'bytes':>10}  request")
+    for asked, (hold, whose), took, size in asyncio.run(measure(options.queues, options.messages)):
+        mark = f"  <-- above: {whose}" if hold * 1000 > LIMIT_MS else ""
+        print(
+            f"{hold * 1000:8.1f} {took * 1000:8.0f} {size:10,}  {asked.method} {asked.path}{mark}"
+        )
+
+
+if __name__ == "__main__":
+    main()
