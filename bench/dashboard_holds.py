@@ -68,10 +68,10 @@ class Holds:
             took = time.thread_time() - before
             if took > self.longest:
                 task = getattr(callback, "__self__", None)
-                is_task = isinstance(task, asyncio.Task)
-                self.longest, self.whose = took, task.get_name() if is_task else repr(callback)
+                named = task.get_name() if isinstance(task, asyncio.Task) else repr(callback)
+                self.longest, self.whose = took, named
 
-        events.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
+        events.Handle._run = timed  # type: ignore[method-assign, assignment]  # noqa: SLF001
         try:
             yield
         finally:
