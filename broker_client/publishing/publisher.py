@@ -255,6 +255,7 @@ class Publisher:
         if overrides:
             overrides = cast(PublishOverrides, given(overrides))
             check_overrides(overrides)
+        common_timeout = overrides.get("timeout", config.timeout)
         outbox = template.vhost.outbox if config.confirm else None
         is_plain = not (outbox or template.bodies or config.delay)
         time, encode, outgoing = asyncio.get_running_loop().time, template.encode, template.outgoing
@@ -262,13 +263,14 @@ class Publisher:
         async def add(each: Any) -> None:
             if run.under_way >= window:
                 await run.room()
-            content, key, options = each, None, overrides
+            content, key, options, timeout = each, None, overrides, common_timeout
             if type(each) is PublishItem:
                 content, key, own = each
                 if own:
                     own = cast(PublishOverrides, given(own))
                     check_overrides(own)
                     options = {**overrides, **own} if overrides else own
+                    timeout = own.get("timeout", common_timeout)
             if key is None:
                 key = routing_key(content) if callable(routing_key) else routing_key
             if name in self._chains or not is_plain or "delay" in options:
@@ -282,7 +284,7 @@ class Publisher:
                 queue.withdraw,
                 self._tasks,
                 started=started,
-                timeout=options.get("timeout", config.timeout),
+                timeout=timeout,
                 max_nacks=template.max_nacks,
             )
             if not queue.put_now(publication, confirm=config.confirm):

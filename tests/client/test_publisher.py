@@ -104,13 +104,23 @@ async def test_publish_many_takes_items_with_keys_and_options_of_their_own(
     broker = await start(ORDERS)
     inbox = await an_inbox(broker, "kitchen")
     items = [
-        PublishItem("own", "order.own", {"message_id": "m1", "headers": {"h": 1}}),
+        PublishItem("own", "order.own", {"message_id": "m1", "headers": {"h": 1}, "timeout": 20}),
         PublishItem("common"),
         "plain",
         PublishItem("late", options={"delay": 0.05, "message_id": None}),
     ]
-    report = await broker.publish_many("orders", items, "order.all", type="t", message_id="all")
+    times: dict[bytes, float] = {}
+    report = await broker.publish_many(
+        "orders",
+        items,
+        "order.all",
+        on_end=lambda each: times.update({each.outgoing.body: each.deadline - each.started}),
+        type="t",
+        message_id="all",
+        timeout=25,
+    )
     assert (report.published, report.succeeded) == (4, 4)
+    assert times == pytest.approx({b"own": 20, b"common": 25, b"plain": 25, b"late": 25})
     await eventually(lambda: len(inbox.messages) == 4)
     assert [
         (m.body, m.routing_key, m.message_id, m.properties.type) for m in inbox.messages[:3]

@@ -35,7 +35,7 @@ class FrameRun:
         self._broker, self._publication, self._window = broker, publication, window
         self._ids = ids
         self._common: PublishOverrides = {"content_type": content_type} if content_type else {}
-        self._published = self._max_in_flight = 0
+        self._published = self._open = self._most_open = 0
         self._counts = dict.fromkeys(("confirmed", "returned", "nacked", "failed"), 0)
         self._retried = 0
         self._first_error: str | None = None
@@ -49,7 +49,7 @@ class FrameRun:
             **self._counts,
             retried=self._retried,
             seconds=time.monotonic() - self._started,
-            max_in_flight=self._max_in_flight,
+            max_in_flight=min(self._most_open, self._window),  # the last one waits for room
             first_error=self._first_error,
         )
 
@@ -83,18 +83,19 @@ class FrameRun:
             self._failed("failed", error)
 
     async def _taken(self) -> AsyncGenerator[PublishItem]:
-        counts, window = self._counts, self._window
+        counts = self._counts
         while chunk := await self.chunks.get():
             for item in chunk:
                 if counts["failed"]:
                     return
-                in_flight = min(window, self._published - sum(counts.values()) + 1)
                 self._published += 1
-                if in_flight > self._max_in_flight:
-                    self._max_in_flight = in_flight
+                self._open += 1
+                if self._open > self._most_open:
+                    self._most_open = self._open
                 yield item
 
     def _ended(self, publication: Publication) -> None:
+        self._open -= 1
         error = publication.error
         if error is None:
             self._counts["confirmed"] += 1

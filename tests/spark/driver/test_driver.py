@@ -205,6 +205,15 @@ def test_unroutable_rows_are_counted_and_raise(
     assert again.returned == 6
 
 
+def test_row_that_is_refused_ends_the_frame(
+    spark: SparkSession, publisher: DriverPublisher
+) -> None:
+    frame = spark.range(5000).selectExpr("'x' body", "repeat('i', if(id < 2, 9, 300)) message_id")
+    report = publisher.publish_frame(frame.coalesce(1), "to_queue", check=False)
+    assert (report.published, report.confirmed, report.failed) == (3, 2, 1)
+    assert "message_id is 300 bytes long" in str(report.first_error)
+
+
 def test_named_write_gives_the_same_ids_again(
     spark: SparkSession, publisher: DriverPublisher
 ) -> None:
