@@ -164,6 +164,7 @@ class SettlingHarness:
         routing_key: that it came with.
         dead_letter_exchange: of the queue.
         capabilities: of the broker.
+        recovery: the subscription's own chain.
         properties: of the message.
     """
 
@@ -176,6 +177,7 @@ class SettlingHarness:
         dead_letter_exchange: str | None = "dlx",
         capabilities: Capabilities | None = None,
         max_hops: int | None = None,
+        recovery: list[dict[str, Any]] | None = None,
         **properties: Any,
     ) -> None:
         self.channel = FakeChannel(capabilities=capabilities or Capabilities())
@@ -184,7 +186,9 @@ class SettlingHarness:
             {
                 "name": "orders",
                 "queue": "fulfil",
-                "recovery": [{"strategy": "nack", "requeue": True}],
+                "recovery": [{"strategy": "nack", "requeue": True}]
+                if recovery is None
+                else recovery,
                 "max_hops": max_hops,
             }
         )

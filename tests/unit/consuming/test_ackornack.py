@@ -258,6 +258,16 @@ async def test_without_a_chain_the_subscriptions_own_is_used() -> None:
     assert harness.sent == [("nack", 7, True, False)]
 
 
+@pytest.mark.parametrize(("chosen", "lines"), [((), 1), ((Nack(),), 0)])
+async def test_dead_letter_is_logged_where_the_chain_is_the_subscriptions_own(
+    chosen: tuple[Strategy, ...], lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = SettlingHarness(recovery=[{"strategy": "nack"}])
+    await harness.settle("failed", *chosen)
+    assert harness.sent == [DEAD]
+    assert len([each for each in caplog.messages if "was dead-lettered" in each]) == lines
+
+
 async def test_empty_error_text_is_an_error_still() -> None:
     harness = SettlingHarness()
     await harness.settle("")
