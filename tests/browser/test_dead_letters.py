@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import UTC, datetime
 
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser.conftest import Dashboard, log_in
-from tests.support.browser import Browser
+from tests.support.browser import PHONE, Browser
 from tests.support.operating import an_order
 
 BEYOND = 2**53 + 1
@@ -48,7 +49,7 @@ def _tab_to(browser: Browser, text: str, *keys: str) -> None:
     for _ in range(60):
         browser.press(Keys.TAB)
         focused = browser.focused()
-        assert focused["visible"], f"the focus is not seen on {focused}"
+        assert focused["visible"] or focused["tag"] == "body", f"the focus is not seen on {focused}"
         if " ".join(focused["text"].split()).startswith(text):
             browser.press(*keys)
             return
@@ -154,3 +155,52 @@ def test_no_more_is_moved_than_was_agreed_to_and_no_faster(
     browser.see("120 messages moved.", "#said")
     assert time.monotonic() - before > 0.9
     assert (own_shop.ready("much"), own_shop.ready("target")) == (5, 120)
+
+
+def test_dialogs_have_no_barrier_on_a_telephone_and_work_by_keyboard_alone(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    own_shop.declare("target")
+    log_in(browser, own_shop.page("queue", "/", "mail", "messages"))
+    browser.see("All 3.", "main")
+    browser.as_seen(PHONE, dark=True)
+    _tab_to(browser, "Select message 1", Keys.SPACE)
+    _ask(browser, "Move …", "Move 1 message")  # with the selected ones
+    _no_barrier(browser)
+    browser.press("target", Keys.ENTER)
+    browser.see("Move 1 message?", "dialog")
+    _no_barrier(browser)
+    browser.press(Keys.ENTER)
+    browser.see("1 message moved.", "#said")
+    browser.see("All 2.", "main")
+    browser.until("the list has the focus", lambda: browser.focused()["id"] == "messages")
+    browser.as_seen(PHONE)
+    _tab_to(browser, "Select message 1", Keys.SPACE)
+    _ask(browser, "Delete …", "Delete 1 message?")
+    _no_barrier(browser)
+    assert browser.focused()["text"] == "Cancel"  # one Enter too many deletes nothing
+    _tab_to(browser, "Delete 1 message", Keys.ENTER)
+    browser.see("1 message deleted.", "#said")
+    browser.see("All 1.", "main")
+    browser.until("the list has the focus", lambda: browser.focused()["id"] == "messages")
+    _tab_to(browser, "Message 1 in full", Keys.ENTER)
+    _tab_to(browser, "Edit and send again …", Keys.ENTER)
+    browser.see("Edit and send again", "dialog")
+    _no_barrier(browser)
+    browser.press(Keys.ESCAPE)
+    assert (own_shop.ready("mail"), own_shop.ready("target")) == (1, 1)
+
+
+def _ask(browser: Browser, button: str, question: str) -> None:
+    """Press a button until it asks: what is counted may be looked at by the page just then."""
+    for _ in range(3):
+        _tab_to(browser, button, Keys.ENTER)
+        with contextlib.suppress(AssertionError):
+            browser.see(question, "dialog", wait=5)
+            return
+    browser.see(question, "dialog")
+
+
+def _no_barrier(browser: Browser) -> None:
+    assert browser.barriers() == []
+    assert browser.too_wide() == 0

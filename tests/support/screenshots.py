@@ -27,7 +27,7 @@ def a_bad_night(dashboard: Dashboard) -> None:
             channel.queue_bind(queue, "shop", f"{queue}.#")
     for queue, count, headers in (("orders", 25, {"rascal": ERROR}), ("invoices", 12, {})):
         orders = (an_order(number) for number in range(count))
-        dashboard.publish(f"{queue}.new", orders, exchange="shop", headers=headers)
+        dashboard.publish(queue, orders, headers=headers)
         dashboard.reject(queue, count)
 
 
@@ -67,7 +67,7 @@ def take(browser: Browser, dashboard: Dashboard) -> None:
     """All pictures, as an operator comes by them."""
     log_in(browser, dashboard.page("overview"))
     time.sleep(SECONDS_OF_TRAFFIC)
-    browser.see("Dead letters", "main")
+    browser.see("dead letters lie here", "main")
     browser.screenshot(IMAGES / "dashboard-overview.png")
     browser.as_seen(PHONE, dark=True)
     browser.screenshot(IMAGES / "dashboard-phone.png")
@@ -83,6 +83,7 @@ def take(browser: Browser, dashboard: Dashboard) -> None:
     browser.click("dialog button", "Replay 25 messages")
     browser.see("25 waiting", "main")
     browser.see("12 messages", "main")
+    browser.until("a sample", lambda: "12" in browser.text("nav a[aria-current]"))
     browser.screenshot(IMAGES / "dashboard-replayed.png")
 
 

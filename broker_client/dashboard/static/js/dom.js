@@ -54,6 +54,11 @@ function listen(element, kind, handler) {
   element.handlers[kind] = handler;
 }
 
+/** Give the focus to an element where what had it is gone, so that the keyboard goes on from there. */
+export function refocus(id) {
+  if (document.activeElement === document.body) document.getElementById(id)?.focus({ preventScroll: true });
+}
+
 /** Words for a screen reader only, after those that are seen. */
 export function unseen(text) {
   return h("span", { class: "unseen" }, ` ${text}`);

@@ -2,7 +2,7 @@
 
 import { at, get, post } from "../api.js";
 import { attempt } from "../dialogs.js";
-import { h, unseen } from "../dom.js";
+import { h, refocus, unseen } from "../dom.js";
 import { count, counted, duration, fullMoment, moment, rate } from "../format.js";
 import { runJob } from "../jobs.js";
 import { link } from "../route.js";
@@ -71,6 +71,7 @@ export function deadLettersPage({ state, redraw }) {
     const job = await runJob(state, { kind, vhost, queue, filter: withoutEmpty({ origin, reason, error }) });
     if (job === null) return;
     await Promise.all([look(), loadQueues()]);
+    requestAnimationFrame(() => refocus("groups"));
   }
 
   async function ask(job) {
@@ -112,7 +113,7 @@ function groups(state, own, looksFreely, run) {
   return h(
     "section",
     { class: "card", "aria-labelledby": "groups" },
-    h("div", { class: "card-head" }, h("h2", { id: "groups" }, "Why they died"), own.groups !== null && h("span", { class: "quiet number" }, lookedAt(own.groups))),
+    h("div", { class: "card-head" }, h("h2", { id: "groups", tabindex: "-1" }, "Why they died"), own.groups !== null && h("span", { class: "quiet number" }, lookedAt(own.groups))),
     own.groups === null
       ? h("p", { class: "quiet" }, own.loading ? "Looking …" : looksFreely ? "" : "To look, a RabbitMQ hands messages out and takes them back: they are marked as redelivered.")
       : [

@@ -1,7 +1,7 @@
 /** The messages of a queue, looked at without taking them: searched, selected, and dealt with. */
 
 import { at, post } from "../api.js";
-import { h, unseen } from "../dom.js";
+import { h, refocus, unseen } from "../dom.js";
 import { attempt, field } from "../dialogs.js";
 import { stringify } from "../exact_json.js";
 import { bytes, count, counted, fullMoment, moment, prettyJson, valueText } from "../format.js";
@@ -38,6 +38,7 @@ export function messagesPart({ state, redraw }, vhost, queue) {
     if (job === null) return;
     own.selected = new Set();
     await look();
+    requestAnimationFrame(() => refocus("messages"));
   }
 
   async function move(ids) {
@@ -47,7 +48,10 @@ export function messagesPart({ state, redraw }, vhost, queue) {
   }
 
   async function edit(message) {
-    if (await resendForm({ vhost, queue, message })) await look();
+    if (await resendForm({ vhost, queue, message })) {
+      await look();
+      requestAnimationFrame(() => refocus("messages"));
+    }
   }
 
   return {
@@ -60,7 +64,7 @@ export function messagesPart({ state, redraw }, vhost, queue) {
       return h(
         "section",
         { class: "card", "aria-labelledby": "messages" },
-        h("h2", { id: "messages" }, "Messages, from the head of the queue"),
+        h("h2", { id: "messages", tabindex: "-1" }, "Messages, from the head of the queue"),
         bar(own, row, look, redraw),
         own.found?.warning && h("p", { class: "quiet" }, own.found.warning),
         own.found === null && !looksFreely && h("p", { class: "quiet" }, "To look, a RabbitMQ hands messages out and takes them back: they are marked as redelivered, and in a quorum queue it counts as an attempt."),
