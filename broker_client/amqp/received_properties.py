@@ -12,6 +12,7 @@ from broker_client.message import Properties
 
 _LARGEST_CACHED = 512  # bytes
 _BEFORE_PROPERTIES = 12  # bytes of class, weight and body size
+_SIZE = slice(4, 12)  # of the body, among these
 _DECODERS = tuple(codec.decode for codec in CODECS.values())
 
 
@@ -31,10 +32,14 @@ def received_properties(encoded: bytes) -> ReceivedProperties:
 
 def received_header(payload: bytes) -> tuple[int, Properties, str]:
     """As `readable_header`; sound headers stay encoded, so copies of the message have the same."""
-    size, properties, fault = readable_header(payload)
-    if not fault:
-        properties = received_properties(payload[_BEFORE_PROPERTIES:])
-    return size, properties, fault
+    try:
+        properties = _decode(payload[_BEFORE_PROPERTIES:], keeps_values=True)
+    except MalformedFrameError:
+        size, readable, fault = readable_header(payload)
+        if not fault:
+            raise
+        return size, readable, fault
+    return int.from_bytes(payload[_SIZE]), properties, ""
 
 
 def kept_properties(header: bytes) -> tuple[Properties, str]:
@@ -52,7 +57,9 @@ def kept_properties(header: bytes) -> tuple[Properties, str]:
         return properties, fault
 
 
-def _decode(encoded: bytes) -> ReceivedProperties:
+def _decode(encoded: bytes, *, keeps_values: bool = False) -> ReceivedProperties:
+    """With `keeps_values` the headers, decoded to check them, need not be decoded again: for one
+    who reads them, not for a server that holds many."""
     flags = int.from_bytes(encoded[:2], "big")
     if len(encoded) < 2 or flags & 1:
         raise MalformedFrameError("a content header needs one word of property flags")
@@ -63,7 +70,8 @@ def _decode(encoded: bytes) -> ReceivedProperties:
             start = at
             values[index], at = decode(encoded, at)
             if decode is decode_table:
-                values[index] = FrozenTable(encoded[start:at])
+                known = values[index] if keeps_values else None
+                values[index] = FrozenTable(encoded[start:at], known)
     except MalformedFrameError:
         raise
     except UNREADABLE as error:

@@ -88,9 +88,14 @@ class FrozenTable(Mapping[str, Any]):
 
     __slots__ = ("_values", "encoded")
 
-    def __init__(self, encoded: bytes) -> None:
+    def __init__(self, encoded: bytes, values: dict[str, Any] | None = None) -> None:
+        """
+        Args:
+            encoded: the table.
+            values: what it means, where somebody has decoded it already.
+        """
         self.encoded: bytes = encoded
-        self._values: dict[str, Any] | None = None
+        self._values = values
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str = "headers") -> FrozenTable:

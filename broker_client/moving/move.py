@@ -183,7 +183,9 @@ def copy_for_replay(delivery: Delivery, death: Death) -> Outgoing | Fate:
     if not isinstance(origin, str) or not origin or delivery.fault:
         return Fate.KEEP
     properties = delivery.properties
-    kept = replaced(properties.headers or _NOTHING, _NOT_REPLAYED)
+    headers = properties.headers or _NOTHING
+    nothing_else = _NOT_REPLAYED.issuperset(headers)
+    kept = _NOTHING if nothing_else else replaced(headers, _NOT_REPLAYED)
     properties = with_original_user(with_headers(properties, kept or None))
     return Outgoing("", origin, delivery.body, properties, mandatory=True)
 
