@@ -277,6 +277,15 @@ async def test_nack_of_a_range_ends_those_behind_a_returned_one_too(
     assert (error.exchange, error.reply_text) == ("orders", "NO_ROUTE")
 
 
+async def test_return_event_has_the_message_as_it_came_back(harness: PublishQueueHarness) -> None:
+    [publication] = await harness.publish()
+    seen: list[Any] = []
+    publication.on("return", seen.append)
+    harness.channel.give_back(1)
+    await settle()
+    assert [(each.reply_text, each.routing_key) for each in seen] == [("NO_ROUTE", "placed")]
+
+
 async def test_stats_do_not_count_a_returned_one_that_awaits_its_confirm(
     harness: PublishQueueHarness,
 ) -> None:
@@ -744,6 +753,21 @@ async def test_full_queue_that_waits_takes_callers_in_order_as_room_comes() -> N
         harness.channel.confirm_all()
         await settle()
     assert harness.channel.ids == ["m1", "m2", "m3", "m4", "m5"]
+    await harness.close()
+
+
+async def test_full_queue_in_bytes_takes_what_waits_as_soon_as_it_just_fits() -> None:
+    harness = PublishQueueHarness(max_queued_bytes=10)
+    for body in (b"12345", b"1234"):
+        await harness.publish(body=body)
+    entering = asyncio.create_task(harness.queue.put(harness.make(body=b"123456"), confirm=True))
+    await settle()
+    assert not entering.done()
+    harness.channel.confirm(1)
+    await settle()
+    assert entering.done()
+    assert harness.queue.stats().held_bytes == 10
+    harness.channel.confirm_all()
     await harness.close()
 
 
