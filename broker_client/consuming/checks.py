@@ -197,7 +197,7 @@ class Deduplication:
         return self._current.get(key, (None,))[0] is entry
 
     async def remember(self, key: str) -> None:
-        """Record that Record that `key` has been handled."""
+        """Record that `key` has been handled."""
         await self._in_time(self._handled.add(key))
 
     async def _in_time(self, question: Coroutine[Any, Any, T]) -> T:
