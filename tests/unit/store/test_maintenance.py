@@ -174,6 +174,19 @@ def test_a_changed_value_is_found_by_check_and_at_the_start_and_left_out_by_salv
     assert check(str(path)).problems == ()
 
 
+@pytest.mark.parametrize(("table", "key"), [("messages", "id"), ("entries", "record_id")])
+def test_a_sound_row_that_stands_in_anothers_place_is_found(
+    path: Path, table: str, key: str
+) -> None:
+    """As after a write that went to the wrong place: its checksum is right, but for another."""
+    a_file(path, [1, 2])
+    rows(path, f"DELETE FROM {table} WHERE {key} = (SELECT max({key}) FROM {table})")
+    rows(path, f"UPDATE {table} SET {key} = {key} * 2")
+    assert "damaged" in " ".join(check(str(path)).problems)
+    with opened(path) as file, pytest.raises(StoreCorruptError, match="damaged"):
+        file.load(2) if table == "messages" else file.recover(Engine().restoring)
+
+
 def test_an_entry_that_was_moved_and_delivered_is_sound(path: Path) -> None:
     a_file(path, [1, 2])
     one, two = 1 << COPY_BITS, 2 << COPY_BITS
