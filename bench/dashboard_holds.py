@@ -174,17 +174,17 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._headers = {"Content-Type": "application/json"}
-        self._headers["Authorization"] = "Basic Z3Vlc3Q6Z3Vlc3Q="  # guest:guest
+        self.headers = {"Content-Type": "application/json"}
+        self.headers["Authorization"] = "Basic Z3Vlc3Q6Z3Vlc3Q="  # guest:guest
 
     def log_in(self) -> None:
         """Have the dashboard know who asks."""
         connection = self._connection()
         body = json.dumps({"user": "guest", "password": "guest"})
-        connection.request("POST", "/ui/login", body, self._headers)
+        connection.request("POST", "/ui/login", body, self.headers)
         response = connection.getresponse()
-        self._headers["X-CSRF-Token"] = json.loads(response.read())["csrf"]
-        self._headers["Cookie"] = str(response.headers["Set-Cookie"]).partition(";")[0]
+        self.headers["X-CSRF-Token"] = json.loads(response.read())["csrf"]
+        self.headers["Cookie"] = str(response.headers["Set-Cookie"]).partition(";")[0]
         connection.close()
 
     def ask(self, asked: Asked) -> tuple[int, bytes]:
@@ -193,7 +193,7 @@ class Client:
         body = None if asked.body is None else json.dumps(asked.body)
         if body is None and asked.method != "GET":
             body = "{}"
-        connection.request(asked.method, asked.path, body, self._headers)
+        connection.request(asked.method, asked.path, body, self.headers)
         response = connection.getresponse()
         if asked.path.endswith("/stream"):
             lines = iter(response.readline, b"event: heartbeat\n")

@@ -27,6 +27,8 @@ class RunningBroker(NamedTuple):
     name: str
     url: str
     process: psutil.Process
+    http_port: int = 0
+    """Of the dashboard and the API; 0 where they are not served."""
 
     def cpu_seconds(self) -> float:
         """Processor time used so far."""
@@ -47,18 +49,21 @@ def rabbitmq() -> Iterator[RunningBroker]:
 
 
 @contextmanager
-def ours(*, keeps: bool, uvloop: bool) -> Iterator[RunningBroker]:
+def ours(*, keeps: bool, uvloop: bool, http: bool = False) -> Iterator[RunningBroker]:
     """``broker-client serve``.
 
     Args:
         keeps: in a file, not in memory.
         uvloop: with uvloop, which has to be installed.
+        http: with the dashboard and the API.
     """
     name = f"broker_client, {'file' if keeps else 'memory'}{', uvloop' if uvloop else ''}"
     with tempfile.TemporaryDirectory(prefix="bench-server-") as folder:
         program = ["-m", "broker_client"] if uvloop else ["-c", _WITHOUT_UVLOOP]
         command = [sys.executable, *program, "serve"]
         command += ["--listen", "amqp://127.0.0.1:0"]
+        if http:
+            command += ["--http", "127.0.0.1:0"]
         if keeps:
             command += ["--data", str(Path(folder) / "broker.db")]
         process = subprocess.Popen(
@@ -73,7 +78,8 @@ def ours(*, keeps: bool, uvloop: bool) -> Iterator[RunningBroker]:
             line = process.stdout.readline()
             address = next(word for word in line.split() if word.startswith("amqp://"))
             url = address.replace("amqp://", "amqp://guest:guest@").rstrip("/") + "/%2F"
-            yield RunningBroker(name, url, psutil.Process(process.pid))
+            port = int(line.partition(" http://")[2].split()[0].rpartition(":")[2]) if http else 0
+            yield RunningBroker(name, url, psutil.Process(process.pid), port)
         finally:
             process.terminate()
             try:
