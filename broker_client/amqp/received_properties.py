@@ -67,11 +67,18 @@ def _decode(encoded: bytes, *, keeps_values: bool = False) -> ReceivedProperties
     at = 2
     try:
         for index, decode in _present(flags):
-            start = at
-            values[index], at = decode(encoded, at)
-            if decode is decode_table:
-                known = values[index] if keeps_values else None
-                values[index] = FrozenTable(encoded[start:at], known)
+            if decode is not decode_table:
+                values[index], at = decode(encoded, at)
+                continue
+            start, at = at, at + 4 + int.from_bytes(encoded[at : at + 4])
+            table = encoded[start:at]
+            if not keeps_values:
+                decode(table, 0)
+                values[index] = FrozenTable(table)
+            elif len(table) <= _LARGEST_CACHED:
+                values[index] = _cached_table(table)
+            else:
+                values[index] = _known_table(table)
     except MalformedFrameError:
         raise
     except UNREADABLE as error:
@@ -84,6 +91,14 @@ def _decode(encoded: bytes, *, keeps_values: bool = False) -> ReceivedProperties
 
 
 _cached = lru_cache(maxsize=1024)(_decode)
+
+
+def _known_table(encoded: bytes) -> FrozenTable:
+    return FrozenTable(encoded, decode_table(encoded, 0)[0])
+
+
+_cached_table = lru_cache(maxsize=64)(_known_table)
+"""Dead letters of one second often have the same headers."""
 
 
 @lru_cache(maxsize=1024)

@@ -183,6 +183,21 @@ def replaced(
     return FrozenTable(_with_length(kept_bytes + more))
 
 
+def preceded(table: Mapping[str, Any], first: FrozenTable) -> Mapping[str, Any]:
+    """`table` behind the entries of `first`, whose keys it does not have."""
+    if type(table) is not FrozenTable:
+        return {**first, **table}
+    return FrozenTable(_with_length(first.encoded[4:] + table.encoded[4:]))
+
+
+def without_first(table: FrozenTable, first: FrozenTable) -> FrozenTable | None:
+    """`table` without the entries of `first`; None if it does not begin with them."""
+    entries = first.encoded[4:]
+    if not table.encoded.startswith(entries, 4):
+        return None
+    return FrozenTable(_with_length(table.encoded[4 + len(entries) :]))
+
+
 def _entries(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Key and bytes of each entry of an encoded table, the key's own bytes included."""
     at = 4

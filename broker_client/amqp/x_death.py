@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -107,33 +108,77 @@ def dead_lettered(
         now: seconds since the epoch; the header has whole seconds.
         with_last: add `x-last-death-*`, as RabbitMQ does from 4.0 on.
     """
-    headers = with_sound_deaths(properties.headers or {})
+    headers = properties.headers
+    if type(headers) is FrozenTable and headers.lacks((X_DEATH,)):
+        keys = tuple(routing_keys)
+        first = _first_death(
+            queue, reason, exchange, keys, int(now), properties.expiration, with_last
+        )
+        return properties._replace(headers=replaced(headers, (), first), expiration=None)
+    headers = with_sound_deaths(headers or {})
     before = deaths(headers)
     same = [each for each in before if (each.get("queue"), each.get("reason")) == (queue, reason)]
-    time = datetime.fromtimestamp(int(now), UTC)
     if same:
         counts = (each.get("count", 1) for each in same)
         count = sum(count for count in counts if isinstance(count, int)) + 1
+        time = datetime.fromtimestamp(int(now), UTC)
         death: dict[str, Any] = {**same[0], "count": count, "time": time}
     else:
-        death = {
-            "count": 1,
-            "exchange": exchange,
-            "queue": queue,
-            "reason": reason,
-            "routing-keys": list(routing_keys),
-            "time": time,
-        }
-        if properties.expiration is not None:
-            death["original-expiration"] = properties.expiration
+        death = _a_death(queue, reason, exchange, routing_keys, int(now), properties.expiration)
+    others = [each for each in before if each not in same]
     which = (["first"] if not before else []) + (["last"] if with_last else [])
+    noted = _noted(which, [death, *others], queue, reason, exchange)
+    return properties._replace(headers=replaced(headers, (), noted), expiration=None)
+
+
+def _a_death(
+    queue: str,
+    reason: str,
+    exchange: str,
+    routing_keys: Sequence[str],
+    second: int,
+    expiration: str | None,
+) -> dict[str, Any]:
+    death: dict[str, Any] = {
+        "count": 1,
+        "exchange": exchange,
+        "queue": queue,
+        "reason": reason,
+        "routing-keys": list(routing_keys),
+        "time": datetime.fromtimestamp(second, UTC),
+    }
+    if expiration is not None:
+        death["original-expiration"] = expiration
+    return death
+
+
+def _noted(
+    which: Sequence[str], found: Sequence[Death], queue: str, reason: str, exchange: str
+) -> dict[str, Any]:
+    """The headers that tell of the death: `x-first-death-*`, `x-last-death-*`, and all deaths."""
     noted: dict[str, Any] = {}
     for each in which:
         noted[f"x-{each}-death-exchange"] = exchange
         noted[f"x-{each}-death-queue"] = queue
         noted[f"x-{each}-death-reason"] = reason
-    noted[X_DEATH] = [death, *(each for each in before if each not in same)]
-    return properties._replace(headers=replaced(headers, (), noted), expiration=None)
+    noted[X_DEATH] = list(found)
+    return noted
+
+
+@lru_cache(maxsize=64)
+def _first_death(
+    queue: str,
+    reason: str,
+    exchange: str,
+    routing_keys: tuple[str, ...],
+    second: int,
+    expiration: str | None,
+    with_last: bool,
+) -> FrozenTable:
+    """The headers of a first death, encoded: those of one second are mostly the same."""
+    death = _a_death(queue, reason, exchange, routing_keys, second, expiration)
+    which = ["first", "last"] if with_last else ["first"]
+    return FrozenTable.of(_noted(which, [death], queue, reason, exchange))
 
 
 def without_deaths(

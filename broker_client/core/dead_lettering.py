@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_client.amqp.properties import ReceivedProperties
-from broker_client.amqp.tables import FrozenTable, replaced
+from broker_client.amqp.tables import FrozenTable, preceded, replaced
 from broker_client.amqp.x_death import dead_lettered, without_deaths
 from broker_client.core.queue import Queue
 from broker_client.core.settings import RabbitMQVersion
@@ -12,6 +12,10 @@ from broker_client.message import Outgoing
 OUR_DEATHS = "x-deaths-by-broker"
 """Header of dead letters, which no consumer sees and no client can publish: the deaths in their
 headers were written here. RabbitMQ 4 takes no account of those that a client publishes."""
+
+WRITTEN_HERE: FrozenTable = FrozenTable.of({OUR_DEATHS: 1})
+"""That header, which is the first of all."""
+_NO_HEADERS = FrozenTable.of({})
 
 
 def dead_letter(
@@ -29,12 +33,14 @@ def dead_letter(
     )
     assert exchange is not None, "queues without one make no dead letters"
     properties, headers = message.properties, message.properties.headers
-    if type(headers) is FrozenTable and type(properties) is not ReceivedProperties:
+    if type(properties) is ReceivedProperties:
+        headers = _NO_HEADERS if headers is None else headers
+    elif type(headers) is FrozenTable:
         headers = headers.plain()  # published in this process: its values are all that it has
-        properties = properties._replace(headers=headers)
     follows_4 = version >= (4, 0)
     if follows_4 and (headers is None or headers.get(OUR_DEATHS) is None):
-        properties = properties._replace(headers=without_deaths(headers or {}, {OUR_DEATHS: 1}))
+        headers = preceded(without_deaths({} if headers is None else headers), WRITTEN_HERE)
+    properties = properties._replace(headers=headers)
     properties = dead_lettered(
         properties,
         queue=queue.name,

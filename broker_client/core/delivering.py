@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker_client.amqp.properties import ReceivedProperties
-from broker_client.amqp.tables import FrozenTable, replaced
-from broker_client.core.dead_lettering import OUR_DEATHS
+from broker_client.amqp.tables import FrozenTable, replaced, without_first
+from broker_client.core.dead_lettering import OUR_DEATHS, WRITTEN_HERE
 from broker_client.core.effects import CloseChannel
 from broker_client.core.queue import ChannelState, Entry, Queue
 from broker_client.core.settings import EngineSettings
@@ -19,17 +19,16 @@ def shown_properties(entry: Entry, properties: Properties) -> Properties:
     the queue counts them (absent at the first delivery)."""
     counts = entry.queue.settings.counts_deliveries
     headers = properties.headers
-    if (
-        type(properties) is ReceivedProperties  # its bytes go out as they came
-        and type(headers) is FrozenTable
-        and headers.lacks(_HIDDEN_AND_COUNTED)
-        and not (counts and entry.attempts > 1)
-    ):
-        return properties
     hidden = _HIDDEN_AND_COUNTED if counts else HIDDEN
     if type(properties) is ReceivedProperties and type(headers) is FrozenTable:
+        rest = without_first(headers, WRITTEN_HERE)
+        shown_table = headers if rest is None else rest
+        if not (counts and entry.attempts > 1) and shown_table.lacks(_HIDDEN_AND_COUNTED):
+            if shown_table is headers:
+                return properties  # its bytes go out as they came
+            return properties._replace(headers=shown_table)
         added = {"x-delivery-count": entry.attempts - 1} if counts and entry.attempts > 1 else {}
-        return properties._replace(headers=replaced(headers, hidden, added))
+        return properties._replace(headers=replaced(shown_table, hidden, added))
     shown = without(headers, hidden)
     if counts and entry.attempts > 1:
         shown = {**(shown or {}), "x-delivery-count": entry.attempts - 1}

@@ -21,9 +21,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
-from broker_client.amqp.tables import replaced
+from broker_client.amqp.tables import FrozenTable, replaced
 from broker_client.amqp.x_death import TELLS_OF_DEATHS, newest_death, with_sound_deaths
 from broker_client.errors import ChannelClosedError, UsageError
 from broker_client.message import (
@@ -51,6 +52,7 @@ _NOT_COPIED = frozenset(("CC", "x-delivery-count", "x-acquired-count"))
 """Headers that are no part of the message: `CC` would send the copy to further queues, which had
 theirs the first time, and quorum queues add their counts."""
 _NOT_REPLAYED = _NOT_COPIED | TELLS_OF_DEATHS
+_ALIKE = 1_000  # bytes; dead letters of one second often have the same headers, which are read once
 
 
 class Fate(Enum):
@@ -183,11 +185,35 @@ def copy_for_replay(delivery: Delivery, death: Death) -> Outgoing | Fate:
     if not isinstance(origin, str) or not origin or delivery.fault:
         return Fate.KEEP
     properties = delivery.properties
-    headers = properties.headers or _NOTHING
-    nothing_else = _NOT_REPLAYED.issuperset(headers)
-    kept = _NOTHING if nothing_else else replaced(headers, _NOT_REPLAYED)
+    headers = properties.headers
+    if type(headers) is FrozenTable and len(headers.encoded) <= _ALIKE:
+        kept = _kept_of(headers.encoded)
+    else:
+        kept = _kept(headers or _NOTHING)
     properties = with_original_user(with_headers(properties, kept or None))
     return Outgoing("", origin, delivery.body, properties, mandatory=True)
+
+
+def _kept(headers: Headers) -> Headers:
+    """What a replay keeps of `headers`."""
+    nothing_else = _NOT_REPLAYED.issuperset(headers)
+    return _NOTHING if nothing_else else replaced(headers, _NOT_REPLAYED)
+
+
+@lru_cache(maxsize=64)
+def _kept_of(encoded: bytes) -> Headers:
+    return _kept(FrozenTable(encoded))
+
+
+@lru_cache(maxsize=64)
+def _death_in(encoded: bytes) -> Death:
+    return newest_death(FrozenTable(encoded)) or _NOTHING
+
+
+def _last_death(headers: Headers | None) -> Death:
+    if type(headers) is FrozenTable and len(headers.encoded) <= _ALIKE:
+        return _death_in(headers.encoded)
+    return newest_death(headers) or _NOTHING
 
 
 def copied_properties(
@@ -325,7 +351,7 @@ class _Moving:
     def _fate(self, delivery: Delivery, now: datetime) -> Outgoing | Fate:
         if self._taken == self._options.limit:
             return Fate.KEEP
-        death = newest_death(delivery.properties.headers) or _NOTHING
+        death = _last_death(delivery.properties.headers)
         if self._selects and not self._options.selection.matches(delivery, death, now):
             return Fate.KEEP
         copy = self._decide(delivery, death)

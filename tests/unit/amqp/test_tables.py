@@ -17,6 +17,8 @@ from broker_client.amqp.tables import (
     decode_arguments,
     encode_arguments,
     has_none_of,
+    preceded,
+    without_first,
 )
 from broker_client.errors import InvalidMessageError, MalformedFrameError
 from broker_client.message import Properties
@@ -138,3 +140,15 @@ def test_encoded_table_when_asked_for_keys_then_not_decoded_unless_it_may_have_o
     assert has_none_of(nested, frozenset(("BCC",)))
     assert has_none_of({"a": 1}, frozenset(("BCC",)))
     assert not has_none_of({"BCC": 1}, frozenset(("BCC",)))
+
+
+def test_entries_put_first_are_taken_off_again_and_only_there() -> None:
+    mine, table = FrozenTable.of({"mine": 1}), FrozenTable.of({"a": 2.5, "b": {"mine": 1}})
+    both = preceded(table, mine)
+    assert isinstance(both, FrozenTable)
+    assert list(both) == ["mine", "a", "b"]
+    rest = without_first(both, mine)
+    assert rest is not None
+    assert rest.encoded == table.encoded
+    assert without_first(table, mine) is None, "inside of a value they are not ours"
+    assert preceded({"a": 2.5}, mine) == {"mine": 1, "a": 2.5}
