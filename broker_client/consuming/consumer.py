@@ -213,7 +213,9 @@ class Consumer:
             if gone.done():
                 return gone.result()
             asked_for = self._consumers
-            if self.state != "subscribed" or not await self._watchdog.is_lost(link):
+            if self.state != "subscribed" or self.is_closing:  # it may be stopped already
+                continue
+            if not await self._watchdog.is_lost(link):
                 continue
             # The consumer was stopped or replaced meanwhile, and the reason is known there.
             if self.state == "subscribed" and asked_for == self._consumers and not self.is_closing:

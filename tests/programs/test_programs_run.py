@@ -336,6 +336,7 @@ async def test_program_ends_in_order_at_a_signal_and_at_once_at_the_second(
     assert program.process.wait(PATIENCE) == (1 if options else -signal.SIGTERM)
 
     program = start(rabbitmq_url, *run("slow:router", *options))
+    program.wait_for("running 1 subscriptions", 2 if options else 1)
     program.wait_for("^begun 1")  # delivered again
     program.process.terminate()
     program.wait_for("ending", 2 if options else 1)

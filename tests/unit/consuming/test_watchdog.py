@@ -143,6 +143,19 @@ async def test_paused_subscription_is_not_missed(harness: SubscriptionHarness) -
     assert harness.events() == []
 
 
+async def test_subscription_that_ends_and_waits_for_a_handler_is_not_missed(
+    harness: SubscriptionHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel = await harness.consume()
+    channel.deliver()  # and nobody acks it
+    ending = asyncio.create_task(harness.subscription.cancel())
+    await asyncio.sleep(9.0)  # of ten
+    assert not ending.done()
+    assert questions(harness) == 0
+    await ending
+    assert "is turned off" not in caplog.text
+
+
 async def test_pause_while_the_broker_answers_is_no_loss(
     harness: SubscriptionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
