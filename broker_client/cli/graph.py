@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,17 +13,18 @@ import typer
 from broker_client.cli.messages import AsJson
 from broker_client.cli.node_file import failed
 from broker_client.cli.paths import file_path
+from broker_client.cli.png import png_of
 from broker_client.cli.steering import Management, steering_of
 from broker_client.cli.svg import Edge, Node, svg_of
 from broker_client.cli.where import ConfigFile, Url, VhostName, vhost_in
 from broker_client.config.loader import load_config
 from broker_client.dashboard.rows import dead_letter_exchange, dead_letter_key
 from broker_client.dashboard.topology import Topology, drawing_of
-from broker_client.errors import ConfigError
+from broker_client.errors import ConfigError, UnsupportedError, UsageError
 from broker_client.planning.declared import declared_inventory
 from broker_client.planning.inventory import Inventory
 
-_ENDINGS = {".mmd": "mermaid", ".svg": "svg", ".json": "json"}
+_ENDINGS = {".mmd": "mermaid", ".svg": "svg", ".png": "png", ".json": "json"}
 _HARMLESS = " -_./:*(),"
 
 Drawing = Mapping[str, list[dict[str, Any]]]
@@ -40,7 +42,9 @@ def graph(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(help="mermaid or svg. Default: by the extension of --output, else mermaid."),
+        typer.Option(
+            help="mermaid, svg or png. Default: by the extension of --output, else mermaid."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -54,6 +58,8 @@ def graph(
 ) -> None:
     """Draw the exchanges, queues and bindings of a configuration, or of a broker."""
     draw = _MAKERS[_format(format, output, as_json=as_json)]
+    if draw is _png and output is None and sys.stdout.isatty():
+        raise typer.BadParameter("a PNG is no text for a terminal; give --output")
     if file is not None:
         name, inventory = _configured(file, vhost)
     else:
@@ -62,12 +68,15 @@ def graph(
         inventory = steering.inventory(name)
         if not inventory.has_vhost:
             raise failed(f"there is no vhost {name!r}")
-    drawn = draw(_drawing(inventory), f"vhost {name}")
+    try:
+        drawn = draw(_drawing(inventory), f"vhost {name}")
+    except (UnsupportedError, UsageError) as error:
+        raise failed(str(error)) from None
     if output is None:
         typer.echo(drawn, nl=False)
         return
     try:
-        output.write_text(drawn, encoding="utf-8")
+        output.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode())
     except OSError as error:
         raise failed(f"{output}: {error.strerror}") from None
 
@@ -77,11 +86,8 @@ def _format(format: str | None, output: Path | None, *, as_json: bool) -> str:
         return "json"
     ending = output.suffix.lower() if output is not None else ""
     found = format or _ENDINGS.get(ending, "" if ending else "mermaid")
-    if found not in ("mermaid", "svg", "json"):
-        raise typer.BadParameter(
-            "mermaid or svg; a browser, rsvg-convert or ImageMagick makes a PNG of the latter",
-            param_hint="--format",
-        )
+    if found not in _MAKERS:
+        raise typer.BadParameter("mermaid, svg or png", param_hint="--format")
     return found
 
 
@@ -151,6 +157,10 @@ def _svg(drawing: Drawing, title: str) -> str:
     return svg_of(nodes, edges, title)
 
 
+def _png(drawing: Drawing, title: str) -> bytes:
+    return png_of(_svg(drawing, title))
+
+
 def _mermaid(drawing: Drawing, title: str) -> str:
     """As Mermaid's flowchart has it; names are quoted and escaped by its entity codes."""
     number = {each["id"]: f"n{i}" for i, each in enumerate(drawing["nodes"])}
@@ -166,9 +176,10 @@ def _mermaid(drawing: Drawing, title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-_MAKERS: dict[str, Callable[[Drawing, str], str]] = {
+_MAKERS: dict[str, Callable[[Drawing, str], str | bytes]] = {
     "mermaid": _mermaid,
     "svg": _svg,
+    "png": _png,
     "json": _json,
 }
 

@@ -146,6 +146,7 @@ OWNERS = {
     "zstandard": ("codec.compression",),
     "regex": ("core.access_pattern",),
     "redis": ("consuming.redeliveries",),
+    "resvg_py": ("cli.png",),
     "opentelemetry": ("tracing",),
     "prometheus_client": ("asgi", "metrics"),
     "fast_depends": ("consuming.dependencies",),

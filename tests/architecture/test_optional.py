@@ -24,6 +24,7 @@ OPTIONAL = [
     "pyspark",
     "pyarrow",
     "redis",
+    "resvg_py",
     "sqlalchemy",
     "watchfiles",
     "zstandard",

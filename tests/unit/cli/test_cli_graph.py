@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import struct
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from broker_client.cli.main import app
-from broker_client.cli.svg import laid_out
+from broker_client.cli.png import png_of
+from broker_client.cli.svg import Node, laid_out, svg_of
 
 CONFIG = """
 vhosts:
@@ -89,6 +92,41 @@ def test_svg_is_well_formed_and_has_the_same(file: Path, tmp_path: Path) -> None
     assert sum(each.get("class") == "dead" for each in arrows) == 2
 
 
+def test_png_has_twice_the_size_of_the_svg_and_what_is_written_in_it(
+    file: Path, tmp_path: Path
+) -> None:
+    assert graph(file, "-o", tmp_path / "topology.svg").exit_code == 0
+    assert graph(file, "-o", tmp_path / "topology.png").exit_code == 0
+    image = ElementTree.parse(tmp_path / "topology.svg").getroot()
+    png = (tmp_path / "topology.png").read_bytes()
+    assert png.startswith(b"\x89PNG\r\n")
+    size = [int(image.attrib[each]) * 2 for each in ("width", "height")]
+    assert list(struct.unpack_from(">II", png, 16)) == size
+    without_text = (
+        (tmp_path / "topology.svg").read_text().replace("<text", "<g").replace("</text>", "</g>")
+    )
+    assert png != png_of(without_text), "no font was found"
+
+
+def test_large_png_is_drawn_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_client.cli.png._PIXELS", 40_000)
+    nodes = [Node(str(number), "queue", "", "queue") for number in range(100)]
+    width, height = struct.unpack_from(">II", png_of(svg_of(nodes, [], "all")), 16)
+    assert 30_000 < width * height <= 42_000
+
+
+def test_png_without_its_package_or_a_font_tells_what_to_install(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_client.cli.png._FAMILIES", ("No such font",))
+    without_font = graph(file, "-o", tmp_path / "topology.png")
+    assert (without_font.exit_code, "fonts-dejavu-core" in without_font.stderr) == (1, True)
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    without = graph(file, "-o", tmp_path / "topology.png")
+    assert (without.exit_code, "[png]" in without.stderr) == (1, True)
+    assert not (tmp_path / "topology.png").exists()
+
+
 def test_names_that_look_like_markup_stay_text(tmp_path: Path) -> None:
     path = tmp_path / "app.yaml"
     name = '"]<script>&end'
@@ -107,8 +145,8 @@ def test_json_has_nodes_and_edges(file: Path) -> None:
 
 
 def test_what_cannot_be_drawn_is_told(file: Path, tmp_path: Path) -> None:
-    png = graph(file, "-o", tmp_path / "topology.png")
-    assert (png.exit_code, "rsvg-convert" in png.stderr) == (2, True)
+    gif = graph(file, "-o", tmp_path / "topology.gif")
+    assert (gif.exit_code, "mermaid, svg or png" in gif.stderr) == (2, True)
     assert graph(file, "--vhost", "nope").exit_code == 1
     missing = graph(file, "-o", tmp_path / "no" / "topology.svg")
     assert (missing.exit_code, "No such file" in missing.stderr) == (1, True)
