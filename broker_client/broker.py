@@ -248,7 +248,7 @@ class Broker(Emitter):
             return  # a server's file may be read by the clients of that server, too
         if len(urls) > 1:
             text = f"the vhosts have several built-in brokers: {', '.join(sorted(urls))}"
-            raise ConfigError([Problem("node.listen", f"{text}; one at most can listen")])
+            raise ConfigError([Problem("node.listen", f"{text}; at most one can listen")])
         node = self._nodes.node(urls.pop())
         node.access.add_default_user(next(iter(self.config.vhosts)))
         from broker_client.server.server import Server  # and with it all of the built-in broker

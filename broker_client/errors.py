@@ -778,7 +778,7 @@ class AlreadySettledError(DeliveryError):
     def __str__(self) -> str:
         return (
             f"delivery {self.delivery_tag} of consumer {self.consumer_tag!r} is settled already; "
-            "call ack_or_nack once a message"
+            "call ack_or_nack once per message"
         )
 
 

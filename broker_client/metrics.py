@@ -184,7 +184,7 @@ class BrokerCollector(Collector):
         )
         yield _gauge(
             "publish_queue_bytes",
-            "Bytes of the bodies of both.",
+            "Bytes of the bodies of waiting and unconfirmed publishes.",
             ("vhost",),
             ((labels, queue.held_bytes) for labels, queue in queues),
         )
@@ -238,7 +238,7 @@ class BrokerCollector(Collector):
         )
         yield _counter(
             "settles_lost",
-            "Settlements that came after the delivery had gone back.",
+            "Settlements that came after the delivery had returned to its queue.",
             ("subscription",),
             (((each.name,), each.lost_settles) for each in subscriptions),
         )

@@ -54,7 +54,8 @@ class ClassArchive:
             if not had_one or error.getCondition() != "JAVA_GATEWAY_EXITED":
                 raise
         log.warning(
-            "no JVM comes up with the class archive %s: deleted, to be made anew", self.path
+            "Java does not start with the class archive %s: deleted, to be created again",
+            self.path,
         )
         self.path.unlink(missing_ok=True)
         return create(self.java_options())

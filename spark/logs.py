@@ -29,7 +29,9 @@ def load(spark: SparkSession, path: str, console: Console) -> DataFrame:
     bad = corrupt_lines(events)
     if bad:
         example = events.filter(F.col(CORRUPT).isNotNull()).select(CORRUPT, "v").first()
-        console.print(f"{bad} lines are no events, such as {example}", style="yellow", markup=False)
+        console.print(
+            f"{bad} lines are not events, such as {example}", style="yellow", markup=False
+        )
     return deduplicated(whole(events)).persist()  # read and sorted out once, used several times
 
 

@@ -89,7 +89,7 @@ def check_publish(message: Outgoing, properties: Iterable[str] = Properties._fie
         if codec is not None and (value := getattr(message.properties, name)) is not None:
             (check_short if codec.encode is encode_short else codec.encode)(value, name)
             if name == "headers" and X_DEATH in value and not are_sound(value):
-                why = "tell of deaths in another way than brokers do; RabbitMQ's queues fail on it"
+                why = "has a form that no broker writes, and RabbitMQ's queues fail on it"
                 raise InvalidMessageError(f"headers[{X_DEATH!r}]", why)
 
 

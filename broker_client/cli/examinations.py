@@ -80,7 +80,9 @@ def _examine_closed(path: str) -> Generator[Finding, None, bool]:
         yield Finding("connect", "problem", str(error), "name the file of a built-in broker")
         return True
     if report.problems:
-        advice = f"broker-client store check {path} shows it, store compact --drop-damaged mends it"
+        advice = (
+            f"broker-client store check {path} shows it, store compact --drop-damaged repairs it"
+        )
         yield Finding("connect", "problem", f"{path} is damaged: {report.problems[0]}", advice)
         return True
     yield Finding("connect", "ok", f"{path} is sound; no process has it open")
@@ -124,7 +126,7 @@ def examine_management(place: Place, management: ByManagement | None) -> Iterato
     """What the management API tells of a broker."""
     if management is None:
         for what in ("permissions", "alarms", "quorum", "version", "clock"):
-            yield Finding(what, "unknown", "AMQP does not tell", _ASK_MANAGEMENT)
+            yield Finding(what, "unknown", "AMQP does not show this", _ASK_MANAGEMENT)
         return
     try:
         overview = management.ask("overview")
@@ -243,14 +245,14 @@ def _needed(config: BrokerConfig, declared: VhostConfig) -> dict[str, set[str]]:
 def _topology(declared: VhostConfig, inventory: Inventory) -> Finding:
     wrong = [each for each in plan_vhost(declared, inventory) if each.action != "left"]
     if not wrong:
-        beyond = "" if inventory.is_complete else ", as far as AMQP tells"
+        beyond = "" if inventory.is_complete else ", as far as AMQP shows"
         return Finding("topology", "ok", f"as the configuration has it{beyond}")
     first = next((each for each in wrong if each.action == "differs"), wrong[0])
     advice = "start the application, or broker-client apply, to declare it"
     if first.action == "differs":
         advice = way_out_of_mismatch(first.kind)
     elif first.action == "missing":
-        advice = "it is only checked: whoever owns it has to declare it"
+        advice = "it is only checked: its owner has to declare it"
     return Finding("topology", "problem", _few([_change(each) for each in wrong]), advice)
 
 

@@ -89,7 +89,7 @@ def steering_of(
     place = place_of(url, config, vhost)
     if not place.path:
         raise failed(
-            f"{place.shown}: AMQP does not tell of queues: give the management API, "
+            f"{place.shown}: AMQP does not list queues: give the management API, "
             "--management http://user:password@host:15672"
         )
     return ByFile(place, place.vhost if config is not None else vhost)
@@ -278,7 +278,9 @@ class ByManagement:
         try:
             return json.loads(self._asked("GET", path))
         except ValueError:
-            raise self._wrong("GET", path, 0, "no JSON: is it a management API?") from None
+            raise self._wrong(
+                "GET", path, 0, "the answer is not JSON: is it a management API?"
+            ) from None
 
     def check(self, path: str) -> str:
         """Why a health check fails; "" where it does not."""

@@ -111,7 +111,7 @@ def _inventory(place: Place, management: str | None) -> Inventory:
         return steering_of(address, None, place.vhost, management).inventory(place.vhost)
     if place.declared is None:
         raise failed(
-            f"{place.shown}: AMQP does not tell of bindings: give the management API, --management "
+            f"{place.shown}: AMQP does not list bindings: give the management API, --management "
             "http://user:password@host:15672, or --exchange and --key instead of QUEUE, or --take"
         )
     return declared_inventory(place.declared)

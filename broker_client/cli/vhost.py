@@ -40,7 +40,7 @@ def add(
 
     def command(node: Node) -> None:
         if not name:
-            raise failed("the name of a vhost is not empty")
+            raise failed("the name of a vhost must not be empty")
         if not node.add_vhost(name):
             raise failed(f"there is a vhost {name!r} already")
         node.set_vhost_metadata(

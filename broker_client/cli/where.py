@@ -136,8 +136,8 @@ def place_of(url: str | None, config: Path | None = None, vhost: str | None = No
     if parts.scheme == "embedded":
         if not parts.path:
             raise failed(
-                "--url: embedded:// keeps its messages in the memory of its program, where no "
-                "command gets to"
+                "--url: embedded:// keeps its messages in the memory of its program, which "
+                "commands cannot reach"
             )
         return _in_file(parts.path, vhost or "/")
     if parts.query:
@@ -161,8 +161,8 @@ def _configured(file: Path, vhost: str | None) -> Place:
     path = parse_url(first.url.get_secret_value()).path
     if not path:
         raise failed(
-            f"{file}: {first.masked_url} keeps its messages in the memory of its program, where no "
-            "command gets to"
+            f"{file}: {first.masked_url} keeps its messages in the memory of its program, which "
+            "commands cannot reach"
         )
     place = _in_file(path, first.vhost_name(name))
     return replace(place, config=config, declared=config.vhosts[name])

@@ -241,9 +241,9 @@ def _refused_by_4(config: BrokerConfig) -> Iterator[Finding]:
             if remote and queue.assert_ and not options.durable and not options.exclusive:
                 yield Finding(
                     ("vhosts", key, "queues", name, "options", "durable"),
-                    "RabbitMQ 4 deprecates queues that are neither durable nor exclusive, and may "
-                    "be told to refuse them; leave out durable: false, and write expires or "
-                    "auto_delete for a queue that is to go by itself",
+                    "RabbitMQ 4 deprecates queues that are neither durable nor exclusive, and can "
+                    "be configured to refuse them; leave out durable: false, and write expires or "
+                    "auto_delete for a queue that should be deleted automatically",
                 )
     for name, subscription in config.subscriptions.items():
         owner = config.vhosts.get(subscription.vhost)
@@ -292,7 +292,7 @@ def _quorum(
         yield Finding(
             ("vhosts", subscription.vhost, "queues", queue.name, "options"),
             f"x-delivery-limit {limit} counts orderly shutdowns too: before 4.3, RabbitMQ does not "
-            "tell a message that is given back unhandled from one that failed, so after "
+            "distinguish a message that is returned unhandled from one that failed, so after "
             f"{limit} restarts of its consumer a good message may be dead-lettered or dropped; "
             f"raise the limit to {_DELIVERY_LIMIT} or more, and limit failures by attempts in "
             "recovery",
@@ -303,7 +303,7 @@ def _quorum(
     if remote and isinstance(taken_out, int) and 0 <= taken_out < most:
         yield Finding(
             (*path, "redeliveries", "limit"),
-            f"{most} redeliveries are never reached: RabbitMQ 4 takes a message out of a quorum "
+            f"{most} redeliveries are never reached: RabbitMQ 4 removes a message from a quorum "
             f"queue after {taken_out} (x-delivery-limit of {queue.name!r})",
         )
 
@@ -354,8 +354,8 @@ def _stream(path: tuple[Key, ...], subscription: SubscriptionConfig) -> Iterator
     if "x-stream-offset" not in subscription.options.all_arguments:
         yield Finding(
             path,
-            "a stream is read from its next message on, and what comes while nobody reads is "
-            "passed over; write options: {offset: first}, or {offset: next} to say so",
+            "a stream is read from its next message on, and messages that arrive while nothing "
+            "reads are skipped; write options: {offset: first}, or {offset: next} to say so",
         )
 
 
@@ -376,7 +376,7 @@ def _chain(path: tuple[Key, ...], chain: Sequence[Strategy]) -> Iterator[Finding
         if isinstance(strategy, Republish) and _spins(strategy):
             yield Finding(
                 (*path, index),
-                "a message that always fails goes round without end and without a pause; "
+                "a message that always fails is retried forever, without a pause; "
                 "write attempts, defer or both",
             )
     for index, strategy in enumerate(chain[:-1]):

@@ -64,7 +64,7 @@ _OTHERWISE = {
     "socketOptions": "its settings are connect_timeout, tls and client_properties here",
     "evictionRunIntervalMillis": "channels are closed when idle_timeout is over; leave it out",
     "rejectionDelayMillis": "channels are opened again when the link is up; leave it out",
-    "testOnBorrow": "a channel is always looked at before it is used; leave it out",
+    "testOnBorrow": "a channel is always checked before it is used; leave it out",
     "slashes": "leave it out",
     "autoCreated": "leave it out",
     "fullyQualifiedName": "it follows from name and namespace; leave it out",

@@ -138,7 +138,7 @@ def expanded(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
             done += value
         else:
             complaint = complaint or (
-                "'${' begins no variable; write ${NAME}, ${NAME:-default} or $${"
+                "'${' does not begin a variable; write ${NAME}, ${NAME:-default} or $${"
             )
             done += begin
     return done + text, complaint
@@ -176,7 +176,7 @@ _YAML_ADVICE = (  # what PyYAML says, and what to do
     (r"could not find expected ':'", "a key lacks its ':', or a quote is not closed"),
     (
         r"expected (<block end>|'<document start>')",
-        "the line is indented otherwise than those it belongs to",
+        "the line is not indented like the lines it belongs to",
     ),
     (
         r"expected ',' or",

@@ -296,7 +296,7 @@ class Connection:
             self._drop(link)
             raise
         if not link.is_open:
-            raise ConnectFailedError(link.url, "closed while it was made ready")
+            raise ConnectFailedError(link.url, "closed while it was being set up")
 
     def _rise(self, link: Link) -> None:
         self._lost = asyncio.get_running_loop().create_future()

@@ -186,7 +186,7 @@ class Recovery:
                 await self._publisher.republish(message.vhost, replies.failure(message, error))
             except BrokerClientError as failure:
                 log.warning(
-                    "message %s: its requester was not told: %s", message.message_id, failure
+                    "message %s: its requester was not notified: %s", message.message_id, failure
                 )
 
     def default_chain(self, message: Message) -> tuple[Strategy, ...]:
@@ -333,7 +333,7 @@ class Recovery:
             self._reports.warn(
                 "prefetch_saturated",
                 self._deferred,
-                text="%d messages wait for their defer, which is all of the prefetch; "
+                text="%d messages wait for their defer and fill the prefetch; "
                 "nothing else is delivered meanwhile",
                 values=(self._deferred,),
             )

@@ -358,7 +358,7 @@ class Users:
         self._change(PermissionsSet(vhost, user, configure, write, read))
 
     def clear_permissions(self, user: str, vhost: str) -> bool:
-        """Let a user use a vhost no more; returns False where it had no permissions."""
+        """Delete the permissions of a user in a vhost; returns False if it had none."""
         if (vhost, user) not in self._permissions:
             return False
         self._change(PermissionsRemoved(vhost, user))

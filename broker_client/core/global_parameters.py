@@ -71,5 +71,5 @@ def parameter_problem(name: str, value: Any) -> str | None:
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
-        return f"{value!r:.60} is not a value of JSON"
+        return f"{value!r:.60} is not a JSON value"
     return None

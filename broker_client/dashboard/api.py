@@ -203,7 +203,7 @@ def refusal_of(answer: Answer) -> Refusal:
     reason = _reason(answer)
     match answer.status:
         case 401 | 403:
-            return not_permitted(reason or "the broker does not allow this to you")
+            return not_permitted(reason or "the broker does not permit you to do this")
         case 404:
             return not_found()
         case 413:

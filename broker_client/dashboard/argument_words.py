@@ -24,7 +24,7 @@ _TEXTS = {
     "queue-leader-locator": "Its leader is placed by {}.",
 }
 _OVERFLOWS = {
-    "drop-head": "When it is full, the oldest messages give way.",
+    "drop-head": "When it is full, the oldest messages are removed.",
     "reject-publish": "When it is full, publishers are refused.",
     "reject-publish-dlx": "When it is full, publishers are refused and the messages dead-lettered.",
 }

@@ -84,10 +84,12 @@ def _of_queue(
     if row.get("dead_letter_queue"):
         more = growth.get(key, 0)
         if more > 0:
-            text = f"{more:,.0f} more dead letters within five minutes: {ready:,} lie here."
+            text = (
+                f"{more:,.0f} more dead letters within five minutes: {ready:,} are in this queue."
+            )
             yield _finding("warning", "dead_letters", row, more, text)
         elif ready:
-            text = f"{ready:,} dead letters lie here."
+            text = f"{ready:,} dead letters are in this queue."
             yield _finding("notice", "dead_letters", row, ready, text)
     elif ready and not consumers:
         text = f"{ready:,} messages are ready, but there is no consumer."

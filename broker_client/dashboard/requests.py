@@ -95,7 +95,7 @@ def refuse_other_sites(request: Request) -> None:
     else:
         ours = origin is None or urlsplit(origin).netloc in hosts
     if not ours:
-        raise forbidden("a page of another site may change nothing here")
+        raise forbidden("a page of another site must not change anything here")
 
 
 def check_csrf(request: Request, token: str) -> None:

@@ -147,7 +147,9 @@ class Sampler:
         try:
             await self.look()
         except LoginRefusedError:
-            self._failed("the management API refuses the login that the dashboard watches by")
+            self._failed(
+                "the management API refuses the login with which the dashboard monitors it"
+            )
         except Refusal as refusal:
             self._failed(refusal.reason)
         except Exception:

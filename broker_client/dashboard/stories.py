@@ -13,7 +13,7 @@ Headers = Mapping[str, Any]
 
 _BECAUSE = {
     REJECTED: "a consumer rejected it",
-    EXPIRED: "its time to live was over",
+    EXPIRED: "its time to live had expired",
     MAXLEN: "the queue was full",
     DELIVERY_LIMIT: "it had been delivered too often",
 }
@@ -74,10 +74,10 @@ def story_of(
     attempts = attempts_of(headers)
     if attempts:
         times = "once" if attempts == 1 else f"{attempts:,} times"
-        text = f"Delivered {times} from this queue, and given back."
+        text = f"Delivered {times} from this queue, and returned to it."
         story.append({"kind": "attempts", "count": attempts, "text": text})
     elif redelivered:
-        text = "Delivered or looked at before, and given back."
+        text = "Delivered or looked at before, and returned to it."
         story.append({"kind": "attempts", "text": text})
     return story
 

@@ -41,7 +41,7 @@ class PublishQueueStats:
     unconfirmed: int
     """Sent and not confirmed."""
     held_bytes: int
-    """Bytes of the bodies of both."""
+    """Bytes of the bodies of waiting and unconfirmed publishes."""
     paused: bool
     published: int
     """Accepted so far."""

@@ -161,7 +161,7 @@ class AccessControl:
         self.users.set_permissions(user, vhost, configure=configure, write=write, read=read)
 
     def clear_permissions(self, user: str, vhost: str) -> bool:
-        """Let a user use a vhost no more; returns False where it had no permissions."""
+        """Delete the permissions of a user in a vhost; returns False if it had none."""
         self._wake()
         return self.users.clear_permissions(user, vhost)
 

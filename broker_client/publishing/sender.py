@@ -410,7 +410,9 @@ class Sender:
         if self._was_alone(taken_back) and self._has_turn:
             [publication] = taken_back
             if self._suspicion.losses.is_the_cause(publication):
-                text = "the link was lost each time that it was alone on it, and others passed"
+                text = (
+                    "the link was lost each time it carried this message alone, and not with others"
+                )
                 self._refuse(publication, 320, text)
                 return
             if (

@@ -73,7 +73,7 @@ def times_to_publish(
     """The times to publish a message for, when `last` was the one before, and it is `now`.
 
     Args:
-        config: says what becomes of those that were missed.
+        config: says what to do with times that were missed.
         due: all times of the schedule.
         last: the last time that was dealt with.
         now: the time.

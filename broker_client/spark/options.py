@@ -139,13 +139,13 @@ class SourceOptions(CommonOptions):
     )
     exclusive: bool = _option("exclusive", _flag, True, "be the queue's only consumer")
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss", _flag, True, "fail when something that was promised is gone"
+        "failOnDataLoss", _flag, True, "fail when messages that should be there are missing"
     )
     lock_timeout: float = _option(
         "lockTimeout",
         duration_seconds,
         10.0,
-        "wait for the last query to let go of spool and queue",
+        "wait for the previous query to release spool and queue",
     )
     starting_offset: int = _option(
         "startingOffset", _starting_offset, 0, "mode=stream: first, or an offset"
@@ -191,12 +191,15 @@ class SinkOptions(CommonOptions):
         "confirmTimeout", duration_seconds, 30.0, "time without any confirm before trying again"
     )
     retries: int = _option("retries", _whole(0), 3, "further attempts, with the same ids")
-    mandatory: bool = _option("mandatory", _flag, True, "unroutable messages come back")
+    mandatory: bool = _option("mandatory", _flag, True, "unroutable messages are returned")
     unroutable: Literal["raise", "drop", "dead"] = _option(
-        "unroutable", _one_of("raise", "drop", "dead"), "raise", "what becomes of those"
+        "unroutable", _one_of("raise", "drop", "dead"), "raise", "what to do with them"
     )
     invalid: Literal["raise", "drop", "dead"] = _option(
-        "invalid", _one_of("raise", "drop", "dead"), "raise", "what becomes of rows no broker takes"
+        "invalid",
+        _one_of("raise", "drop", "dead"),
+        "raise",
+        "what to do with rows that a broker would refuse",
     )
     dead_queue: str | None = _option(
         "deadQueue", str, None, "unroutable=dead, invalid=dead: the queue they go to"
@@ -206,7 +209,7 @@ class SinkOptions(CommonOptions):
         "dedupeHeader", _flag, False, "also put the id into x-deduplication-header"
     )
     ignore_unknown_columns: bool = _option(
-        "ignoreUnknownColumns", _flag, False, "leave columns out that mean nothing here"
+        "ignoreUnknownColumns", _flag, False, "ignore columns that the sink does not know"
     )
     report: str | None = _option(
         "report", str, None, "file to which the driver appends a line of JSON for every batch"
@@ -221,7 +224,7 @@ class SinkOptions(CommonOptions):
         if ("dead" in (self.unroutable, self.invalid)) != (self.dead_queue is not None):
             raise OptionError("deadQueue", "and unroutable=dead or invalid=dead go together")
         if not self.mandatory and self.unroutable != "raise":
-            raise OptionError("unroutable", "needs mandatory=true: nothing comes back without")
+            raise OptionError("unroutable", "needs mandatory=true: without it nothing is returned")
 
 
 S = TypeVar("S", SourceOptions, SinkOptions)

@@ -47,7 +47,7 @@ def backup(
     if not os.path.exists(path):
         raise StoreError(path, "there is no such file")
     if os.path.lexists(target):
-        raise StoreError(target, "is there already; a backup replaces nothing")
+        raise StoreError(target, "exists already; a backup does not replace files")
     _check_log(path)
     part = f"{target}.part"
     with _removed(part), translated(path):
@@ -106,7 +106,9 @@ def _copy(path: str, part: str, progress: Callable[[int, int], None] | None) -> 
 def _removed(part: str) -> Iterator[None]:
     """Leave nothing of it behind, however this ends."""
     if os.path.lexists(part):
-        raise StoreError(part, "is there already: of a backup that runs, or was killed; remove it")
+        raise StoreError(
+            part, "exists already: a backup is running, or was killed (then remove it)"
+        )
     try:
         yield
     finally:

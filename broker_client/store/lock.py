@@ -155,7 +155,9 @@ class FileLock:
             found = _identity(name)
             if found is None or found != self._opened.setdefault(name, found):
                 what = "was deleted" if found is None else "was replaced by another file"
-                raise StoreError(name, f"{what} while it was open: nothing can be kept in it")
+                raise StoreError(
+                    name, f"{what} while it was open: nothing more can be stored in it"
+                )
         if time.monotonic() < self._look_again:
             return
         self._look_again = time.monotonic() + _BETWEEN_LOOKS

@@ -151,7 +151,7 @@ class StoreFile:
             try:
                 target.restore_topology(tables.read_topology(self.connection, self.path))
             except (ReplyError, LookupError) as error:
-                why = f"exchanges, queues and bindings do not fit together ({error!r})"
+                why = f"exchanges, queues and bindings are inconsistent ({error!r})"
                 raise StoreCorruptError(self.path, why) from error
             target.restore_access(read_access(self.connection, self.path))
             if damaged := self.connection.execute(tables.DAMAGED_ENTRIES).fetchone():

@@ -81,7 +81,7 @@ def lost_commits(path: str, taken: LogPosition, noted: LogPosition | None) -> st
         if data[at + 8 : at + 16] == salt and data[at + 4 : at + 8] != b"\0\0\0\0":
             behind += 1
     if behind > 1:
-        return f"its log is damaged: {behind} commits stand behind frame {taken.frame}, unreadable"
+        return f"its log is damaged: {behind} commits follow frame {taken.frame}, unreadable"
     if noted is not None and noted.salt == salt and noted.frame > taken.frame:
         return f"its log is damaged: it had {noted.frame} frames, and {taken.frame} can be read"
     return None

@@ -116,9 +116,9 @@ class SqliteStore:
         try:
             self._batch.add(records)
         except InvalidMessageError as error:  # publishers are checked before; this is our fault
-            self._error = StoreError(self.path, f"a message cannot be kept: {error}")
+            self._error = StoreError(self.path, f"a message cannot be stored: {error}")
         except Exception as error:  # noqa: BLE001 - what was not kept must not be confirmed
-            self._error = StoreError(self.path, f"a record cannot be kept: {error!r}")
+            self._error = StoreError(self.path, f"a record cannot be stored: {error!r}")
 
     def commit(self, committed: Committed) -> None:
         """Make everything written so far safe, then call `committed` in the event loop."""

@@ -44,7 +44,7 @@ def no_shared_prefetch(what: str) -> UnsupportedError:
     """The error of `what`, where `Capabilities.shared_prefetch` is False."""
     return UnsupportedError(
         what,
-        "RabbitMQ takes it for the prefetch of each consumer from 4.3 on; write prefetch instead",
+        "RabbitMQ treats it as the prefetch of each consumer from 4.3 on; write prefetch instead",
     )
 
 

@@ -42,6 +42,6 @@ def usual_size_limit(server: Mapping[str, Any]) -> SizeLimit:
     version = server["version"]
     source = (
         f"the default of RabbitMQ {version}; "
-        "where it has another, say so in max_message_size of the connection"
+        "if it has another limit, set max_message_size of the connection"
     )
     return SizeLimit((128 if number < (4, 0) else 16) * _MIB, source)

@@ -60,7 +60,7 @@ EMPTY = [
     Page(("dead-letters",), ("There are no dead letters.",)),
     Page(("exchange", "/", "shop"), ("There is no such exchange.",)),
     Page(("topology",), ("Nothing is declared here",)),
-    Page(("connections",), ("Nobody is connected.",)),
+    Page(("connections",), ("There are no connections.",)),
     Page(("audit",), ("Audit",)),
     Page(("elsewhere",), ("There is no such page",)),
 ]

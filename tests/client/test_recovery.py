@@ -230,7 +230,7 @@ async def test_publish_of_deaths_that_a_queue_fails_over_is_refused_at_the_call(
     start: StartBroker,
 ) -> None:
     broker = await start(a_config([]))
-    with pytest.raises(InvalidMessageError, match=r"headers\['x-death'\] tell of deaths"):
+    with pytest.raises(InvalidMessageError, match=r"headers\['x-death'\] has a form"):
         await broker.publish("work", "x", headers={"x-death": [{**DIED, "count": 1.5}]})
 
 

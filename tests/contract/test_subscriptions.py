@@ -189,7 +189,7 @@ async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
         with pytest.raises(UnsupportedError) as caught:
             await Broker.create(config)
         assert str(caught.value) == (
-            "channel_prefetch of subscription 'work' is not supported here: RabbitMQ takes it for "
+            "channel_prefetch of subscription 'work' is not supported here: RabbitMQ treats it as "
             "the prefetch of each consumer from 4.3 on; write prefetch instead"
         )
         async with Broker.create(where.config()) as broker:

@@ -67,7 +67,7 @@ def take(browser: Browser, dashboard: Dashboard) -> None:
     """All pictures, as an operator comes by them."""
     log_in(browser, dashboard.page("overview"))
     time.sleep(SECONDS_OF_TRAFFIC)
-    browser.see("dead letters lie here", "main")
+    browser.see("dead letters are in this queue", "main")
     browser.screenshot(IMAGES / "dashboard-overview.png")
     browser.as_seen(PHONE, dark=True)
     browser.screenshot(IMAGES / "dashboard-phone.png")

@@ -29,7 +29,7 @@ _WITH_URL = ("protocol", "hostname", "port", "user", "password", "vhost")
 def _frame_max(value: object) -> int:
     found = whole(value)
     if 0 < found < 4096:
-        raise Without("AMQP wants at least 4096 bytes")
+        raise Without("AMQP needs at least 4096 bytes")
     return found
 
 

@@ -257,7 +257,7 @@ class _Conversion:
             self._put(found, kind, self._entry(kind, "", rest.pop(kind, None)))
         subscriptions = found.setdefault("subscriptions", Draft())
         if "recovery" not in subscriptions:
-            subscriptions.note("in rascal a message that fails is nacked, unless it is told more")
+            subscriptions.note("in rascal a message that fails is nacked by default")
             subscriptions["recovery"] = [Draft({"strategy": "nack"})]
         for key in rest:
             found.note(f"left out: {key}: no defaults of this kind")

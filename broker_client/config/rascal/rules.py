@@ -327,7 +327,7 @@ POOL: Rules = {
     "destroyTimeoutMillis": Kept("close_timeout", milliseconds),
     "evictionRunIntervalMillis": Dropped("a channel is closed when its idle_timeout is over"),
     "rejectionDelayMillis": Dropped("channels are opened again when the link is up"),
-    "testOnBorrow": Dropped("a channel is always looked at before it is used"),
+    "testOnBorrow": Dropped("a channel is always checked before it is used"),
 }
 
 ENCRYPTION: Rules = {

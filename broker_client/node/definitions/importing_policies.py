@@ -42,7 +42,7 @@ def read_global_parameter(plan: Plan, item: Item) -> bool:
     """A parameter of the whole broker, unless it tells which broker the file is from."""
     name = item.get("name", str)
     if "value" not in item.values:
-        item.problem("value", "is missing; it is anything that JSON can have")
+        item.problem("value", "is missing; any JSON value is allowed")
     if name == INTERNAL_CLUSTER_ID or plan.vhost is not None or not item.is_right:
         return False
     value = item.values["value"]

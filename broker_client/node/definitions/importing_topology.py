@@ -112,7 +112,7 @@ def read_queue(plan: Plan, item: Item) -> bool:
         item.problem("", reason_of(error))
         return False
     if not name:
-        item.problem("name", "a name is not empty")
+        item.problem("name", "a name must not be empty")
     for key in arguments:
         if key not in QUEUE_ARGUMENTS or key == "x-queue-mode":
             plan.notes.append(f"{what}: argument {key} has no effect here")

@@ -76,7 +76,7 @@ class Plan:
             self.problems.append(f"{path}: {reason_of(error)}")
             return
         if not name:
-            self.problems.append(f"{path}: a name is not empty")
+            self.problems.append(f"{path}: a name must not be empty")
         self.vhosts.add(name)
         self.steps.append(lambda: self.node.add_vhost(name))
         for predeclared, exchange in VirtualHost(name).exchanges.items():

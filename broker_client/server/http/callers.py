@@ -78,7 +78,7 @@ def refuse_other_sites(request: Request) -> None:
     if site not in ("same-origin", "none") or (
         origin is not None and urlsplit(origin).netloc != host
     ):
-        raise Refusal(403, "forbidden", "A page of another site may change nothing here")
+        raise Refusal(403, "forbidden", "A page of another site must not change anything here")
 
 
 def _credentials(header: str) -> tuple[str, str]:

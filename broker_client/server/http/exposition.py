@@ -64,7 +64,7 @@ _QUEUES = (
     _Family(
         "broker_client_queue_messages_deferred",
         "gauge",
-        "Messages that wait for their time",
+        "Messages that are deferred",
         "broker_client",
         lambda queue: len(queue.deferred),
     ),
@@ -85,7 +85,7 @@ _QUEUES = (
     _Family(
         "broker_client_queue_messages_requeued_total",
         "counter",
-        "Total number of deliveries that were given back",
+        "Total number of deliveries that were returned to their queue",
         "broker_client",
         lambda queue: queue.requeued,
     ),

@@ -216,7 +216,7 @@ async def cancel_deferred(call: Call) -> Any:
 
 @operations.post(
     "/api/queues/{vhost}/{name}/purge",
-    "Drop messages by where they are; ready ones unless told otherwise",
+    "Drop messages by their state; ready ones by default",
     body=("ready", "deferred", "in_flight"),
 )
 async def purge_by_state(call: Call) -> Any:

@@ -49,7 +49,7 @@ async def move_messages(call: Call) -> Any:
 
 @operations.post(
     "/api/queues/{vhost}/{name}/replay",
-    "Put dead letters back into the queues where they died; only counts them unless told otherwise",
+    "Put dead letters back into the queues where they died; only counts them by default",
     body=_CHOICE,
 )
 async def replay_messages(call: Call) -> Any:

@@ -112,7 +112,7 @@ async def get_connection(call: Call) -> Any:
     return _the_connection(call)
 
 
-@operations.delete("/api/connections/{name}", "Close a connection; its client is told X-Reason")
+@operations.delete("/api/connections/{name}", "Close a connection; its client gets X-Reason")
 async def delete_connection(call: Call) -> int:
     found = _the_connection(call)
     if found["user"] != call.caller.name and not call.caller.has(ADMINISTRATOR):
@@ -229,7 +229,7 @@ async def check_nothing(call: Call) -> Any:
     return {"status": "ok"}
 
 
-@operations.get("/api/health/checks/port-listener/{port}", "503 unless something listens there")
+@operations.get("/api/health/checks/port-listener/{port}", "503 unless a listener uses this port")
 async def check_port(call: Call) -> Any:
     port = call.name("port")
     if port not in {str(each["port"]) for each in call.management.listeners()}:
@@ -237,7 +237,9 @@ async def check_port(call: Call) -> Any:
     return {"status": "ok", "port": int(port)}
 
 
-@operations.get("/api/health/checks/protocol-listener/{protocol}", "503 unless it is spoken")
+@operations.get(
+    "/api/health/checks/protocol-listener/{protocol}", "503 unless a listener speaks this protocol"
+)
 async def check_protocol(call: Call) -> Any:
     protocol = call.name("protocol")
     if protocol not in {each["protocol"] for each in call.management.listeners()}:

@@ -126,7 +126,7 @@ async def get_global_parameter(call: Call) -> Any:
 
 @operations.put(
     "/api/global-parameters/{name}",
-    "Keep a value for the whole broker",
+    "Set a parameter of the broker",
     POLICYMAKER,
     body=("value",),
 )
@@ -138,7 +138,7 @@ async def put_global_parameter(call: Call) -> int:
     return CREATED if is_new else NO_CONTENT
 
 
-@operations.delete("/api/global-parameters/{name}", "Forget a value", POLICYMAKER)
+@operations.delete("/api/global-parameters/{name}", "Delete a parameter of the broker", POLICYMAKER)
 async def delete_global_parameter(call: Call) -> int:
     if not call.node.delete_global_parameter(call.name("name")):
         raise not_found()

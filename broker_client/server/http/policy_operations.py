@@ -144,7 +144,7 @@ async def put_limit(call: Call) -> int:
     return NO_CONTENT
 
 
-@operations.delete("/api/vhost-limits/{vhost}/{name}", "Take a limit away", ADMINISTRATOR)
+@operations.delete("/api/vhost-limits/{vhost}/{name}", "Remove a limit", ADMINISTRATOR)
 async def delete_limit(call: Call) -> int:
     vhost, name = call.vhost().name, call.name("name")
     limits = dict(call.node.vhost_limits(vhost))

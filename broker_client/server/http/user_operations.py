@@ -41,7 +41,9 @@ async def list_users(call: Call) -> Any:
     return [user_object(each) for each in call.node.access.users]
 
 
-@operations.listing("/api/users/without-permissions", "Users who may use no vhost", ADMINISTRATOR)
+@operations.listing(
+    "/api/users/without-permissions", "Users without any permissions", ADMINISTRATOR
+)
 async def users_without_permissions(call: Call) -> Any:
     users = call.node.access.users
     permitted = {each.user for each in users.permissions()}
@@ -132,7 +134,7 @@ async def put_permissions(call: Call) -> int:
 
 
 @operations.delete(
-    "/api/permissions/{vhost}/{user}", "Let a user use a vhost no more", ADMINISTRATOR
+    "/api/permissions/{vhost}/{user}", "Delete the permissions of a user in a vhost", ADMINISTRATOR
 )
 async def delete_permissions(call: Call) -> int:
     vhost, user = call.vhost().name, _known_user(call)
@@ -179,7 +181,9 @@ async def put_topic_permissions(call: Call) -> int:
 
 
 @operations.delete(
-    "/api/topic-permissions/{vhost}/{user}", "Free the routing keys of a vhost", ADMINISTRATOR
+    "/api/topic-permissions/{vhost}/{user}",
+    "Delete the topic permissions of a user in a vhost",
+    ADMINISTRATOR,
 )
 async def delete_topic_permissions(call: Call) -> int:
     vhost, user = call.vhost().name, _known_user(call)

@@ -50,7 +50,7 @@ async def get_vhost(call: Call) -> Any:
 async def put_vhost(call: Call) -> int:
     data, name = await call.json(), call.name("vhost")
     if not name:
-        raise bad_request("the name of a vhost is not empty")
+        raise bad_request("the name of a vhost must not be empty")
     metadata = _metadata_of(data)
     metadata.check(name)
     is_new = call.node.add_vhost(name)

@@ -204,7 +204,7 @@ class DriverPublisher:
         def publish(df: DataFrame, batch_id: int) -> None:
             query = scope or df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
             if query is None:
-                raise OptionError("scope", "is needed: this version of Spark does not tell it")
+                raise OptionError("scope", "is needed: this version of Spark does not provide it")
             given = {"progress": False, **how}
             self.publish_frame(
                 df, publication, write_id=streaming_scope(query, str(batch_id)), **given

@@ -299,7 +299,9 @@ class NetworkChannel(TopologyMethods):
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         if not self._owner.capabilities.delayed_retry:
-            raise UnsupportedError("deferred requeue", "RabbitMQ gives a message back at once only")
+            raise UnsupportedError(
+                "deferred requeue", "RabbitMQ can only requeue a message at once"
+            )
         self.nack(delivery_tag, requeue=True)  # and its queue holds it back
 
     def touch(self, delivery_tag: int) -> float:

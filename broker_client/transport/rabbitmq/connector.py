@@ -182,7 +182,7 @@ class NetworkConnector:
             raise self._refusal(link, error) from without_frames(error)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # aiormq takes for granted what a broker says of itself, such as its capabilities.
-            reason = f"the broker's part of the handshake lacks something: {error!r}"
+            reason = f"the broker's part of the handshake is incomplete: {error!r}"
             raise ConnectFailedError(self._masked, reason) from without_frames(error)
         finally:
             if not link.is_open:
@@ -216,7 +216,7 @@ class NetworkConnector:
             if reader.speaks_tls:
                 return "the server there uses TLS: write amqps://"
             if not reader.has_heard and isinstance(error, ConnectionError):
-                return "closed without a word: if TLS is spoken at this port, write amqps://"
+                return "closed without an answer: if this port expects TLS, write amqps://"
         during = reader is None and type(error) in _CUT_SHORT
         after = reader is not None and not reader.has_heard and isinstance(error, ConnectionError)
         if self._ssl_context and (during or after):

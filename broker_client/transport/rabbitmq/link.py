@@ -310,7 +310,7 @@ class NetworkLink:
         limit = _HEARTBEATS_MISSED * self._heartbeat
         silent = loop.time() - reader.heard_at
         if silent >= limit:
-            self._end(ConnectionLostError(self.url, f"nothing heard for {silent:.0f} s"))
+            self._end(ConnectionLostError(self.url, f"nothing received for {silent:.0f} s"))
             self._tell()
             self.streams.abort()
             return

@@ -39,8 +39,8 @@ def tls_context(config: TlsConfig, path: str = "tls") -> ssl.SSLContext:
             context.load_cert_chain(config.certfile, config.keyfile, password=_no_password)
         except _EncryptedKeyError:
             message = (
-                f"{config.keyfile or config.certfile!r}: the private key is encrypted; nobody is "
-                "there to be asked for its password: give a file without one"
+                f"{config.keyfile or config.certfile!r}: the private key is encrypted; "
+                "give a file without a password"
             )
             raise ConfigError([Problem(f"{path}.keyfile", message)]) from None
         except (ssl.SSLError, OSError) as error:

@@ -88,7 +88,7 @@ def test_a_backup_replaces_nothing_and_leaves_nothing_where_it_fails(tmp_path: P
         nowhere = run("", "backup", str(path), str(tmp_path / "no" / "copy.db"))
     missing = run("", "backup", str(tmp_path / "none.db"), str(tmp_path / "new.db"))
     for result, why in (
-        (there, "is there already"),
+        (there, "exists already"),
         (nowhere, "No such file or directory"),
         (missing, "there is no such file"),
     ):
@@ -115,6 +115,6 @@ def test_a_backup_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> N
             backup(str(path), str(copy), interrupted)
         assert not list(tmp_path.glob("copy.db*"))
         (tmp_path / "copy.db.part").write_text("of another")
-        with pytest.raises(StoreError, match="is there already"):
+        with pytest.raises(StoreError, match="exists already"):
             backup(str(path), str(copy))
         assert (tmp_path / "copy.db.part").read_text() == "of another"

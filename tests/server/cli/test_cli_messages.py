@@ -119,7 +119,7 @@ def test_purge_drops_what_is_ready(url: str) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("embedded://", "where no command gets to"),
+        ("embedded://", "which commands cannot reach"),
         ("http://host", "--url:"),
         ("amqp://guest:guest@127.0.0.1:1/", "127.0.0.1:1"),
         ("amqp://guest:guest@127.0.0.1/?heartbeat=5", "a query is not allowed"),

@@ -133,7 +133,7 @@ def test_tail_that_takes_gives_back_what_it_has_not_printed(url: str) -> None:
 
 def test_tail_says_what_is_missing(url: str) -> None:
     without = run(url, "tail", "q")
-    assert (without.exit_code, "AMQP does not tell of bindings" in without.stderr) == (1, True)
+    assert (without.exit_code, "AMQP does not list bindings" in without.stderr) == (1, True)
     for wrong in ([], ["q", "--exchange", "x"], ["q", "--key", "x"], ["--take"]):
         assert run(url, "tail", *wrong).exit_code == 2
     missing = run(url, "tail", "--exchange", "nope")

@@ -50,7 +50,7 @@ def test_a_job_prints_tables_writes_parquet_and_draws(
     out, picture = tmp_path / "out", tmp_path / "pictures" / "audit.html"
     status, printed = run("audit", "--events", log, "--out", out, "--plot", picture)
     assert status == 0
-    assert "1 lines are no events" in printed
+    assert "1 lines are not events" in printed
     assert "audit summary" in printed
     (summary,) = parquet(spark, out / "audit_summary")
     assert (summary["published"], summary["confirmed"], summary["handled"]) == (6, 6, 5)

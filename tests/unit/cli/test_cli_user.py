@@ -272,7 +272,7 @@ def test_vhosts_are_added_listed_and_deleted(path: str) -> None:
     ("arguments", "told"),
     [
         (["add", "/"], "already"),
-        (["add", ""], "not empty"),
+        (["add", ""], "must not be empty"),
         (["delete", "x"], "no vhost 'x'"),
     ],
 )

@@ -387,7 +387,7 @@ def test_more_redeliveries_than_a_quorum_queue_allows_are_never_reached() -> Non
     }
     ((path, message),) = warned(vhost)
     assert path.endswith("redeliveries.limit")
-    assert "takes a message out of a quorum queue after 20 (x-delivery-limit" in message
+    assert "removes a message from a quorum queue after 20 (x-delivery-limit" in message
     subscription["redeliveries"] = {"counter": "memory", "limit": 20}
     assert warned(vhost) == []
 

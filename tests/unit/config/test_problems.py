@@ -181,7 +181,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         """,
         [
             "app.yaml:4: not valid YAML: expected <block end>, but found '<block mapping start>'; "
-            "the line is indented otherwise than those it belongs to",
+            "the line is not indented like the lines it belongs to",
         ],
     ),
     "a key of another section, or of another client": (
@@ -374,7 +374,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         [
             "app.yaml:3: vhosts./.connection: environment variable NOT_SET is not set; "
             "set it or write ${NOT_SET:-default}",
-            "app.yaml:4: vhosts./.queues.q.options.arguments.x: '${' begins no variable; "
+            "app.yaml:4: vhosts./.queues.q.options.arguments.x: '${' does not begin a variable; "
             "write ${NAME}, ${NAME:-default} or $${",
         ],
     ),

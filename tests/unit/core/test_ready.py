@@ -1,4 +1,4 @@
-"""Ready messages keep their positions, however they are taken and given back."""
+"""Ready messages keep their positions, however they are taken and returned."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_deaths_are_told_oldest_first_with_their_counts() -> None:
     headers = {"x-death": [a_death("retry", "expired", count=3), a_death(count=3)]}
     assert texts(headers)[1:] == [
         "Dead-lettered from queue 'orders' 3 times, last because a consumer rejected it.",
-        "Dead-lettered from queue 'retry' 3 times, last because its time to live was over.",
+        "Dead-lettered from queue 'retry' 3 times, last because its time to live had expired.",
     ]
 
 
@@ -93,7 +93,8 @@ def test_counts_of_quorum_queues_are_attempts() -> None:
     assert attempts_of({"x-acquired-count": 3, "x-delivery-count": 0}) == 3
     assert attempts_of({}) is None
     assert (
-        texts({"x-delivery-count": 2})[-1] == "Delivered 2 times from this queue, and given back."
+        texts({"x-delivery-count": 2})[-1]
+        == "Delivered 2 times from this queue, and returned to it."
     )
 
 

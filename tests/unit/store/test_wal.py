@@ -88,7 +88,7 @@ async def test_a_changed_bit_anywhere_in_the_log_is_found(crashed: Path, seed: i
 async def test_damage_before_other_commits_is_found_without_a_note(crashed: Path) -> None:
     os.unlink(f"{crashed}.lock")
     flip(crashed, 32 + 24 + 100)
-    with pytest.raises(StoreCorruptError, match="commits stand behind frame 0"):
+    with pytest.raises(StoreCorruptError, match="commits follow frame 0"):
         await started(crashed)
 
 

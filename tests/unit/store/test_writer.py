@@ -150,7 +150,7 @@ async def test_a_message_that_cannot_be_kept_is_a_failure_and_no_silence(
     store.write([appended(1, a_message(headers={"x": {1}}, delivery_mode=2))])
     ask(store, answers, "bad")
     await eventually(lambda: answers.heard)
-    assert "cannot be kept" in str(answers.heard[0][1])
+    assert "cannot be stored" in str(answers.heard[0][1])
 
 
 async def test_close_keeps_what_was_written_and_not_committed(

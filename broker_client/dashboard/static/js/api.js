@@ -61,7 +61,7 @@ async function request(method, path, body, headers = {}, floats = false) {
   try {
     answer = await fetch(path, options);
   } catch {
-    throw new ApiError(0, "unreachable", "The server does not answer. Nothing is known to have been changed.");
+    throw new ApiError(0, "unreachable", "The server does not answer. It is not known whether anything was changed.");
   }
   const said = await read(answer, floats);
   if (answer.ok) return said;

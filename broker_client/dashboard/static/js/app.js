@@ -189,7 +189,7 @@ function entryOf(path) {
 function notFound() {
   return {
     title: "Not found",
-    view: () => h("div", { class: "empty" }, h("p", null, "There is no such page, or it is not yours to see."), h("a", { href: link("overview") }, "To the overview")),
+    view: () => h("div", { class: "empty" }, h("p", null, "There is no such page, or you may not see it."), h("a", { href: link("overview") }, "To the overview")),
   };
 }
 

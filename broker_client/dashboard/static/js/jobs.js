@@ -47,10 +47,10 @@ export async function runJob(state, request) {
 }
 
 function consequence({ kind, queue, to }, plan) {
-  if (kind === "delete") return `They are taken out of ${queue} for good.`;
-  if (kind === "move") return `From ${queue} to ${to}. Each is taken out once its copy is confirmed.`;
+  if (kind === "delete") return `They are removed from ${queue} for good.`;
+  if (kind === "move") return `From ${queue} to ${to}. Each is removed once its copy is confirmed.`;
   return [
-    "Each goes back to the queue where it died, and is taken out of here once its copy is confirmed.",
+    "Each goes back to the queue where it died, and is removed from here once its copy is confirmed.",
     h(
       "ul",
       null,

@@ -37,7 +37,7 @@ export async function resendForm({ vhost, queue, message }) {
   const headers = Object.fromEntries(Object.entries(message.headers ?? {}).filter(([name]) => !OF_THE_BROKER.test(name)));
   const wasPersistent = message.properties.delivery_mode === 2;
   const body = [
-    h("p", null, "The edited copy is published and confirmed, and only then is the original taken out of here."),
+    h("p", null, "The edited copy is published and confirmed, and only then is the original removed from here."),
     h(
       "div",
       { class: "grid-2" },
@@ -51,7 +51,7 @@ export async function resendForm({ vhost, queue, message }) {
     headersField(headers),
     persistentField(wasPersistent),
   ];
-  const edited = await asked("Edit and send again", body, "Send it and take the original out");
+  const edited = await asked("Edit and send again", body, "Send it and remove the original");
   if (edited === null) return false;
   const done = await attempt(() =>
     post(`${at("ui/queues", vhost, queue)}/resend`, {
@@ -64,7 +64,7 @@ export async function resendForm({ vhost, queue, message }) {
     }),
   );
   if (done === undefined) return false;
-  if (done.routed) say("Sent again, and the original is taken out.");
+  if (done.routed) say("Sent again, and the original is removed.");
   else say("No queue was bound for that key: nothing was changed.", { bad: true });
   return true;
 }
@@ -111,7 +111,7 @@ function persistentField(on) {
 }
 
 function checkHeaders(event) {
-  event.target.setCustomValidity(parsedHeaders(event.target.value) === null ? "This is no JSON object." : "");
+  event.target.setCustomValidity(parsedHeaders(event.target.value) === null ? "This is not a JSON object." : "");
 }
 
 function parsedHeaders(text) {

@@ -35,7 +35,7 @@ export function auditPage({ state, redraw }) {
               key: (row) => String(row.number),
               sort: "-time",
               search: (row) => `${row.user} ${row.action} ${row.target} ${row.detail ?? ""}`,
-              empty: "Nothing was changed yet.",
+              empty: "There are no changes yet.",
               columns: [
                 { id: "time", label: "When", of: (row) => row.time, cell: (row) => h("span", { class: "number", title: fullMoment(row.time) }, moment(row.time)) },
                 { id: "user", label: "Who", of: (row) => row.user, cell: (row) => [row.user, row.address && h("small", { class: "wide-only" }, ` from ${row.address}`)] },

@@ -69,7 +69,7 @@ function connections(rows) {
     key: (row) => row.name,
     sort: "name",
     search: (row) => `${row.name} ${nameOf(row)} ${row.user} ${row.vhost} ${clientOf(row)}`,
-    empty: "Nobody is connected.",
+    empty: "There are no connections.",
     columns: [
       { id: "name", label: "Name", head: true, of: nameOf, cell: (row) => [h("a", { href: link("connection", row.name) }, nameOf(row)), nameOf(row) !== row.name && h("div", null, h("small", null, row.name))] },
       { id: "user", label: "User", of: (row) => row.user, cell: (row) => row.user },

@@ -66,7 +66,7 @@ function gone(name) {
     "div",
     { class: "empty" },
     h("h1", { tabindex: "-1" }, name),
-    h("p", null, "There is no such queue, or not any more."),
+    h("p", null, "There is no such queue, or it was deleted."),
     h("a", { href: link("queues") }, "All queues"),
   );
 }
@@ -288,7 +288,7 @@ function consumers(state, { consumers: rows = [] }) {
       rows,
       key: (each) => `${each.connection} ${each.channel} ${each.tag}`,
       sort: held ? "-longest" : "tag",
-      empty: "Nobody consumes it.",
+      empty: "It has no consumers.",
       columns: [
         { id: "tag", label: "Consumer", head: true, of: (each) => each.tag, cell: (each) => h("span", { class: "mono" }, each.tag) },
         { id: "connection", label: "Connection", class: "wrap", of: (each) => each.connection, cell: (each) => h("a", { href: link("connection", each.connection) }, each.connection) },
@@ -368,7 +368,7 @@ function deferred(state, { deferred: rows }, row, load) {
   };
   const cancel = (ids, many) => async () => {
     const text = counted(many, "deferred message");
-    if (!(await confirm(`Drop ${text}?`, "They are taken out of the queue for good.", `Drop ${text}`, { danger: true }))) return;
+    if (!(await confirm(`Drop ${text}?`, "They are removed from the queue for good.", `Drop ${text}`, { danger: true }))) return;
     const done = await attempt(() => post(`${at("ui/api/queues", vhost, name)}/deferred/cancel`, ids === null ? {} : { ids }));
     if (done !== undefined) say(`${counted(done.count ?? many, "message")} dropped.`);
     load();

@@ -42,7 +42,7 @@ export function queuesPage({ state }) {
             sort: "name",
             search: (row) => `${row.name} ${row.vhost} ${row.type ?? ""} ${row.policy ?? ""}`,
             columns: columns(state),
-            empty: rows.length === 0 ? noQueues(state) : "No queue is like that.",
+            empty: rows.length === 0 ? noQueues(state) : "No queue matches.",
           }),
         ),
       ];

@@ -104,7 +104,7 @@ function key() {
     h("span", { class: "tag accent" }, "exchange"),
     " → ",
     h("span", { class: "tag" }, "queue"),
-    "; a dashed line is the way of dead letters; ",
+    "; a dashed line shows where dead letters go; ",
     h("span", { class: "tag warn" }, "unrouted"),
     " is an exchange that leads to no queue.",
   );
