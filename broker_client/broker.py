@@ -235,7 +235,7 @@ class Broker(Emitter):
             raise
 
     async def _listen(self) -> None:
-        """Open the built-in broker to others, where `node.listen` asks for it.
+        """Listen on the addresses of `node.listen`, if there are any.
 
         Raises:
             ConfigError: there are several built-in brokers, and none was named.
@@ -323,7 +323,7 @@ class Broker(Emitter):
         self._add_handle_middleware(tracing.handle, frozenset())
 
     def _check_subscriptions(self, vhost: Vhost) -> None:
-        """Refuse at the start what the broker would take for something else."""
+        """Refuse settings that this version of the broker would interpret differently."""
         link = vhost.connection.link
         for subscription in self.config.subscriptions.values():
             if subscription.vhost == vhost.name and link is not None:
@@ -610,7 +610,7 @@ class Broker(Emitter):
         Raises:
             UnknownNameError: no such subscription or publication.
             BrokerClosedError: the broker was shut down.
-            InvalidHandlerError: the function's arguments cannot be told apart, or are others; or
+            InvalidHandlerError: the function's arguments are ambiguous or unsupported; or
                 it would get no message.
         """
         if callable(name):
@@ -699,11 +699,11 @@ class Broker(Emitter):
         return await self._vhost(vhost).open_link()
 
     async def purge(self, queue: str | None = None, *, vhost: str | None = None) -> int:
-        """Empty a declared queue, or all of them; returns how many ready messages went.
+        """Empty a declared queue, or all; returns how many ready messages were removed.
 
         Args:
             queue: its name in the configuration; None empties every queue of every vhost.
-            vhost: the queue's, where several vhosts declare a queue of that name.
+            vhost: the queue's, if several vhosts declare a queue of that name.
 
         Raises:
             UnknownNameError: no such queue, or no such vhost.
@@ -746,17 +746,17 @@ class Broker(Emitter):
             raise failures[0]
 
     async def bounce(self, *, timeout: float = _BOUNCE_TIMEOUT) -> None:
-        """Cut every connection, as a fault of the network would, and wait until all is back.
+        """Cut every connection, as a network fault would, and wait until all are restored.
 
-        Connections, topology and subscriptions come back by themselves; publishes under way are
-        sent again, and deliveries in hand go back to their queues. A test sees by it how a
-        program takes a lost connection, on either broker.
+        Connections, topology and subscriptions are restored automatically; unconfirmed publishes
+        are sent again, and unsettled deliveries return to their queues. Use it to test how a
+        program handles a lost connection, on either broker.
 
         Args:
-            timeout: seconds for everything to be back.
+            timeout: seconds to wait until everything is restored.
 
         Raises:
-            ConnectFailedError: it was not; the Broker goes on trying.
+            ConnectFailedError: it was not restored in time; the Broker keeps trying.
         """
         self._check_usable()
         deadline = asyncio.get_running_loop().time() + timeout
@@ -771,7 +771,7 @@ class Broker(Emitter):
                 raise ConnectFailedError(", ".join(url for _, url in self.connections()), reason)
 
     async def shutdown(self, *, timeout: float = _DRAIN_TIMEOUT) -> None:
-        """Shut down in order: drain subscriptions, confirm publishes, close connections.
+        """Shut down gracefully: drain subscriptions, confirm publishes, close connections.
 
         Args:
             timeout: seconds to wait for unconfirmed publishes. Those that remain end as

@@ -379,7 +379,7 @@ class ConnectionLostError(TransportError, ConnectionError):
         self.url: str = url
         self.reason: str = reason
         self.in_order = in_order
-        """True if the broker closed it in order, because it was stopping or was told to."""
+        """True if the broker closed it in order, because it was stopping or an operator asked."""
         self.close_code = close_code
         """The code of the broker's connection.close, or 0."""
 
@@ -710,7 +710,7 @@ PUBLISH_REFUSALS: tuple[type[PublishError], ...] = (
     PublishRefusedError,
     PublishNackedError,
 )
-"""Outcomes that the broker decided on; the others tell of a connection, a deadline, a shutdown."""
+"""Outcomes that the broker decided on; others come from a connection, deadline or shutdown."""
 
 
 # --------------------------------------------------------------------------- requests

@@ -276,7 +276,7 @@ class ChannelPool:
         self._woken -= 1
 
     def _wake_one(self) -> None:
-        """Wake the first of the line, who takes itself out of it by it."""
+        """Wake the first waiting caller, and remove it from the line."""
         while self._waiters:
             turn = self._waiters.pop(0).turn
             if not turn.done():

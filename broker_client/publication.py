@@ -253,7 +253,7 @@ class Publication(Emitter):
 
     def _tell_late(self, event: str, listener: Listener, args: tuple[Any, ...]) -> None:
         if self._listeners is not None and listener in self._listeners.get(event, ()):
-            self._call(event, listener, args)  # this one only: the others have been told
+            self._call(event, listener, args)  # this one only: the others have been called
 
     def _listener_failed(self, event: str, error: BaseException) -> None:
         """Log only: an `error` event would be a second end of the publication."""

@@ -42,27 +42,35 @@ class Subscription(Emitter):
     The consumer starts with the first `message` listener, `handle` or ``async for``. Events:
 
     * ``message(message, content, ack_or_nack)``: a delivery. If a listener raises before it
-    settles the message, the subscription's `recovery` runs. * ``invalid_content(error, message,
-    ack_or_nack)``: the body cannot be decrypted or decoded. Without a listener,
-    ``invalid_message`` is emitted; without a listener for that either, the message is nacked
-    without requeue and an `error` emitted. * ``redeliveries_exceeded(error, message,
-    ack_or_nack)``: more redeliveries than allowed. Without a listener, ``redeliveries_error`` is
-    emitted; without a listener for that either, as above. ``redeliveries_error(error, message,
-    ack_or_nack)``: the counter failed; without a listener, an `error` is emitted and the message
-    is handled. * ``duplicate(message)``: the message was handled before, and is acked without a
-    handler (`deduplicate`). * ``subscribed()``, ``cancelled(error)`` or ``cancel(error)`` (by
-    the broker), ``error(error)``. * ``ack_lost(message, error)``: the message was settled after
-    the broker had taken it back. * ``ack_due(message, seconds)``: 80 % of a time-out that the
-    configuration states have passed; `seconds` are left. * ``ack_timeout(error)``: the broker
-    closed the channel because a message was unsettled for too long. *
-    ``message_timeout(message)``: the broker took this message back because it was unsettled for
-    too long. * ``already_settled(error)``, ``recovery_failed(error)``. *
-    ``dead_lettered(message, error)``: recovery refused the message without requeue; also logged.
-    * ``prefetch_saturated(count)``: messages that wait for the `defer` of their recovery fill
-    the prefetch, so nothing else is delivered. * ``tripped(failures, calls)``: `failures` of
-    `calls` messages failed, and the `breaker` pauses the subscription; ``restored()``: the pause
-    has ended, and a message was handled. * ``loop_blocked(seconds, name)``: a handler blocked
-    the event loop for longer than `loop_lag`.
+      settles the message, the subscription's `recovery` runs.
+    * ``invalid_content(error, message, ack_or_nack)``: the body cannot be decrypted or decoded.
+      Without a listener, ``invalid_message`` is emitted; without a listener for that either, the
+      message is nacked without requeue and an `error` emitted.
+    * ``redeliveries_exceeded(error, message, ack_or_nack)``: more redeliveries than allowed.
+      Without a listener, ``redeliveries_error`` is emitted; without a listener for that either,
+      as above.
+    * ``redeliveries_error(error, message, ack_or_nack)``: the counter failed. Without a listener,
+      an `error` is emitted and the message is handled.
+    * ``duplicate(message)``: the message was handled before, and is acked without a handler
+      (`deduplicate`).
+    * ``subscribed()``: consuming has started. ``cancelled(error)``, or ``cancel(error)`` without
+      a listener for it: the broker cancelled the consumer, which starts again.
+    * ``error(error)``: a handler raised, or the consumer was lost for a while.
+    * ``ack_lost(message, error)``: the message was settled after the broker had taken it back.
+    * ``ack_due(message, seconds)``: 80 % of a time-out that the configuration states has passed;
+      `seconds` are left.
+    * ``ack_timeout(error)``: the broker closed the channel, or cancelled the consumer, because a
+      message was unsettled for too long.
+    * ``message_timeout(message)``: the broker took this message back because it was unsettled for
+      too long.
+    * ``already_settled(error)``: `ack_or_nack` was called twice.
+    * ``recovery_failed(error)``: a recovery strategy failed, and the next one was tried.
+    * ``dead_lettered(message, error)``: recovery refused the message without requeue; also logged.
+    * ``prefetch_saturated(count)``: messages that wait for the `defer` of their recovery fill the
+      prefetch, so nothing else is delivered.
+    * ``tripped(failures, calls)``: `failures` of `calls` messages failed, and the `breaker` pauses
+      the subscription. ``restored()``: the pause has ended, and a message was handled.
+    * ``loop_blocked(seconds, name)``: a handler blocked the event loop for longer than `loop_lag`.
     """
 
     EVENTS: ClassVar[frozenset[str]] = frozenset(

@@ -1,8 +1,8 @@
 """Java's classes as one JVM has loaded them, in a file that the next maps: half the time to start.
 
 Java 13 and newer (JEP 350). A JVM passes over an archive that another Java or other jars have
-made, and one that is none. One that was cut short would end it, so an archive gets its name when it
-is whole, and a session that does not start with one is started without.
+made, and a file that is not one. A truncated archive would crash it, so it gets its name when it
+is complete, and a session that does not start with one is started without.
 """
 
 from __future__ import annotations

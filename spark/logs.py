@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def load(spark: SparkSession, path: str, console: Console) -> DataFrame:
-    """The whole events under `path`, each once; what is no event is counted and told."""
+    """The whole events under `path`, each once; other lines are counted and reported."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spark writes it
 
     from broker_client.spark.event_log import (

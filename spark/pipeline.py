@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from spark.tables import Tables
 
-_WIDTH = 120  # characters, where the output is no terminal
+_WIDTH = 120  # characters, where the output is not a terminal
 
 
 def tables_of(

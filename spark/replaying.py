@@ -230,8 +230,8 @@ def _overrides(letter: Row) -> PublishOverrides:
 
 
 def living_headers(headers: dict[str, Any]) -> dict[str, Any]:
-    """`headers` without what tells of deaths and of recovery: a copy begins anew, and goes where
-    its publication sends it."""
+    """`headers` without those of deaths and recovery: the counts of a copy begin again, and it goes
+    where its publication sends it."""
     kept = {
         name: value
         for name, value in headers.items()

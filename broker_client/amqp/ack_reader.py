@@ -1,4 +1,4 @@
-"""Reads acks of single deliveries that follow each other: many are answered in one write."""
+"""Reads runs of acks for single deliveries: clients often write many at once."""
 
 from __future__ import annotations
 

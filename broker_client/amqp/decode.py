@@ -2,7 +2,7 @@
 
 Only what the hot path needs is decoded here: deliveries, returns, confirms, and the notices that
 end a channel or a connection. Everything is checked against the length it claims before it is
-read; a frame that lies raises `MalformedFrameError`.
+read; a frame with a wrong length raises `MalformedFrameError`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ReturnMethod(NamedTuple):
 class DeliverDecoder:
     """Decodes the basic.deliver methods of one connection.
 
-    Consumer tag, exchange and routing key are often those of the last one, and then the strings
+    Consumer tag, exchange and routing key are often those of the previous one, and then the strings
     are, too.
     """
 

@@ -84,7 +84,7 @@ class ChannelCloseAsked(NamedTuple):
 
 
 class ChannelFailed(NamedTuple):
-    """The peer broke a rule that costs the channel; channel.close is queued."""
+    """The peer broke a rule that closes the channel; channel.close is queued."""
 
     channel: int
     reply_code: int

@@ -14,7 +14,7 @@ def timestamp_of(seconds: object) -> datetime:
         seconds: since 1970, whole.
 
     Raises:
-        ValueError: that is no time.
+        ValueError: that is not a time.
     """
     if isinstance(seconds, int) and not isinstance(seconds, bool):
         try:

@@ -112,7 +112,7 @@ def property_list(properties: Properties) -> tuple[int, bytes]:
             n,
             o,
         )
-    except TypeError:  # one cannot be hashed, so it is no text and no number
+    except TypeError:  # one cannot be hashed, so it is not text and not a number
         for name, value in zip(Properties._fields, properties, strict=True):
             if value is not None:
                 CODECS[name].encode(value, name)
@@ -227,7 +227,7 @@ def decode_properties(data: bytes) -> Properties:
     """What `encode_properties` was given.
 
     Raises:
-        MalformedFrameError: `data` is no content header.
+        MalformedFrameError: `data` is not a content header.
     """
     with malformed():
         return content_header(data)[1]

@@ -396,7 +396,7 @@ class ServerConnection:
     # ------------------------------------------------------------------ violations
 
     def _fail(self, error: ReplyError) -> None:
-        """Answer a violation that costs the connection."""
+        """Answer a violation that closes the connection."""
         state, text = self.state, error.reply_text
         if state is ConnectionState.CLOSING:
             if isinstance(error, violations.FramingError):
@@ -404,7 +404,7 @@ class ServerConnection:
             return
         self._events.append(ConnectionFailed(error.reply_code, text))
         # RabbitMQ: before connection.open a violation ends the socket without a word. The limits
-        # that a client wants are answered, since its author needs to be told.
+        # that a client wants are answered, so that its author sees the error.
         if state in (ConnectionState.OPEN, ConnectionState.TUNED) or (
             state is ConnectionState.TUNING and error.reply_code == 530
         ):

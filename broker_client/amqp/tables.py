@@ -81,7 +81,7 @@ def _encoded_key(key: str) -> bytes:
 
 
 class FrozenTable(Mapping[str, Any]):
-    """An encoded field table, which later changes of its source do not affect.
+    """An encoded field table, independent of later changes to its source.
 
     Its values are those that a client reads off the wire. They are decoded when first read.
     """
@@ -127,7 +127,7 @@ class FrozenTable(Mapping[str, Any]):
         """The value of `key`; the others are not decoded for it."""
         if self._values is not None:
             return self._values.get(key, default)
-        if "?" not in key and self.lacks((key,)):  # which may stand for bytes that are no UTF-8
+        if "?" not in key and self.lacks((key,)):  # which may stand for bytes that are not UTF-8
             return default
         entry = b"".join([entry for name, entry in _entries(self.encoded) if name == key])
         return decode_arguments(_with_length(entry)).get(key, default)
@@ -554,7 +554,7 @@ def decode_arguments(data: bytes) -> dict[str, Any]:
     """What `encode_arguments` was given.
 
     Raises:
-        MalformedFrameError: `data` is no table.
+        MalformedFrameError: `data` is not a table.
     """
     try:  # not `with malformed()`, which would cost as much as a few headers
         return decode_table(data, 0)[0]

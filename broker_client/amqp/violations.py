@@ -1,4 +1,4 @@
-"""What a breach of the protocol costs: reply codes and texts as RabbitMQ has them.
+"""Errors for violations of the protocol: reply codes and texts as RabbitMQ has them.
 
 Where RabbitMQ ends the socket without a word, the specification's code is given. All of these cost
 the connection, but a message that is too large.
@@ -42,7 +42,7 @@ def wrong_frame_end(kind: int, payload: bytes, end: int) -> FramingError:
 
 
 def unknown_frame(kind: int, payload: bytes) -> ReplyError:
-    """501: no such type, or a payload that is none of its type."""
+    """501: an unknown frame type, or a payload that does not fit it."""
     return frame_error(f"{_frame(kind, payload)}: unknown_frame")
 
 

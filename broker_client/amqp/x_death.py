@@ -65,8 +65,9 @@ def find_death(headers: Mapping[str, Any] | None, queue: str, reason: str) -> De
 def are_sound(headers: Mapping[str, Any] | None) -> bool:
     """False for deaths that a queue of RabbitMQ fails over when it adds its own.
 
-    RabbitMQ 3.10: an entry that is no table, or whose count is no integer, costs the channel or
-    the queue, which then delivers the message again. Another value than an array is replaced.
+    RabbitMQ 3.10: an entry that is not a table, or whose count is not an integer, makes the channel
+    or the queue fail, which then delivers the message again. A value that is not an array is
+    replaced.
     """
     found = (headers or {}).get(X_DEATH)
     return not isinstance(found, list | tuple) or all(map(_is_sound, found))
@@ -184,14 +185,14 @@ def _first_death(
 def without_deaths(
     headers: Mapping[str, Any], added: Mapping[str, Any] = MappingProxyType({})
 ) -> Mapping[str, Any]:
-    """`headers` without what tells of deaths, and with `added`."""
+    """`headers` without those about deaths, and with `added`."""
     return replaced(headers, TELLS_OF_DEATHS, added)
 
 
 def is_cycle(headers: Mapping[str, Any] | None, queue: str, reason: str) -> bool:
     """True when a dead letter that died for `reason` comes back to `queue` unsteered.
 
-    RabbitMQ drops such a message, since it would circle for ever. A `REJECTED` death on the way
+    RabbitMQ drops such a message, since it would circle forever. A `REJECTED` death on the way
     shows that a consumer decides, and the message goes on.
     """
     if reason == REJECTED:

@@ -54,7 +54,7 @@ def asyncapi_document(
 
     Raises:
         ConfigError: the model of a publication is not there.
-        InvalidHandlerError: the arguments of a handler cannot be told apart.
+        InvalidHandlerError: the arguments of a handler are ambiguous.
     """
     making = _Making(config)
     for publication in config.publications.values():

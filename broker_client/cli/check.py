@@ -47,7 +47,7 @@ def check(
 
 
 def _check(file: Path, *, alone: bool, strict: bool, as_json: bool) -> bool:
-    """Tell of one file; true if nothing is wrong with it."""
+    """Report on one file; True if nothing is wrong with it."""
     problems: Sequence[Problem] = ()
     warnings: Sequence[Problem] = ()
     config: BrokerConfig | None = None

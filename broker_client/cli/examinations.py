@@ -73,7 +73,7 @@ def examine_file(place: Place) -> Iterator[Finding]:
 
 
 def _examine_closed(path: str) -> Generator[Finding, None, bool]:
-    """Tell of a file that no process has open; returns whether it cannot be used."""
+    """Check a file that no process has open; returns whether it cannot be used."""
     try:
         report = check_store(path)
     except StoreError as error:
@@ -93,7 +93,7 @@ def _examine_closed(path: str) -> Generator[Finding, None, bool]:
 
 
 async def examine_address(place: Place, *, passively: bool) -> list[Finding]:
-    """What AMQP tells of a broker.
+    """Checks of a broker over AMQP.
 
     Args:
         place: where it is.
@@ -123,7 +123,7 @@ async def examine_address(place: Place, *, passively: bool) -> list[Finding]:
 
 
 def examine_management(place: Place, management: ByManagement | None) -> Iterator[Finding]:
-    """What the management API tells of a broker."""
+    """Checks of a broker over its management API."""
     if management is None:
         for what in ("permissions", "alarms", "quorum", "version", "clock"):
             yield Finding(what, "unknown", "AMQP does not show this", _ASK_MANAGEMENT)

@@ -32,7 +32,7 @@ def http_address_of(text: str, option: str) -> tuple[str, int]:
     """Host and port to listen on.
 
     Raises:
-        typer.BadParameter: `text` is no address; `option` is at fault.
+        typer.BadParameter: `text` is not an address; `option` is at fault.
     """
     host, _, port = text.removeprefix("http://").rstrip("/").rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:

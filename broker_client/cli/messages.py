@@ -275,7 +275,7 @@ def purge(
 
 
 def print_delivery(delivery: Delivery, *, as_json: bool) -> None:
-    """Print one message, so that a terminal obeys nothing in it."""
+    """Print one message, without control sequences for the terminal."""
     properties = {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in delivery.properties._asdict().items()
@@ -303,5 +303,5 @@ def print_delivery(delivery: Delivery, *, as_json: bool) -> None:
 
 
 def _printable(text: str) -> str:
-    """Without what a terminal would obey."""
+    """`text` without control sequences for a terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

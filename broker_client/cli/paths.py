@@ -13,7 +13,7 @@ def file_path(value: str) -> Path:
 
 
 def path_of_file(value: str) -> str:
-    """Refuse an address where the path of a file belongs; it is not repeated, for its password.
+    """Refuse an address in place of a path; the error does not repeat it, for its password.
 
     Raises:
         typer.BadParameter: says what to give.

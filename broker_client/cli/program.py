@@ -17,7 +17,7 @@ _NEEDED = (
 
 
 class NoProgramError(Exception):
-    """What was named cannot be run."""
+    """The named object cannot be run."""
 
 
 def find_program(target: str) -> object:

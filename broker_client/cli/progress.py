@@ -12,7 +12,7 @@ _INTERVAL = 0.1  # seconds between two changes of the line on a terminal
 
 
 class Progress:
-    """On a terminal one line that is written over, else a line now and then."""
+    """One line that is updated on a terminal; elsewhere, a line from time to time."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
         """

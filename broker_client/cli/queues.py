@@ -174,7 +174,7 @@ def _rates(before: QueueRow | None, now: QueueRow, seconds: float) -> Rates:
         return Rates()
 
     def rate(then: int, later: int) -> float:
-        return max(0, later - then) / seconds  # below 0 it was declared anew
+        return max(0, later - then) / seconds  # below 0 it was declared again
 
     return Rates(
         rate(before.published, now.published),

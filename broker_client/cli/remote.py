@@ -45,7 +45,7 @@ def run_on_broker(place: Place, command: Callable[[Link], Awaitable[Result]]) ->
 
 
 def silence_libraries() -> None:
-    """What they log is raised, too: a command tells it once."""
+    """What they log is raised, too: a command reports it once."""
     for library in _LIBRARIES:
         logging.getLogger(library).addHandler(logging.NullHandler())
 

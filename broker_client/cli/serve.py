@@ -154,7 +154,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _collect_less() -> None:
     """Messages that wait are a great many objects, none of which is garbage: do not look at all
-    of them time and again."""
+    of them repeatedly."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)  # new objects, and rounds

@@ -1,6 +1,6 @@
-"""What AMQP does not tell of a broker: its queues, its definitions; and pause and resume.
+"""What AMQP cannot do with a broker: list queues and definitions, pause and resume.
 
-Of the built-in broker through its control socket, of any broker through its management API.
+The built-in broker is reached through its control socket, any broker through its management API.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Management = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One queue now; None is what this broker does not tell. Counts are since its start."""
+    """One queue now; None is what this broker does not report. Counts are since its start."""
 
     vhost: str
     name: str

@@ -46,7 +46,7 @@ async def changes(folder: Path) -> AsyncIterator[list[str]]:
 
 
 class Supervisor:
-    """Keeps worker processes running until it is told to stop.
+    """Keeps worker processes running until it is stopped.
 
     SIGTERM and SIGINT end the workers in order, a second one kills them. SIGHUP ends them in
     order and starts them again.
@@ -150,7 +150,7 @@ class Supervisor:
             self._processes.discard(process)
 
     async def _wait_for(self, again: asyncio.Event, seconds: float | None = None) -> None:
-        """Wait until `again`, until told to stop, or `seconds` long."""
+        """Wait until `again`, until stopped, or for `seconds`."""
         waits = {asyncio.create_task(each.wait()) for each in (again, self._stopping)}
         _, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:

@@ -28,8 +28,8 @@ PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
     "test": {
         "vhosts": {"connection": {"heartbeat": "50s"}, "namespace": True},
-        # RabbitMQ 4 deprecates transient queues that are not exclusive, and may be told to refuse
-        # them, so the queues of a test run stay durable and remove themselves.
+        # RabbitMQ 4 deprecates transient queues that are not exclusive, and can be configured to
+        # refuse them, so the queues of a test run are durable and expire.
         "exchanges": {"options": {"auto_delete": True}},  # go with the last queue bound to them
         "queues": {"purge": True, "options": {"expires": "10m"}},
         "publications": {"options": {"persistent": False}},

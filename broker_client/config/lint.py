@@ -1,6 +1,6 @@
 """Checks of a whole configuration: likely mistakes, and what no broker can do.
 
-The models are right, each by itself, and every name names something: this looks at how they work
+The models are valid, each by itself, and every name exists: this checks how they work
 together. Warnings are kept and logged, mistakes refuse the configuration.
 """
 
@@ -189,7 +189,7 @@ def _dead_letter_exchanges(config: BrokerConfig) -> Iterator[Finding]:
                 )
             key_given = "x-dead-letter-routing-key" in queue.options.all_arguments
             if sink == "" and not key_given:
-                # Those published to the queue by its name come back at once, for ever.
+                # Those published to the queue by its name come back at once, forever.
                 yield Finding(
                     ("vhosts", key, "queues", name, "options"),
                     "the default exchange leads dead letters back to the queue they come from; "

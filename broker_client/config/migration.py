@@ -83,7 +83,7 @@ def snake_case(name: str) -> str:
 def advice(
     name: str, known: Sequence[str], sections: Mapping[str, Sequence[str]] | None = None
 ) -> str | None:
-    """What to do about the unknown key `name`, if it can be told what it means.
+    """Advice for the unknown key `name`, if its meaning can be guessed.
 
     Args:
         name: the key as written.

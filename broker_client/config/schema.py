@@ -77,7 +77,7 @@ def _value(schema: Schema) -> Schema:
     if default is None or isinstance(default, dict | list):
         about.pop("default", None)
     elif isinstance(default, int | float) and any(map(_is_duration, alternatives)):
-        about["default"] = f"{default:.15g}s"  # never 2.16e+06s, which is no duration
+        about["default"] = f"{default:.15g}s"  # never 2.16e+06s, which is not a duration
     alternatives = [each for each in alternatives if each.get("type") != "null"]
     if not all(_takes_any_text(each) for each in alternatives):
         alternatives.append(_ref("Variable"))

@@ -120,7 +120,7 @@ def _all_keys(written: Section, parsed: ShortBinding | None) -> object:
     several, one = written.get("binding_keys"), written.get("binding_key")
     if several is not None and not isinstance(several, Items):
         return [several] if isinstance(several, str) else several
-    # An element that is no text is kept, so that the model complains about it.
+    # An element that is not text is kept, so that the model complains about it.
     found = [*(several or ()), *(() if one is None else (one,)), *(parsed.keys if parsed else ())]
     unique = [key for index, key in enumerate(found) if key not in found[:index]]
     return unique if found or several is not None else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 YAML_CONTEXT = {"source": "yaml"}
-"""Validation context under which a bare number is no duration."""
+"""Validation context under which a bare number is not a duration."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION_PATTERN = r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d)\s*$"

@@ -114,15 +114,15 @@ class Addresses:
         first: Callable[[], Awaitable[int]] | None = None,
         on_failure: Callable[[Exception], None] | None = None,
     ) -> Link:
-        """A link to the first address that gives one.
+        """A link to the first address that answers.
 
-        The addresses are tried in order. One that neither answers nor refuses holds up nobody:
-        the next is tried beside it after half a second, as in RFC 8305 ("Happy Eyeballs").
+        The addresses are tried in order. If one neither answers nor refuses within half a
+        second, the next is tried in parallel, as in RFC 8305 ("Happy Eyeballs").
 
         Args:
             prepare: makes a link ready, or raises to reject it.
             once: True tries each address once, now; False goes on in rounds until one answers.
-            timeout: seconds for all of it; None is for ever.
+            timeout: seconds for all of it; None is forever.
             first: called before each round: the index of the address to start it with.
             on_failure: notified of each attempt that failed.
 
@@ -212,7 +212,7 @@ class Addresses:
             each.due = now + each.backoff.next()
 
     def _due(self) -> list[Address]:
-        """Those whose turn has come; the next one's when we are a moment early."""
+        """Addresses whose wait is over; the next one if the timer fired a moment early."""
         candidates = self.left
         now = asyncio.get_running_loop().time()
         limit = max(now, min(each.due for each in candidates))

@@ -146,7 +146,7 @@ class Connection:
 
         Args:
             retry: False tries each address once, without waiting; True goes on until one answers.
-            timeout: seconds that may take altogether; None is for ever.
+            timeout: seconds that may take altogether; None is forever.
 
         Raises:
             TransportError: no address answered; the last failure.

@@ -1,6 +1,6 @@
 """Connectors of a vhost's brokers, made from its configuration.
 
-All that reaches a broker is made here, so that it has the same TLS context and limits: the links
+All that connects to a broker is made here, so that TLS context and limits are the same: the links
 of a `Broker`, calls of the management API, and the links of Spark's workers.
 """
 
@@ -34,9 +34,9 @@ class Connectors:
     """The connectors of one vhost, one for each of its connections, in their order."""
 
     main: Sequence[Connector]
-    """For publishing, for declaring, and for consuming when there are no others."""
+    """For publishing, declaring, and for consuming if there is no separate connection."""
     consuming: Sequence[Connector] = ()
-    """For the consumers' connection, when it is to be another; else empty."""
+    """For the consumers' connection, if that is separate; else empty."""
     networks: Sequence[Network] = ()
     """The addresses that are not of the built-in broker."""
 

@@ -50,7 +50,7 @@ class Declarations:
         self.topology: Topology = Topology(config)
         self.delays: DelayQueues = DelayQueues(config.name)
         self.lenient: bool = config.startup == "retry"
-        """Go on without what the broker refuses. At the start, everything has to be as declared."""
+        """Continue without what the broker refuses. At the start, all must be as declared."""
         self._purged: set[Part] = set()
         self._refused: dict[Part, list[TopologyError]] = {}
         self._reported: set[str] = set()

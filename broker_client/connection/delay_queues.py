@@ -59,7 +59,7 @@ class DelayQueues:
 
         Raises:
             TopologyError: the user has no permission for delay queues.
-            TransportError: the broker refused. A link that is lost meanwhile is no error.
+            TransportError: the broker refused. A link that is lost meanwhile is not an error.
         """
         now = self._wanted[step] = asyncio.get_running_loop().time()
         if link is None or self._is_there(link, step, now):
@@ -76,8 +76,8 @@ class DelayQueues:
     async def restore(self, link: Link) -> None:
         """Declare on a new link what may still be wanted.
 
-        A permission that is missing is logged and keeps nobody else waiting: the next delayed
-        publish is told of it.
+        A permission that is missing is logged and holds up nothing else: the next delayed
+        publish raises it.
 
         Raises:
             TransportError: the link failed, or the broker refused for another reason.

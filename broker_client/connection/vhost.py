@@ -244,7 +244,7 @@ class Vhost:
         await self._declarations.restore()
 
     async def purge(self, queue: str | None = None) -> int:
-        """Empty one declared queue, or every one; returns how many ready messages went."""
+        """Empty one declared queue, or all; returns how many ready messages were removed."""
         topology = self._declarations.topology
         link = await self.open_link()
         try:
@@ -267,7 +267,7 @@ class Vhost:
     async def nuke(self) -> None:
         """Close, then delete what is declared, and the vhost itself if it is asserted.
 
-        Closed first, since a connection that is kept alive would declare everything anew.
+        Closed first, since a connection that is kept alive would declare everything again.
         """
         await self.close()
         await self.delete()

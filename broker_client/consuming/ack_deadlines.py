@@ -24,7 +24,7 @@ class AckDeadlines:
     Args:
         limit: seconds a delivery may stay unacked.
         unacked: the deliveries that are unacked, a live view.
-        reports: told once of each delivery whose time is nearly over (`ack_due`).
+        reports: notified once of each delivery whose time is nearly over (`ack_due`).
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class Batches:
         await asyncio.shield(batch.done)  # others wait for it, too
 
     def end(self) -> None:
-        """Collect no longer: what is there, and what may still come, is handled at once."""
+        """Stop collecting: collected and later messages are handled at once."""
         self._flushes = True
         self.flush()
 

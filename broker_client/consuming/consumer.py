@@ -86,7 +86,7 @@ class Consumer:
         self._operations = asyncio.Lock()  # one at a time on the channel
         self._channel: Channel | None = None
         self._channel_prefetch = setup.config.channel_prefetch
-        self._qos = -1  # prefetch that the channel was told last
+        self._qos = -1  # prefetch that was sent to the channel last
         self._held_before: set[UnackedDelivery] = set()  # by consumers before the present one
         self._refill: asyncio.Task[None] | None = None
         self.awaits_room: bool = False
@@ -232,7 +232,7 @@ class Consumer:
     async def _start_consumer(self, channel: Channel, *, announce: bool = True) -> None:
         """Consume, as far as the prefetch has room.
 
-        A broker counts the prefetch for each consumer anew. What consumers before this one hold
+        A broker counts the prefetch for each consumer again. What consumers before this one hold
         is taken off, and given back later, by `_refill_prefetch`.
         """
         prefetch, held = self._config.prefetch, self._unacked.held()
@@ -280,7 +280,7 @@ class Consumer:
                 if self.state == "subscribed":
                     self.state = "subscribing"
                     await self._stop_consumer(channel)
-                    with suppress(TimeoutError):  # not much can be held when it begins anew
+                    with suppress(TimeoutError):  # not much can be held when it begins again
                         async with asyncio.timeout(_QUIET_TIMEOUT):
                             await self._unacked.wait_until(lambda: not self._unacked.held())
                 try:
@@ -318,7 +318,7 @@ class Consumer:
 
     @asynccontextmanager
     async def _operation(self) -> AsyncIterator[None]:
-        """A turn on the channel. Where it is cancelled, nobody knows what the broker made of it:
+        """A turn on the channel. If it is cancelled, the outcome at the broker is unknown:
         the runner goes on on another channel."""
         async with self._operations:
             try:
@@ -328,7 +328,7 @@ class Consumer:
                 raise
 
     def hold(self) -> None:
-        """Begin no handler from now on; `pause` is to follow."""
+        """Start no more handlers; `pause` follows."""
         if not self.is_closing:
             self._dispatcher.hold()
 

@@ -17,7 +17,7 @@ class Pauses:
         self._reasons: set[str] = set()
 
     def hold(self, reason: str) -> None:
-        """Begin no handler from now on; `pause` for the same reason is to follow."""
+        """Start no more handlers; `pause` for the same reason follows."""
         self._reasons.add(reason)
         self._consumer.hold()
 

@@ -50,7 +50,7 @@ log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 _LAST_RESORT = Nack.model_construct()
 _VERDICTS = (MessageReturnedError, PublishRefusedError)
-"""What says of a copy that it will fare no better another time."""
+"""Errors of a copy that another attempt would not avoid."""
 _NOT_FOUND = 404
 _RETURNS_REMEMBERED = 10_000  # messages
 
@@ -61,7 +61,7 @@ class _End(Enum):
     SETTLED = "settled"
     NOT_DONE = "not done"
     UNDECIDED = "undecided"
-    """The broker said nothing about the copy."""
+    """The broker did not decide on the copy."""
 
 
 class Recovery:
@@ -170,8 +170,8 @@ class Recovery:
         )
 
     async def _answer(self, entry: UnackedDelivery, error: BaseException | str) -> None:
-        """Tell the one who asked that the request failed: once it is given up, or, where the
-        default chain would try for ever, at the first failure."""
+        """Answer that the request failed: when the message is given up or, if the
+        default chain would try forever, at the first failure."""
         message = entry.message
         match entry.outcome:
             case DeliveryOutcome.ACKED:

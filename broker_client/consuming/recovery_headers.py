@@ -65,7 +65,7 @@ def recovery_headers(
     Args:
         message: the original.
         error: why it failed.
-        counters: what the history shall count for its queue.
+        counters: counts of its queue in the history.
         restore: whether handlers of the copy see the first exchange and routing key.
         notes: less than all where the headers would be too large with them.
     """

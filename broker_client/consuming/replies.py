@@ -28,7 +28,7 @@ def answer(request: Message, result: Any) -> Outgoing:
 def failure(request: Message, error: BaseException | str) -> Outgoing:
     """The answer that the request failed, and with which class of error.
 
-    Its text stays here: it may say what is not for the one who asked.
+    Its text is not sent: it may be confidential.
     """
     kind = type(error).__name__ if isinstance(error, BaseException) else "error"
     return _reply(request, b"", Properties(headers={FAILURE_KIND: kind[:_KIND_LIMIT]}))

@@ -15,7 +15,7 @@ class Reports:
 
     Args:
         name: of the subscription.
-        emitter: the subscription, whose listeners are told.
+        emitter: the subscription, whose listeners are called.
     """
 
     def __init__(self, name: str, emitter: Emitter) -> None:

@@ -42,7 +42,7 @@ class Unacked:
         """
         Args:
             setup: of the subscription.
-            checks: told how each delivery ended.
+            checks: notified how each delivery ended.
             tasks: owner of the tasks in which stores are written.
             reports: notified of what went wrong.
             log: writes down every delivery and how it ended.
@@ -54,7 +54,7 @@ class Unacked:
         self._reports = reports
         self._log = log
         self.position: StreamPosition | None = StreamPosition() if setup.is_stream else None
-        """How far a stream was read; None where the queue is no stream."""
+        """How far a stream was read; None where the queue is not a stream."""
         self.counts: dict[DeliveryOutcome, int] = dict.fromkeys(DeliveryOutcome, 0)
         self.delivered: int = 0
         self.lost_settles: int = 0
@@ -67,7 +67,7 @@ class Unacked:
         self._touch: Callable[[int], float]
         self.stale: set[UnackedDelivery] = set()
         """Deliveries that are no longer ours, and whose handlers still run."""
-        self._changed: asyncio.Future[None] | None = None  # while somebody waits for a change
+        self._changed: asyncio.Future[None] | None = None  # while a caller waits for a change
 
     def __len__(self) -> int:
         return len(self._by_tag)
@@ -258,7 +258,7 @@ class Unacked:
         self._reports.warn("ack_lost", entry.message, error, text="%s", values=(error,))
 
     def _out(self, entry: UnackedDelivery, outcome: DeliveryOutcome) -> None:
-        """The one way out."""
+        """Remove `entry`: the only way out."""
         del self._by_tag[entry.message.delivery.delivery_tag]
         self.counts[outcome] += 1
         entry.outcome = outcome

@@ -35,7 +35,7 @@ class Watchdog:
             not self._period or setup.is_stream or OFFSET in setup.config.options.all_arguments
         )
         self._none_counted = 0  # times in a row
-        self._resubscribed = False  # for want of a count, and not counted since
+        self._resubscribed = False  # for lack of a count, and not counted since
         self._first = True
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class Watchdog:
     async def is_lost(self, link: Link) -> bool:
         """Ask the broker; True if the consumer is gone.
 
-        On a channel of its own, since a queue that is missing costs the channel.
+        On a channel of its own, since a queue that is missing closes the channel.
         """
         self._first = False
         try:

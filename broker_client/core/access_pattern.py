@@ -16,7 +16,7 @@ from typing import Any
 from broker_client.errors import AccessControlError, UnsupportedError, UsageError, install_extra
 
 TIME_LIMIT = 0.01
-"""Seconds of processor time that one match may take. Names have 255 bytes at most."""
+"""Seconds of CPU time that one match may take. Names have 255 bytes at most."""
 MAX_PATTERN_BYTES = 4096
 _MAX_VERDICTS = 10_000
 

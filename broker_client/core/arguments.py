@@ -240,7 +240,7 @@ def consumer_message_timeout(arguments: Arguments, queue: str, most: float) -> f
         most: seconds at most.
 
     Raises:
-        ReplyError: 406 for a value that is no whole number of milliseconds, or out of range.
+        ReplyError: 406 for a value that is not a whole number of milliseconds, or out of range.
     """
     read = _Reader(arguments, f"consumer of queue '{queue}'")
     return read.seconds("x-message-timeout", least=1, most=int(most * 1000))
@@ -250,7 +250,7 @@ def consumer_priority(arguments: Arguments, queue: str, vhost: str) -> int:
     """The x-priority of a consumer, 0 where it has none.
 
     Raises:
-        ReplyError: 406 for what is no integer.
+        ReplyError: 406 for what is not an integer.
     """
     read = _Reader(arguments, f"queue '{queue}' in vhost '{vhost}'")
     return read.number("x-priority", least=-(1 << 63)) or 0
@@ -260,7 +260,7 @@ def alternate_exchange(arguments: Arguments, exchange: str, vhost: str) -> str |
     """The exchange that takes what has no binding in `exchange`, or None.
 
     Raises:
-        ReplyError: 406 for what is no text.
+        ReplyError: 406 for what is not text.
     """
     where = f"exchange '{exchange}' in vhost '{vhost}'"
     return _Reader(arguments, where).exchange("alternate-exchange")

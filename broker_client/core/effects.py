@@ -1,4 +1,4 @@
-"""What the core asks the outside to do, in the order in which it must be done.
+"""What the core asks the node to do, in the order in which it must be done.
 
 Among these effects stand the records that a store must keep, see `records`.
 Named tuples where one is made a message, frozen dataclasses elsewhere.
@@ -31,7 +31,7 @@ class Confirm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Hand an unroutable mandatory message back; always stands before its Confirm."""
+    """Return an unroutable mandatory message; always comes before its Confirm."""
 
     channel: int
     returned: Returned
@@ -39,7 +39,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class CancelConsumer:
-    """Tell the consumer that its queue is gone."""
+    """Notify the consumer that its queue was deleted."""
 
     channel: int
     consumer_tag: str
@@ -47,7 +47,7 @@ class CancelConsumer:
 
 @dataclass(frozen=True, slots=True)
 class MessageTimedOut:
-    """Tell the consumer that a delivery stayed in flight too long and was given back."""
+    """Notify the consumer that a delivery timed out and returned to its queue."""
 
     channel: int
     consumer_tag: str

@@ -1,8 +1,8 @@
-"""Commands in, ordered effects out: the one door to the core.
+"""Commands in, ordered effects out: the entry point of the core.
 
 The commands are grouped by who gives them: `topology`, `publishing`, `consuming`, `admin`. All
-work on one state, move messages by the same transitions, and take the time as `now`. Whoever runs
-the engine calls `take_effects` after its commands and carries the effects out in order, and calls
+work on one state, move messages by the same transitions, and take the time as `now`. The owner of
+the engine calls `take_effects` after its commands, carries the effects out in order, and calls
 `tick` when `next_deadline` has come. A command that AMQP refuses raises `ReplyError` and changes
 nothing; closing the channel is up to the caller.
 
@@ -53,7 +53,7 @@ class ClientConnection:
 
 
 class Engine:
-    """Decides; does nothing itself."""
+    """Decides what happens; carries nothing out."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class Engine:
             settings: limits.
             new_token: makes the last part of direct reply-to addresses, and of the names of
                 queues declared without one; by default they are numbered, and can be guessed.
-            observer: is told what happens to messages.
+            observer: notified of what happens to messages.
             source: where messages are read back that memory is too short for; without one, all
                 stay in memory.
         """
         self.state: State = State(settings or EngineSettings(), new_token, observer, source)
-        """All that it knows; nothing outside of the core may change it."""
+        """Its state; nothing outside of the core may change it."""
         self._transitions = Transitions(self.state)
         self._replies = DirectReplies(self.state)
         parts = self.state, self._transitions, self._replies
@@ -161,7 +161,7 @@ class Engine:
         """A snapshot of every queue, by vhost and name.
 
         Args:
-            now: the time, for what is counted over the last minutes; left out, that is told as
+            now: the time, for what is counted over the last minutes; without it, these are as
                 of the last time that was passed in.
         """
         return tuple(

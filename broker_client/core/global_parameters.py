@@ -23,7 +23,7 @@ class GlobalParameters:
     def __init__(self, note: Note) -> None:
         """
         Args:
-            note: told what must be kept.
+            note: takes records of what must be kept.
         """
         self._note = note
         self._values: dict[str, Any] = {}
@@ -63,7 +63,7 @@ class GlobalParameters:
 
 
 def parameter_problem(name: str, value: Any) -> str | None:
-    """Why there can be no such parameter, or None where there can."""
+    """What is wrong with the parameter, or None."""
     if not name:
         return "its name is empty"
     if problem := name_problem(name):

@@ -58,7 +58,7 @@ class InFlightLedger(Generic[E]):
 
     def settle_through(self, tag: int) -> list[E]:
         """Take out every delivery up to and with `tag`, in order."""
-        # Not by iteration: a dict walks over every key deleted at its front, each time anew.
+        # Not by iteration: a dict walks over every key deleted at its front, each time again.
         pop = self._flying.pop
         last = min(tag, self.last_tag)
         settled = []

@@ -60,7 +60,7 @@ class Journal:
             self._effects.append(_new(Delivered, (entry.record_id, entry.attempts)))
 
     def moved(self, entry: Entry, due_at: float | None = None) -> None:
-        """It has another position, or waits until `due_at`."""
+        """It got another position, or waits until `due_at`."""
         if entry.record_id > 0:
             self._effects.append(Moved(entry.record_id, entry.position, due_at))
 

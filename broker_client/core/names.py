@@ -1,4 +1,4 @@
-"""Which names there may be."""
+"""Rules for names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ MAX_NAME_BYTES = 255
 
 
 def name_problem(name: str) -> str | None:
-    """Why `name` is none, or None where AMQP can carry it and a file keep it."""
+    """Why `name` cannot be used, or None if AMQP can carry it and a file can keep it."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

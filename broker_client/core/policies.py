@@ -1,4 +1,4 @@
-"""Policies: what holds for all queues and exchanges whose names match, without declaring them anew.
+"""Policies: settings for all queues and exchanges whose names match, without declaring them again.
 
 As in RabbitMQ (https://www.rabbitmq.com/docs/policies): of the policies that match, the one of the
 highest priority applies, and no other. An operator policy applies besides; where both set a key,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NEVER = float("inf")
 
 ON_DISK = Outgoing("", "", b"", Properties())
-"""Stands, compared with `is`, for the message of an entry that only the store holds."""
+"""Placeholder (compare with `is`) for the message of an entry that only the store holds."""
 
 
 @dataclass(slots=True, eq=False)

@@ -12,12 +12,12 @@ def not_found(kind: str, name: str, vhost: str) -> ReplyError:
 
 
 def vhost_not_found(vhost: str) -> ReplyError:
-    """530: no such vhost; costs the connection."""
+    """530: no such vhost; closes the connection."""
     return not_allowed(f"vhost {vhost} not found")
 
 
 def connection_limit_reached(vhost: str, user: str, most: int) -> ReplyError:
-    """530: the vhost has as many connections as it may; costs the connection."""
+    """530: the vhost has as many connections as it may; closes the connection."""
     return not_allowed(
         f"access to vhost '{vhost}' refused for user '{user}': connection limit ({most}) is reached"
     )
@@ -49,17 +49,17 @@ def unknown_delivery_tag(tag: int) -> ReplyError:
 
 
 def unknown_exchange_type(type: str, version: RabbitMQVersion) -> ReplyError:
-    """406, and before RabbitMQ 4 503, which costs the connection."""
+    """406, and before RabbitMQ 4 503, which closes the connection."""
     if version < (4, 0):
         return ReplyError(503, f"COMMAND_INVALID - unknown exchange type '{type}'", "connection")
     return precondition_failed(f"unknown exchange type '{type}'")
 
 
 def not_allowed(why: str) -> ReplyError:
-    """530: costs the connection."""
+    """530: closes the connection."""
     return ReplyError(530, f"NOT_ALLOWED - {why}", "connection")
 
 
 def not_implemented(why: str) -> ReplyError:
-    """540: costs the connection."""
+    """540: closes the connection."""
     return ReplyError(540, f"NOT_IMPLEMENTED - {why}", "connection")

@@ -121,7 +121,7 @@ class Restoring:
         """Everything is here: what is due by now can be done at the next `tick`."""
         for vhost in self._state.vhosts.values():
             for queue in vhost.queues.values():
-                queue.last_used = now  # RabbitMQ: x-expires begins anew with the server
+                queue.last_used = now  # RabbitMQ: x-expires begins again with the server
                 self._state.schedule.look_again(queue)
 
 

@@ -1,6 +1,6 @@
 """The scan policy: when to scan, how many queues, and whether to repeat at once.
 
-The knobs are those of nsq's queueScanLoop and so are their defaults. One
+The settings are those of nsq's queueScanLoop and so are their defaults. One
 thing differs: nsq draws queues at random and finds out whether anything of theirs is due, so with
 ten thousand queues a time-out waits for most of a minute until its queue is drawn. Here queues
 are chosen among those that have something due, the longest overdue first; see `Schedule`.

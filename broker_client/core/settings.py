@@ -15,7 +15,7 @@ class EngineSettings:
     """Limits of an engine; times in seconds."""
 
     message_timeout: float = 60.0
-    """How long a delivery may be in flight, unless its queue says otherwise; 0 is for ever."""
+    """How long a delivery may be in flight, unless its queue says otherwise; 0 is forever."""
     max_message_timeout: float = 900.0
     """How long `touch` may keep it there, counted from delivery."""
     max_requeue_timeout: float = 3600.0

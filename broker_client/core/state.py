@@ -34,7 +34,7 @@ class State:
     ) -> None:
         self.settings = settings
         self.new_token: Callable[[], str] = new_token or (lambda: str(self.next_id()))
-        """Makes what no client can guess, or meet by chance."""
+        """Makes tokens that clients cannot guess, and that do not collide."""
         self.observer = observer
         self.vhosts: dict[str, VirtualHost] = {}
         self.channels: dict[int, ChannelState] = {}
@@ -78,7 +78,7 @@ class State:
         return self.vhosts[state.vhost].queue(name, state.connection)
 
     def used(self, queue: Queue, now: float) -> None:
-        """Begin the time of x-expires anew."""
+        """Begin the time of x-expires again."""
         queue.last_used = now
         if queue.settings.expires is not None:
             self.schedule.look_again(queue)

@@ -339,7 +339,7 @@ class Transitions:
         self.requeue(entries, now, REASON_REJECTED)
 
     def _uncount(self, entry: Entry) -> None:
-        """The last delivery is no failure."""
+        """The last delivery is not a failure."""
         entry.attempts -= 1
         entry.was_released = True
         self._journal.delivered(entry)

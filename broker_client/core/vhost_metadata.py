@@ -24,7 +24,7 @@ class VHostMetadata:
         """Refuse what this broker would ignore.
 
         Raises:
-            InvalidVHostError: the default queue type is none that this broker has.
+            InvalidVHostError: this broker does not have the default queue type.
         """
         if problem := queue_type_problem(self.default_queue_type):
             raise InvalidVHostError(vhost, [problem])
@@ -49,7 +49,7 @@ def split_tags(text: str) -> tuple[str, ...]:
 
 
 def queue_type_problem(type: str) -> str | None:
-    """Why `type` is no default queue type here, or None where it is one."""
+    """Why `type` cannot be a default queue type, or None."""
     if type in DEFAULT_QUEUE_TYPES:
         return None
     what = f"default_queue_type {type!r} is not supported"

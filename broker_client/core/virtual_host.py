@@ -84,7 +84,7 @@ class VirtualHost:
         """
         Args:
             name: of the vhost.
-            note: told what must be kept, where something is.
+            note: takes records of what must be kept, if something is.
             version: the RabbitMQ whose ways it has.
         """
         self.name: str = name
@@ -394,7 +394,7 @@ class VirtualHost:
         """
         _check_not_default(source)
         binding = Binding(source, destination, binding_key, freeze(arguments))
-        # Kept ones are told one by one here only: with an end of theirs, the store drops them.
+        # Recorded one by one only here: when an end is deleted, the store drops its bindings.
         exchange = self.exchanges.get(source)
         if exchange is not None and binding in exchange.bindings and self._is_kept(binding):
             self._note(BindingRemoved(self.name, source, *destination, binding_key, arguments))

@@ -35,7 +35,7 @@ _CONNECT_RETRIES = 1
 
 
 class LoginRefusedError(Exception):
-    """The API does not know this user and password, or wants nothing to do with them (401)."""
+    """The API does not know this user and password, or refuses them (401)."""
 
 
 class Answer(NamedTuple):

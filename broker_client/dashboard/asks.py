@@ -45,7 +45,7 @@ class Ask:
         return await self.dashboard.rights_of(self.session)
 
     def record(self, action: str, target: str, outcome: int, detail: str = "") -> None:
-        """Write down what this user did."""
+        """Record in the audit what this user did."""
         address = address_of(self.request)
         self.dashboard.audit.record(self.session.user, address, action, target, outcome, detail)
         self.dashboard.news.tell()

@@ -1,4 +1,4 @@
-"""What was done by whom: the latest entries in memory, and a log record of each."""
+"""The audit: who did what. The latest entries are in memory, each also in the log."""
 
 from __future__ import annotations
 

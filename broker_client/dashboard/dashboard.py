@@ -49,7 +49,7 @@ class Dashboard:
             base_path: in front of all paths, such as ``/broker``.
 
         Raises:
-            ValueError: `amqp` is no such URL.
+            ValueError: `amqp` is not such a URL.
         """
         self.api = api
         self.base_path = base_path
@@ -119,7 +119,7 @@ class Dashboard:
         return not_permitted(f"the broker does not allow this to user {session.user!r}")
 
     async def describe(self, session: Session) -> dict[str, Any]:
-        """What the page is told of the session."""
+        """The session, as sent to the page."""
         columns = "columns=product_name,product_version,rabbitmq_version,cluster_name"
         told = await self.api.get("overview", session.account, columns)
         session.forget()

@@ -114,7 +114,7 @@ async def stop_job(ask: Ask) -> Any:
 
 @answers.on("GET", "/ui/jobs/{id}/outcome")
 async def job_outcome(ask: Ask) -> Any:
-    """What became of the messages that a job has put elsewhere, as far as it can be told: those
+    """What became of the messages that a job has moved or published, as far as is known: those
     that are ready where they came from, those that wait where they went, and the rest."""
     job = _job(ask)
     order = job.order

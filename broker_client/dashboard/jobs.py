@@ -138,13 +138,13 @@ class Jobs:
         """
         Args:
             links: to the broker.
-            audit: is told of the end of each job that changes something.
-            news: is told of progress.
+            audit: notified of the end of each job that changes something.
+            news: notified of progress.
         """
         self._links, self._audit, self._news = links, audit, news
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self.changes: int = 0
-        """So often a job has changed."""
+        """How many times a job has changed."""
 
     def start(self, order: JobOrder, user: str, address: str, credentials: Credentials) -> Job:
         """Begin.

@@ -39,7 +39,7 @@ class Links:
             connect: connects to a broker in this process, which needs no URL.
 
         Raises:
-            ValueError: it is no such URL.
+            ValueError: it is not such a URL.
         """
         self._connect = connect
         self._parts = _WITHIN if connect is not None else None if url is None else parse_url(url)

@@ -80,7 +80,7 @@ async def stream(ask: Ask) -> Response:
 
 
 async def _events(ask: Ask) -> AsyncIterator[bytes]:
-    """No reader is ever behind: a slow one gets the difference to what it saw last."""
+    """Readers never fall behind: a slow one gets the difference to what it saw last."""
     dashboard = ask.dashboard
     dashboard.streams[ask.key] += 1
     dashboard.sampler.watch()

@@ -24,7 +24,7 @@ _CHANGED_BY_QUEUES = ("x-delivery-count", "x-acquired-count")
 
 
 class Content(NamedTuple):
-    """What tells one message from another, however it was read."""
+    """Identifies a message, however it was read."""
 
     message_id: str
     size: int
@@ -50,10 +50,10 @@ class Content(NamedTuple):
 
 
 def _comparable(value: Any) -> str | int | None:
-    """What of a header's value is the same in AMQP and in the JSON of each API; None is nothing.
+    """The part of a header's value that is the same in AMQP and in the JSON of each API, or None.
 
     An API shows times as numbers and bytes as text; RabbitMQ leaves times in milliseconds as they
-    are, and each has its own way with bytes that are no text.
+    are, and each has its own way with bytes that are not text.
     """
     if isinstance(value, bytes):
         try:
@@ -75,7 +75,7 @@ def _digest(value: Any) -> str:
 
 
 def content_of(delivery: Delivery) -> Content:
-    """What tells a delivery from others."""
+    """Identifies a delivery."""
     properties, body = delivery.properties, delivery.body
     return Content(properties.message_id or "", len(body), body[:HASHED_BYTES])
 
@@ -124,7 +124,7 @@ def message_of(got: Mapping[str, Any], position: int, most: int) -> dict[str, An
 
 
 def content_of_got(got: Mapping[str, Any]) -> Content:
-    """What tells a message that an API has answered from others."""
+    """Identifies a message from an API's answer."""
     named = as_object(got.get("properties")).get("message_id")
     size = int(got.get("payload_bytes", 0))
     return Content(str(named or ""), size, payload_of(got)[:HASHED_BYTES])
@@ -163,7 +163,7 @@ def readable(body: bytes, *, whole: bool = True) -> dict[str, str]:
     if whole and text.lstrip()[:1] in ("{", "["):
         try:
             pretty = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-            pretty.encode()  # half a surrogate pair is no text
+            pretty.encode()  # half a surrogate pair is not text
         except (ValueError, RecursionError):
             pass
         else:

@@ -1,4 +1,4 @@
-"""Wakes those who wait for something new. What is new they look up themselves."""
+"""Wakes those who wait for something new; they look up themselves what it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class News:
-    """Told by whoever changes what pages show."""
+    """Notified when something that pages show changes."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()

@@ -71,7 +71,7 @@ def edit_of(data: Mapping[str, Any]) -> Edit:
     """What a page asks for.
 
     Raises:
-        Refusal: 400, it is no edit.
+        Refusal: 400, it is not an edit.
     """
     given = dict(data)
     exchange = text(given, "exchange", "")

@@ -83,7 +83,7 @@ class Sampler:
         Args:
             api: that is asked.
             account: by whom.
-            news: is told of each sample.
+            news: notified of each sample.
         """
         self._api, self._account, self._news = api, account, news
         self.latest: Sample = NOTHING
@@ -266,7 +266,7 @@ async def paced_objects(body: bytes) -> AsyncIterator[Any]:
     """The members of a JSON array, decoded one by one: the broker may share the event loop.
 
     Raises:
-        Refusal: 502, it is no such array.
+        Refusal: 502, it is not such an array.
     """
     text = body.decode("utf-8", "replace")
     if not text.startswith("["):

@@ -1,4 +1,4 @@
-"""Login, logout, and what the page is told of the session."""
+"""Login, logout, and the session as sent to the page."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Session:
         self.end_reason = self.end_reason or reason
 
     def forget(self) -> None:
-        """Have tags, vhosts and permissions asked for anew."""
+        """Have tags, vhosts and permissions asked for again."""
         self.known_at = None
 
 

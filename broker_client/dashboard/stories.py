@@ -1,4 +1,4 @@
-"""What happened to a message, told from its headers."""
+"""What happened to a message, reconstructed from its headers."""
 
 from __future__ import annotations
 

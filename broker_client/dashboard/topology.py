@@ -124,7 +124,7 @@ def _exchange(described: Mapping[str, Any]) -> Exchange:
     if kind == "x-delayed-message":
         kind = str(arguments.get("x-delayed-type", "direct"))
     if kind not in TYPES:
-        kind = "fanout"  # a plugin's: who would get it is not known, so whoever may
+        kind = "fanout"  # a plugin's type: routing is unknown, so every destination counts
     policy = described.get("effective_policy_definition") or {}
     made = Exchange(str(described["name"]), kind, arguments=arguments)
     if made.alternate is None and isinstance(policy, Mapping):

@@ -1,4 +1,4 @@
-"""Who would get a message, and the drawing of a vhost."""
+"""Where a message would go, and the drawing of a vhost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def describe_exchange(ask: Ask) -> Any:
 
 @answers.on("POST", "/ui/routes")
 async def routes(ask: Ask) -> Any:
-    """Who would get a message with this key."""
+    """Where a message with this key would go."""
     data = await ask.json()
     vhost, exchange = text(data, "vhost"), text(data, "exchange", "")
     exchange = "" if exchange == DEFAULT_EXCHANGE else exchange

@@ -26,8 +26,8 @@ class ConfirmedPublisher(Generic[Item]):
         """
         Args:
             channel: with confirms.
-            settled: is told, with what was published for it, why a message was not taken; ``""``
-                says that it was.
+            settled: called with what was published and why it was not accepted; ``""``
+                means that it was.
         """
         self._channel = channel
         self._settled = settled

@@ -116,7 +116,7 @@ class MoveOptions:
     check_target: bool = True
     """Look for copies of an earlier move that was cut off."""
     progress: Progress = _ignore
-    """Is told after every batch, and at the end, also where that is a failure."""
+    """Called after every batch, and at the end, also after a failure."""
 
 
 async def move(
@@ -180,7 +180,7 @@ def copy_for(queue: str, delivery: Delivery, headers: Headers | None) -> Outgoin
 
 
 def copy_for_replay(delivery: Delivery, death: Death) -> Outgoing | Fate:
-    """A copy for the queue of `death`, without what tells of deaths; kept where it never died."""
+    """A copy for the queue of `death`, without headers about deaths; kept where it never died."""
     origin = death.get("queue")
     if not isinstance(origin, str) or not origin or delivery.fault:
         return Fate.KEEP

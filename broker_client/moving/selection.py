@@ -1,4 +1,4 @@
-"""Which messages are meant."""
+"""Selects messages."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ class EffectRunner:
     def refuse(self, channel: int, refusal: ReplyError) -> None:
         """Close what a refused command costs: the channel, or its connection.
 
-        Its receiver is told so once what came before has been carried out, confirms included.
+        Its receiver is notified once what came before has been carried out, confirms included.
         """
         state = self.engine.state.channels.get(channel)
         if state is None:

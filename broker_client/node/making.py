@@ -67,5 +67,5 @@ def engine_settings(config: NodeConfig) -> EngineSettings:
 
 
 def scan_settings(config: NodeConfig) -> ScanSettings:
-    """The knobs of the scan loop that a configuration sets."""
+    """The settings of the scan loop that a configuration sets."""
     return ScanSettings(**config.scan.model_dump())

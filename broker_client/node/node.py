@@ -109,7 +109,7 @@ class Node:
         self.view: NodeView = NodeView(self.engine)
         """What there is, for those who show it."""
         self.access: AccessControl = AccessControl(self.engine.users, self._runner.wake)
-        """Users and permissions; only a server asks for them."""
+        """Users and permissions; used only by a server."""
         self._is_closing = False
 
     def __repr__(self) -> str:
@@ -299,11 +299,11 @@ class Node:
     # ---------------------------------------------------------------- global parameters
 
     def global_parameters(self) -> dict[str, Any]:
-        """What users keep for the whole broker, by name."""
+        """Parameters of the whole broker, by name."""
         return dict(self.engine.state.global_parameters)
 
     def set_global_parameter(self, name: str, value: Any) -> None:
-        """Keep a value under a name, or replace the one that is there.
+        """Set a parameter of the broker, or replace its value.
 
         Args:
             name: of the parameter. The broker itself reads ``cluster_name``, a text, which the
@@ -317,7 +317,7 @@ class Node:
         self.engine.state.global_parameters.set(name, value)
 
     def delete_global_parameter(self, name: str) -> bool:
-        """Forget a parameter; returns False where there is none of that name."""
+        """Delete a parameter; returns False if there is none of that name."""
         self.wake()
         return self.engine.state.global_parameters.delete(name)
 
@@ -380,7 +380,7 @@ class Node:
         """Replace the limits of a vhost; below 0 is no limit, and what is there already stays.
 
         Raises:
-            InvalidPolicyError: one of them is no limit, or no whole number.
+            InvalidPolicyError: a limit is unknown, or not a whole number.
         """
         self.wake()
         self.engine.policies.set_limits(vhost, limits)
@@ -402,7 +402,7 @@ class Node:
 
         Args:
             vhost: its name.
-            receiver: told of what happens to the connection.
+            receiver: notified of what happens to the connection.
             create: create a vhost that does not exist.
             user: whose connection it is, for the text of a refusal.
 
@@ -451,10 +451,10 @@ class Node:
     # ---------------------------------------------------------------- commands of a channel
     #
     # Where one raises ReplyError, the node has closed the channel or the connection, as the
-    # error's scope says, and its receiver will be told so. See the engine for what each does.
+    # error's scope says, and its receiver is notified. See the engine for what each does.
 
     def block_publisher(self, connection: int) -> None:
-        """Tell `connection` that it may not publish, once, until there is no alarm any more."""
+        """Notify `connection` once that it must not publish, until no alarm is left."""
         self._runner.block_publisher(connection)
 
     def publish(self, channel: int, messages: Sequence[Outgoing]) -> None:
@@ -569,7 +569,7 @@ class Node:
     def refuse(self, channel: int, refusal: ReplyError) -> None:
         """Close the channel, or its connection, as for a command that was refused.
 
-        For what a server refuses by itself: its receiver is told in the same order.
+        For what a server refuses by itself: its receiver is notified in the same order.
         """
         self._runner.refuse(channel, refusal)
 

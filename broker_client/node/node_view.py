@@ -1,4 +1,4 @@
-"""What there is in a node, for those who show or check it. Nothing is changed through it."""
+"""A read-only view of a node, for code that shows or checks its state."""
 
 from __future__ import annotations
 

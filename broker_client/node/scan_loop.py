@@ -30,7 +30,7 @@ class Scanner:
         Args:
             engine: is scanned.
             clock: where `now` comes from.
-            settings: nsq's knobs.
+            settings: nsq's settings.
             wake: carries out what the engine decided.
         """
         self._engine, self._clock, self._wake = engine, clock, wake

@@ -44,7 +44,7 @@ class ManyPublishes:
 
     Args:
         window: maximum number of unfinished ones.
-        on_end: is told each that has ended.
+        on_end: called with each publication that has ended.
     """
 
     def __init__(self, window: int, on_end: Callable[[Publication], None] | None) -> None:

@@ -2,10 +2,10 @@
 
 The outbox is a durable queue of the built-in broker, in a file, in front of a vhost's publish
 queue. A publish is accepted once it is committed there. One consumer takes them out again in
-order, gives them to the publish queue, and acks each when the far broker has confirmed it. What a
-crash leaves unacked is sent again by the next process that opens the file, with the same message
-id. What the far broker does not take, because no queue is bound or it refuses the message, goes to
-a second queue in the file, `outbox.failed`, for a person to look at.
+order, gives them to the publish queue, and acks each when the remote broker has confirmed it.
+Messages that a crash leaves unacked are sent again by the next process that opens the file, with
+the same message id. Messages that the remote broker refuses or cannot route go to a second queue in
+the file, `outbox.failed`, for a person to look at.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Outbox:
         connector: to the file.
         queue: the vhost's publish queue.
         tasks: owner of the forwarding task, and of the listeners of publications.
-        failed: notified of each publish that the far broker will not have.
+        failed: notified of each publish that the remote broker will not have.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Outbox:
             arguments={
                 "x-dead-letter-exchange": "",
                 "x-dead-letter-routing-key": FAILED,
-                "x-message-timeout": 0,  # it may take as long as the far broker is away
+                "x-message-timeout": 0,  # it may take as long as the remote broker is away
             },
         )
         writer.on_confirm = self._on_stored

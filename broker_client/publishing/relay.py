@@ -142,7 +142,7 @@ class DelayRelay:
             await self._send(f"delayed to {outgoing.exchange!r}", outgoing, 30.0, float("inf"))
         except PublishRefusedError as error:
             # As a delay queue of the broker does whose exchange is gone: kept, it would be tried
-            # for ever, and those behind it would wait.
+            # forever, and those behind it would wait.
             log.error("%r: dropped a message: %s", self, error)
             if channel.is_usable:
                 channel.ack(delivery.delivery_tag)

@@ -48,7 +48,7 @@ _REASON_GRACE = 1.0  # seconds between the end of a channel and the notice of it
 _BATCH_BYTES = 2**20  # written at once, or one message: what is written cannot be taken back
 _CONFIRM_GRACE = 5.0  # seconds a channel may answer, owe confirms to nobody, and give none
 _REFUSALS = BackoffConfig.model_construct(min=0.1, max=5.0, factor=2.0)
-_NACKS_WITHOUT_DEADLINE = 20  # tries of a message that may take for ever: more than a minute
+_NACKS_WITHOUT_DEADLINE = 20  # tries of a message that may take forever: more than a minute
 _FRUITLESS = 5  # links lost in a row with nothing confirmed before what was sent is suspected
 
 

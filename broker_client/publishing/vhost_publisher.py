@@ -94,7 +94,7 @@ class VhostPublisher:
         """Delay `outgoing` by `delay` seconds: on the built-in broker, or by a delay queue.
 
         As for any publish, a link that is silent is waited for, until `timeout` seconds are over;
-        0 is for ever. A link that is lost is not: what a delay needs is declared on the next one.
+        0 is forever. A link that is lost is not: what a delay needs is declared on the next one.
 
         Args:
             name: of the publication.

@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 NEVER = float("inf")
-_FEW = 64  # leavings that are left alone; and additions between two looks at their number
+_FEW = 64  # stale records that are tolerated; and additions between two checks of their number
 
 
 class TimedMap(Generic[K, V]):
@@ -22,10 +22,10 @@ class TimedMap(Generic[K, V]):
     began. Such a record is appended to a deque, and leaves it at the front, in constant time
     however many there are; only what is earlier than the last in line goes to the heap beside it.
 
-    Map, line and heap share one tuple a key. What takes out a key that is not the first in line
-    leaves its record behind in line or heap; what reads the front passes over records that the
-    map does not have any more. Once more than half of them, and a few, are such leavings, all is
-    rebuilt: the cost stays constant over many calls, and memory within twice the live keys.
+    Map, line and heap share one tuple per key. Removing a key that is not the first in line leaves
+    its record, now stale, in line or heap; reading the front skips stale records. Once more than
+    half of the records, and a few, are stale, line and heap are rebuilt: the amortised cost is
+    constant, and memory stays within twice the live keys.
 
     Measured against `heapq` and a timing wheel: `bench/core/heaps.py`, figures in docs/core.md.
     """
@@ -120,7 +120,7 @@ class TimedMap(Generic[K, V]):
         self._heap.clear()
 
     def _first(self) -> tuple[float, int, K, V] | None:
-        """The earliest record, in place, once the leavings before it are gone."""
+        """The earliest record, in place, once the stale ones before it are removed."""
         records, line, heap = self._records, self._line, self._heap
         while line and records.get(line[0][2]) is not line[0]:
             line.popleft()

@@ -54,7 +54,7 @@ class Emitter:
 
         Raises:
             UnknownNameError: there is no such event here.
-            InvalidHandlerError: `listener` is no function.
+            InvalidHandlerError: `listener` is not a function.
         """
         if listener is not None:
             self._add(event, listener)

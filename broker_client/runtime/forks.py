@@ -12,7 +12,7 @@ close.
 
 Worst is the epoll of an event loop: a child that unwinds the stack which it was forked on, as
 `sys.exit` does, closes its copy of the loop, and what it takes out of the epoll then is out of
-the parent's, which hears of no thread any more. So in a child the loop gets an epoll of its own.
+the parent's, which threads can no longer wake. So in a child the loop gets its own epoll.
 (uvloop does that itself; kqueue is not copied.)
 """
 
@@ -36,7 +36,7 @@ _loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 def leave_to_parent(descriptor: int) -> None:
     """Have no forked child share the open file or socket behind `descriptor`.
 
-    It needs no word when it is closed.
+    It need not be reported when it is closed.
     """
     found = os.fstat(descriptor)
     _left[descriptor] = found.st_dev, found.st_ino

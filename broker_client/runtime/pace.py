@@ -46,10 +46,10 @@ async def from_json(text: str, refuse_constant: Callable[[str], Any] | None = No
 
     Args:
         text: JSON.
-        refuse_constant: called for NaN and Infinity, which are no JSON.
+        refuse_constant: called for NaN and Infinity, which are not JSON.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
         RecursionError: it is nested too deeply.
     """
     decoder = json.JSONDecoder(parse_constant=refuse_constant)

@@ -70,7 +70,7 @@ def _raise(error: BaseException) -> None:
 class TaskGroup:
     """The tasks of one long-lived object.
 
-    Unlike `asyncio.TaskGroup` it is no block: tasks come and go while the owner lives, one that
+    Unlike `asyncio.TaskGroup` it is not a block: tasks come and go while the owner lives, one that
     fails is logged and leaves the others alone, and `cancel` ends them all.
     """
 

@@ -32,7 +32,7 @@ def without_cycles(error: E) -> E:
 
     A stream of asyncio raises one and the same error again and again. Where a library closes it
     while it handles an error made from that one, each of the two led to the other, and tools such
-    as rich follow them for ever.
+    as rich follow them forever.
     """
     above, done = {id(error)}, set[int]()
     path: list[tuple[BaseException, Iterator[str]]] = [(error, iter(_LINKS))]

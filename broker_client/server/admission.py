@@ -1,4 +1,4 @@
-"""Who is let in: counts of connections, and addresses that fail to log in too often."""
+"""Admission of clients: counts of connections, and addresses that fail to log in too often."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class SessionChannel:
         self._is_over = self.is_gone = True
 
     def fail(self) -> None:
-        """The client broke a rule that costs the channel, and has been told so."""
+        """The client broke a rule that closes the channel, and got channel.close."""
         self.drop()
         self._node.close_channel(self._id)
 
@@ -156,7 +156,7 @@ class SessionChannel:
             self._node.flow(self._id, active=active)
 
     def cancel_consumers(self) -> None:
-        """Stop the consumers, and tell the client so."""
+        """Stop the consumers, and notify the client."""
         if not self._is_over:
             for tag in tuple(self._consumers):
                 self._node.cancel(self._id, tag)

@@ -1,4 +1,4 @@
-"""What is told of a connection to those who look at it, and of the server to its clients."""
+"""Descriptions of connections for operators, and of the server for its clients."""
 
 from __future__ import annotations
 

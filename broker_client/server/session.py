@@ -178,7 +178,7 @@ class Session(asyncio.Protocol):
         try:
             self._pending.extend(self._protocol.receive_data(data))
             self._proceed()
-        except Exception:  # noqa: BLE001 - of one client: others go on, and this one hears of it
+        except Exception:  # noqa: BLE001 - an error of one client: others continue, and this one gets it
             log.exception("%r: failed", self)
             self.closed(541, "INTERNAL_ERROR")
         self._writer.flush()

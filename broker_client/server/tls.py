@@ -40,7 +40,7 @@ def server_context(config: ServerTlsConfig) -> ssl.SSLContext:
 
 
 def file_versions(config: ServerTlsConfig) -> tuple[object, ...]:
-    """What differs once one of the files has been written anew or replaced."""
+    """What differs once one of the files has been written again or replaced."""
     return tuple(
         _version(path)
         for path in (config.certfile, config.keyfile, config.cafile)

@@ -64,6 +64,6 @@ class BrokerDataSource(DataSource):
 
 
 class SpeculatingBrokerDataSource(BrokerDataSource):
-    """The same in a session with ``spark.speculation``: writers are told."""
+    """The same in a session with ``spark.speculation``, which writers must know."""
 
     speculates = True

@@ -104,7 +104,7 @@ def read_events(
 ) -> DataFrame:
     """The events under `path`: a log as a node or client writes it, or what `compact` made of one.
 
-    Lines that are no events come along, with their text in the column `CORRUPT`: count them with
+    Lines that are not events are included, with their text in the column `CORRUPT`: count them with
     `corrupt_lines` and leave them out with `whole`.
 
     Args:
@@ -133,9 +133,9 @@ def corrupt_lines(events: DataFrame) -> int:
 
 
 def whole(events: DataFrame) -> DataFrame:
-    """The events alone, without the lines that are none.
+    """Only the events, without other lines.
 
-    A line that is wrong in a field for which nobody asks stays in: the others are good.
+    A line that is wrong in a field that the query does not use stays in.
     """
     if CORRUPT not in events.columns:
         return events

@@ -41,7 +41,7 @@ from broker_client.sql.tables import MESSAGE_COLUMNS, OutboxTables
 
 log: logging.Logger = logging.getLogger("broker_client.sql")
 
-_ATTEMPT = 20.0  # seconds for a batch to be confirmed, before it is tried anew
+_ATTEMPT = 20.0  # seconds for a batch to be confirmed, before it is tried again
 _LEASE = 3 * _ATTEMPT
 _BATCHES = 10  # of one publication, before others have a turn
 _LONGEST_PAUSE = 15.0  # seconds between attempts that fail
@@ -58,8 +58,9 @@ class OutboxRelay:
     At its end, it finishes the batches in progress. A publish that the broker refuses for good is
     moved to the table of failed publishes, logged, and emitted as an ``error`` event of the Broker.
 
-    Attributes: relayed: publishes that were confirmed. failed: publishes that were moved to the
-    table of failed ones.
+    Attributes:
+        relayed: number of publishes that were confirmed.
+        failed: number of publishes that were moved to the table of failed ones.
     """
 
     def __init__(

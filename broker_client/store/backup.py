@@ -38,7 +38,7 @@ def backup(
     Args:
         path: of the file.
         target: path of the copy, where nothing is yet.
-        progress: is told how many pages of how many are copied.
+        progress: called with the number of copied pages and of all pages.
 
     Raises:
         StoreCorruptError: the file is damaged.
@@ -88,7 +88,7 @@ def _copy(path: str, part: str, progress: Callable[[int, int], None] | None) -> 
             progress(total - remaining, total)
 
     with reading(path) as source:
-        # One snapshot for the whole copy: else each commit of the node would begin it anew
+        # One snapshot for the whole copy: else each commit of the node would begin it again
         # (https://sqlite.org/backup.html, "File and Database Connection Locking").
         source.execute("BEGIN")
         tables.check_ours(source, path)

@@ -35,7 +35,7 @@ _COPIED = 8_192  # bytes of the largest body that is worth a copy
 
 
 class QueueIds(dict[tuple[str, str], int]):
-    """The number of each kept queue, by vhost and name; one declared anew gets another."""
+    """The number of each kept queue, by vhost and name; one declared again gets another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class Batch:
         self.body_bytes += len(body)
         encoded = encode_properties(properties)
         total = tables.message_sum(number, exchange, routing_key, encoded, body)
-        # sqlite3 binds a bytearray as it is; for bytes it looks for an adapter, time and again.
+        # sqlite3 binds a bytearray as it is; for bytes it looks for an adapter, repeatedly.
         if len(body) <= _COPIED:
             return exchange, routing_key, bytearray(encoded), bytearray(body), total
         return exchange, routing_key, encoded, body, total

@@ -132,7 +132,7 @@ class FileLock:
 
     @property
     def position(self) -> LogPosition | None:
-        """Where the log must go at least, when the holder before us did not end in order."""
+        """The log's minimum position if the previous holder did not close the file."""
         return None if self.noted is None else self.noted.position
 
     def forget_position(self) -> None:

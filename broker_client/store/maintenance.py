@@ -82,7 +82,7 @@ def _report(
 
 
 def compact(path: str, *, drop_damaged: bool = False) -> CompactReport:
-    """Write the file anew, without the room that gone messages have left.
+    """Rewrite the file without the free space of removed messages.
 
     Args:
         path: of the file.

@@ -298,7 +298,7 @@ def _no_collections() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Have SQLite's exceptions, and those of a file that lies, leave as ours."""
+    """Convert SQLite's exceptions, and those that a damaged file causes, to ours."""
     try:
         yield
     except sqlite3.Error as error:

@@ -2,7 +2,7 @@
 
 A record id holds the number of its message (`core.records.COPY_BITS`), so `entries` need no
 column for it, and no index: the copies of one message stand side by side. Messages with a number
-below 0 have no entry: they were put there for want of memory, and are gone at the next start.
+below 0 have no entry: they were put there for lack of memory, and removed at the next start.
 
 Every row carries a checksum, since SQLite has none: a changed bit in a page it would hand out as
 data. Messages and topology are summed here, entries in SQL, so that an update of many rows stays

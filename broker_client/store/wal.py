@@ -9,7 +9,7 @@ in the middle, behind which commits stand that were confirmed. Two things tell t
   is at most one commit, its own; where there are more, the log was whole and is damaged.
 - The position after each commit is noted outside of the log, in the lock file. SQLite must find
   the log at least as long, as long as it is the same log; one that was worked into the file begins
-  anew with another salt.
+  again with another salt.
 
 The note is not synced, so that it costs next to nothing: it survives the end of the process, and a
 power cut leaves an older one at worst. Format: https://sqlite.org/walformat.html

@@ -245,7 +245,7 @@ class SqliteStore:
         self._lock.note(Note(self._wall(), self._clock.now(), position))
 
     def _tell(self, call: object, *arguments: object) -> None:
-        """Call in the event loop; a loop that is closed wants to know nothing any more."""
+        """Call in the event loop; no effect once that is closed."""
         assert self._loop is not None, "start() set it"
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *arguments)  # type: ignore[arg-type]

@@ -141,7 +141,7 @@ class _FaultyLink:
         return cast(Channel, channel)
 
     def lose(self, reason: str) -> None:
-        """End as a lost connection does: its channels are told first."""
+        """End as a lost connection does: its channels are notified first."""
         if not self.is_open:
             return
         self._is_lost = True

@@ -120,7 +120,7 @@ def _stays(events: DataFrame) -> DataFrame:
     """A row a message and queue, and one for what happened outside of queues, with the sums."""
     order = F.struct("ts", "seq")
     delivered = F.col("event") == "delivered"
-    # A replay is no part of the stay: it comes after its end.
+    # A replay is not part of the stay: it comes after its end.
     within = F.when(F.col("event") != "replayed", order)
     counts = events.groupBy("message_id", "queue", "as_of").agg(
         count_of("published").alias("published"),

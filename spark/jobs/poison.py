@@ -20,7 +20,7 @@ def poison(events: DataFrame, *, attempts: int = 3, consumers: int = 3) -> DataF
     """
     order = F.struct("ts", "seq")
     reasoned = F.when(F.col("reason").isNotNull(), order)
-    # A dead letter has a reason and no error: the last error was told before it.
+    # A dead letter has a reason and no error: the last error was reported before it.
     failed = F.when(F.col("error").isNotNull() | F.col("error_class").isNotNull(), order)
     tried = (
         events.filter(F.col("queue").isNotNull() & F.col("message_id").isNotNull())

@@ -85,7 +85,7 @@ _MANAGEMENT: Rules = {
 
 
 def connection(value: object, vhost: str) -> Draft | str:
-    """One connection: its URL where it is nothing else, or a mapping.
+    """One connection: just its URL if that is all, or a mapping.
 
     Args:
         value: a URL or a mapping of rascal's.

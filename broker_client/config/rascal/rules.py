@@ -133,7 +133,7 @@ def section(rules: Rules) -> Callable[[Any], Draft | None]:
 
 
 def retry(value: object) -> object:
-    """Waits of rascal's two kinds, or a boolean."""
+    """Settings of retries, of rascal's two kinds, or a boolean."""
     if isinstance(value, bool):
         return value
     found = applied(_RETRY, value, Draft())

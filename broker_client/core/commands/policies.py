@@ -68,7 +68,7 @@ class PolicyCommands:
         """Replace the limits of a vhost; what is there already stays.
 
         Raises:
-            InvalidPolicyError: one of them is none of `LIMITS`, or no whole number.
+            InvalidPolicyError: a name is not in `LIMITS`, or a value is not a whole number.
         """
         if problems := limit_problems(limits):
             raise InvalidPolicyError("limits", vhost, problems)

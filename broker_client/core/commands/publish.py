@@ -105,7 +105,7 @@ class PublishCommands:
     def _is_answer(self, message: Outgoing) -> bool:
         """Deliver a direct reply; False when `message` is to come back where it is mandatory.
 
-        RabbitMQ: up to 4.2 the address of a reply is no queue, so that a mandatory one comes back
+        RabbitMQ: up to 4.2 the address of a reply is not a queue, so a mandatory one comes back
         although it arrives; from then on none comes back whose address was given out.
         """
         delivered = self._replies.deliver(message)
@@ -148,7 +148,7 @@ class PublishCommands:
         return message, keys, delay
 
     def _delay(self, milliseconds: Any) -> float:
-        """Seconds; none where the header was negated by an earlier delay, or is no number.
+        """Seconds; none where the header was negated by an earlier delay, or is not a number.
 
         RabbitMQ's plugin reads a number in text as such, and ignores what is none.
         """
@@ -243,7 +243,7 @@ class PublishCommands:
 
 
 def _check_expiration(expiration: str) -> None:
-    """Refuse what is no whole number of milliseconds, for RabbitMQ's reasons."""
+    """Refuse what is not a whole number of milliseconds, for RabbitMQ's reasons."""
     if expiration.isascii() and expiration.isdigit() and len(expiration) < _FEW_DIGITS:
         return
     number = _INTEGER.match(expiration)

@@ -80,7 +80,7 @@ def make_application(management: Management) -> ASGIApp:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    # More fixed parts first: /api/users/without-permissions is no user.
+    # More fixed parts first: /api/users/without-permissions is not a user.
     paths = sorted(by_path, key=lambda path: [part.startswith("{") for part in path.split("/")])
     routes = [
         *_open_routes(management),

@@ -66,7 +66,7 @@ def authenticated(request: Request, access: AccessControl) -> Caller:
 def refuse_other_sites(request: Request) -> None:
     """Refuse a change that the page of another site has a browser ask for.
 
-    A browser sends the login that it knows along, whoever asks for it; but it also says whose page
+    A browser sends its stored login whichever page causes the request; but it also says whose page
     that is (https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site).
 
     Raises:

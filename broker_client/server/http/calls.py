@@ -114,7 +114,7 @@ def decoded_json(body: bytes) -> Any:
     try:
         decoded = json.loads(body.decode(), parse_constant=_refuse_constant)
         if rb"\u" in body:
-            json.dumps(decoded, ensure_ascii=False).encode()  # half a surrogate pair is no text
+            json.dumps(decoded, ensure_ascii=False).encode()  # half a surrogate pair is not text
     except (ValueError, RecursionError):
         raise bad_request("the body is not valid JSON") from None
     return decoded
@@ -129,7 +129,7 @@ async def definitions_json(body: bytes) -> Any:
     try:
         decoded = await from_json(body.decode(), _refuse_constant)
         if rb"\u" in body:
-            (await as_json(decoded)).decode()  # half a surrogate pair is no text
+            (await as_json(decoded)).decode()  # half a surrogate pair is not text
     except (ValueError, RecursionError):
         raise bad_request("the body is not valid JSON") from None
     return decoded
@@ -275,7 +275,7 @@ def arguments_of(data: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a declaration or binding.
 
     Raises:
-        Refusal: 400 where they are no object.
+        Refusal: 400 where they are not an object.
         ReplyError: 406 for a value that AMQP cannot carry.
     """
     arguments = table(data, "arguments")

@@ -214,7 +214,7 @@ def channel_object(
 def channel_details(
     channel: ChannelState, connection: Mapping[str, Any], node: str
 ) -> dict[str, Any]:
-    """What is told of a channel beside its consumers."""
+    """The description of a channel, without its consumers."""
     name = connection.get("name", f"in this process, connection {channel.connection}")
     return {
         "name": f"{name} ({channel.number})",

@@ -173,7 +173,7 @@ class Management:
     def details_of(
         self, channel: ChannelState, known: Mapping[int, Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """What is told of a channel beside its consumers.
+        """The description of a channel, without its consumers.
 
         Args:
             channel: the channel.

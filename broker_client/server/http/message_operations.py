@@ -126,7 +126,7 @@ async def get_messages(call: Call) -> Any:
 def _settle(node: Node, channel: int, tag: int, ackmode: str) -> None:
     match ackmode:
         case "ack_requeue_true":
-            node.release(channel, tag)  # looked at only: this is no attempt
+            node.release(channel, tag)  # looked at only: this is not an attempt
         case "ack_requeue_false":
             node.ack(channel, tag)
         case "reject_requeue_true" | "reject_requeue_false":

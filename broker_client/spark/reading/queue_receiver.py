@@ -51,7 +51,7 @@ class QueueReceiver:
         queue: its name on the broker.
         options: limits and sizes.
         limit: stop after the messages that are there at the start, and so many at most; None goes
-            on for ever.
+            on forever.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class QueueReceiver:
             self._thread.loop.call_soon_threadsafe(self.room.set)
 
     def stop(self) -> None:
-        """Let go of everything at once; what is unacked goes back to the queue."""
+        """Release everything at once; unacked messages return to the queue."""
         if self._thread is not None:
             self._thread.stop()
 

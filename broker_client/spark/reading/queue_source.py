@@ -213,7 +213,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._receiver.room_made()
 
     def stop(self) -> None:
-        """Let go of queue and spool, should anybody ask."""
+        """Release queue and spool, if it is called."""
         if self._receiver is not None:
             self._receiver.stop()
             self._receiver = None

@@ -104,7 +104,7 @@ def to_stream_batch(
 def stream_offset(delivery: Delivery) -> int | None:
     """RabbitMQ: the offset of a message of a stream is in its header ``x-stream-offset``.
 
-    None where there is no such header: the queue is no stream.
+    None where there is no such header: the queue is not a stream.
     """
     offset = (delivery.properties.headers or {}).get("x-stream-offset")
     return offset if isinstance(offset, int) else None

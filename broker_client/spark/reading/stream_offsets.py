@@ -47,7 +47,7 @@ class StreamEnd:
         return self._thread.call(self._find())
 
     def stop(self) -> None:
-        """Let go of the link."""
+        """Release the link."""
         self._thread.stop()
 
     async def _find(self) -> int:

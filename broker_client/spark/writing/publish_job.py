@@ -118,7 +118,7 @@ class PublishingLink:
     def drop(self) -> None:
         """Forget the link: what is on its way there is in doubt."""
         if self._channel is not None:
-            # We ended it; publishes on the next channel must not hear of that.
+            # We ended it; publishes on the next channel must not be affected.
             self._channel.on_close = self._channel.on_confirm = self._channel.on_return = None
         if self._link is not None:
             self._link.abort()

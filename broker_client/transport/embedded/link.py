@@ -109,10 +109,10 @@ class EmbeddedLink:
             self.on_unblocked()
 
     def _drop(self, reason: str) -> None:
-        """Requeue everything, and tell the channels, from the event loop, that they have ended.
+        """Requeue everything, and notify the channels, from the event loop, of their end.
 
-        They are told also when we end the link: what was opened on it meanwhile must not wait for
-        deliveries that never come.
+        They are also notified when we end the link: what was opened on it meanwhile must not wait
+        for deliveries that never come.
         """
         loop = asyncio.get_running_loop()
         for channel in self._channels:

@@ -24,7 +24,7 @@ from broker_client.errors import (
 )
 from broker_client.runtime.clock import Clock
 
-if TYPE_CHECKING:  # else the whole broker would be loaded by whoever uses another
+if TYPE_CHECKING:  # so that programs with another broker do not load this one
     from broker_client.core.settings import EngineSettings
     from broker_client.node.node import Node
     from broker_client.store.base import Store

@@ -1,4 +1,4 @@
-"""One AMQP channel of a network link: aiormq asks and waits, we write and hear the rest."""
+"""One AMQP channel of a network link: aiormq does requests with an answer, this does the rest."""
 
 from __future__ import annotations
 

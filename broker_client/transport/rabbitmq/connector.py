@@ -77,7 +77,7 @@ class NetworkConnector:
         vhost: the vhost to open, decoded.
         heartbeat: seconds, whole; 0 turns heartbeats off.
         name: shown by the broker's management pages.
-        client_properties: further properties that the broker is told.
+        client_properties: further client properties to send to the broker.
         channel_max: most channels of a connection; None takes what the broker proposes.
         frame_max: largest frame in bytes; None takes what the broker proposes.
         max_message_size: largest body in bytes, 0 for no limit; None takes the default of the

@@ -1,4 +1,4 @@
-"""Foreign errors, and what they mean in ours: they stop here."""
+"""Converts the errors of aiormq, aio-pika and sockets to ours."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def translate(url: str, error: BaseException) -> TransportError:
 
 
 def unreachable(error: BaseException) -> str | None:
-    """What to do, where `error` says that nobody could be asked at all."""
+    """What to do if `error` says that the broker could not be reached at all."""
     cause = error if error.__cause__ is None else error.__cause__
     if isinstance(cause, socket.gaierror):
         return f"no such host ({cause.strerror})"
@@ -74,7 +74,7 @@ def is_bare(error: Exception) -> bool:
 
 
 class Cancellation:
-    """Tells a cancellation of the running task from one that aiormq makes of its own errors.
+    """Distinguishes a cancellation of the running task from aiormq's, which stand for its errors.
 
     aiormq cancels what waits on a connection that closes, answers a cancellation with an error
     when its own clean-up fails, and may return as if there had been none. Make one before each

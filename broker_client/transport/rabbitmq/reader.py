@@ -1,4 +1,4 @@
-"""The socket between us and aiormq: what is frequent is taken here, the rest goes on to it.
+"""The socket between us and aiormq: frequent frames are handled here, the rest is passed on.
 
 aiormq awaits three reads, a lock and two queues for each frame and makes a task for each
 delivery. This reader splits the bytes once, as they arrive: deliveries, returns and confirms go
@@ -184,7 +184,7 @@ class FrameReader(asyncio.StreamReader):
         try:
             used = self._split(buffer)
         except _UNREADABLE as error:
-            # aiormq may read on for ever where we cannot: the connection ends here. Before it is
+            # aiormq may read on forever where we cannot: the connection ends here. Before it is
             # established, aiormq reads the same bytes and says what is wrong with them.
             log.error("unreadable bytes from the broker: %s", error)
             self._broken = True
@@ -230,7 +230,7 @@ class FrameReader(asyncio.StreamReader):
         return at
 
     def _tell_alive(self) -> None:
-        """RabbitMQ: no heartbeat is sent while other frames are, so aiormq must hear of those."""
+        """RabbitMQ: no heartbeat is sent while other frames are, so aiormq must see those."""
         if self.heard_at - self._seen_at > 1.0:
             self._seen_at = self.heard_at
             super().feed_data(_HEARTBEAT_FRAME)
@@ -397,7 +397,7 @@ class Streams(TransportFactory):
     async def open(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
         """Connect, with TLS when there is a `context`.
 
-        Before aiormq comes in: it logs an error for each address where nobody is.
+        Before aiormq comes in: it logs an error for each address where nothing listens.
         """
         loop = asyncio.get_running_loop()
         reader = FrameReader(self._link, self._limits)

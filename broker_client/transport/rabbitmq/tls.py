@@ -1,4 +1,4 @@
-"""TLS for links to a RabbitMQ: what is trusted, and failures in words one can act on."""
+"""TLS for links to a RabbitMQ: what is trusted, and failures as texts that say what to do."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def _issuer_at(host: str, port: int) -> str:
 
 
 def issuer_of(certificate: bytes) -> str:
-    """Name of the authority that signed `certificate` (DER), as far as it can be told.
+    """Name of the authority that signed `certificate` (DER), as far as it is known.
 
     Reading it takes the extra ``crypto``; without it the authority is an unknown one.
     """

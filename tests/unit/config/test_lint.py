@@ -225,7 +225,7 @@ def test_republish_without_end_and_pause_is_warned_of(
 ) -> None:
     chain = [{"strategy": "republish", **settings}, {"strategy": "nack"}]
     config = load_config({"vhosts": {"/": {}}, "recovery": {"r": chain}})
-    found = [each.path for each in config.warnings if "without end" in each.message]
+    found = [each.path for each in config.warnings if "retried forever" in each.message]
     assert found == (["recovery.r[0]"] if warned else [])
 
 

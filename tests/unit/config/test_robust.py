@@ -228,10 +228,10 @@ def test_default_of_a_variable_may_hold_variables(
     ("text", "told"),
     [
         ("${A:-${B}}", "variable B is not set"),
-        ("${A:-${B}", "begins no variable"),
-        ("${A:-" * 200 + "}" * 200, "begins no variable"),
-        ("${}", "begins no variable"),
-        ("${A-b}", "begins no variable"),
+        ("${A:-${B}", "does not begin a variable"),
+        ("${A:-" * 200 + "}" * 200, "does not begin a variable"),
+        ("${}", "does not begin a variable"),
+        ("${A-b}", "does not begin a variable"),
     ],
 )
 def test_variable_that_cannot_be_filled_in_is_an_error(text: str, told: str) -> None:

@@ -940,7 +940,7 @@ async def test_publish_that_costs_the_link_each_time_is_refused_once_others_have
     await asyncio.sleep(30.0)
     assert [end for end in harness.ends() if end[0] == "error"] == [("error", "m2")]
     assert len(harness.ends()) == 10
-    assert "others passed" in str(await failure_of(made[1]))
+    assert "not with others" in str(await failure_of(made[1]))
     await harness.close()
 
 

@@ -29,7 +29,7 @@ const TOKEN = /\s*("[^"\\]*(?:\\.[^"\\]*)*"|[^\s{}[\],:"]+|[{}[\],:])/g;
  *
  * @param {string} text
  * @param {object} options `floats`: also those that are written otherwise than JavaScript does
- * @throws {SyntaxError} it is no JSON
+ * @throws {SyntaxError} it is not JSON
  */
 export function parse(text, { floats = false } = {}) {
   const value = JSON.parse(text);

@@ -3,7 +3,7 @@
  *
  * States: "connecting" at first, "live", "lost" from the first failure until an update comes again,
  * "paused" while the tab is hidden. EventSource connects again by itself after a cut link, but not
- * after an answer that is no stream (a proxy without its server, a session that has ended): then
+ * after an answer that is not a stream (a proxy without its server, a session that has ended): then
  * this does, after asking `onrefused` first.
  */
 
@@ -24,7 +24,7 @@ export class Live {
     this.source = null;
     this.state = "connecting";
     document.addEventListener("visibilitychange", () => this.#seenOrNot());
-    // A browser that goes back to this page from its cache must connect anew.
+    // A browser that goes back to this page from its cache must connect again.
     addEventListener("pageshow", (event) => event.persisted && this.open(this.url));
   }
 

@@ -158,7 +158,7 @@ function pager(page, pages, total, prefix) {
   );
 }
 
-/** A figure for a cell, quiet where it is nothing. */
+/** A figure for a cell, dimmed if it is zero. */
 export function figure(value, format = count) {
   return value === 0 ? h("span", { class: "zero" }, format(0)) : format(value);
 }

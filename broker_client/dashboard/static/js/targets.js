@@ -1,4 +1,4 @@
-/** Which queue messages shall be moved to. */
+/** The queue to move messages to. */
 
 import { field, form } from "./dialogs.js";
 import { h } from "./dom.js";

@@ -77,7 +77,7 @@ export function messagesPart({ state, redraw }, vhost, queue) {
   };
 }
 
-/* Messages that are alike have one key, and are told apart by which of them they are. */
+/* Equal messages have the same key, and are distinguished by their position among these. */
 function numbered(messages) {
   const seen = new Map();
   for (const message of messages) {

@@ -131,7 +131,7 @@ async function permit(state, row, own, load) {
   for (const kind of ["configure", "write", "read"]) patterns[kind] = h("input", { name: kind, autocomplete: "off", spellcheck: "false" });
   const note = h("p", { class: "quiet", role: "status" });
   const none = h("input", { type: "checkbox", name: "none", onchange: () => able() });
-  // What is shown is always of the virtual host that is chosen, lest another's is set in its place.
+  // Always show the virtual host that is selected, so that another's is not set by mistake.
   const showOf = (where) => {
     const known = granted(where);
     for (const [kind, input] of Object.entries(patterns)) input.value = known?.[kind] ?? ".*";
