@@ -88,7 +88,7 @@ def test_what_a_user_may_not_do_is_not_offered_and_says_why(
         browser.see("You may not close it", "main")
         assert _offered(browser) == []
         browser.open(own_shop.page("users"))
-        browser.see("not yours to see", "main")
+        browser.see("you may not see it", "main")
 
 
 def _a_user(shop: Dashboard, name: str, tags: str, permissions: dict[str, str]) -> None:

@@ -172,7 +172,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "its quotes",
         ],
     ),
-    "indented otherwise": (
+    "not indented like": (
         """
         vhosts:
           /:
