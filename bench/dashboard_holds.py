@@ -281,7 +281,7 @@ async def measure(queues: int, messages: int) -> list[tuple[Asked, tuple[float, 
         await fill(url, client, queues, messages)
         gc.collect()
         gc.freeze()
-        gc.set_threshold(50_000, 50, 100)  # as serve has it
+        gc.set_threshold(10_000, 250, 100)  # as serve has it
         with holds.watched():
             await asyncio.sleep(6)  # a sample of the dashboard
             rows.append((Asked("-", "(a sample of the dashboard)"), holds.take(), 0.0, 0))

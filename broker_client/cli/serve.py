@@ -157,7 +157,8 @@ def _collect_less() -> None:
     of them repeatedly."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 50, 100)  # new objects, and rounds
+    # New objects, and rounds: few of the former, since to look at 50,000 takes 10 ms.
+    gc.set_threshold(10_000, 250, 100)
 
 
 async def _serve(wanted: _Wanted) -> None:

@@ -25,6 +25,7 @@ from broker_client.core.commands.topology import TopologyCommands
 from broker_client.core.delivering import consumer_timed_out
 from broker_client.core.direct_reply import DirectReplies
 from broker_client.core.effects import Effect
+from broker_client.core.long_work import LongWork
 from broker_client.core.observer import Observer
 from broker_client.core.queue import ChannelState, Queue
 from broker_client.core.records import MessageSource
@@ -104,13 +105,19 @@ class Engine:
         return self.state.has_effects
 
     @property
+    def long_work(self) -> LongWork:
+        """What commands have begun: call its `proceed` while it is pending, and answer no command
+        before all that was begun by then is done."""
+        return self.state.long_work
+
+    @property
     def is_unfinished(self) -> bool:
-        """More could be delivered at once than a step of it delivers: call `proceed`, when the
-        effects taken so far have been carried out."""
+        """More could be delivered at once, or is beyond a queue's length, than a step does: call
+        `proceed`, when the effects taken so far have been carried out."""
         return self._transitions.is_unfinished
 
     def proceed(self, now: float) -> None:
-        """Deliver the next step; `tick` does it too."""
+        """Take the next step; `tick` does it too."""
         self._transitions.proceed(now)
 
     def next_deadline(self) -> float | None:
@@ -243,8 +250,7 @@ class Engine:
         """Delete a vhost, whose connections are closed, with everything in it."""
         vhost = self.state.vhosts[name]
         assert not self.connections_to(name), "close the connections first"
-        for queue in list(vhost.queues.values()):
-            self._transitions.delete_queue(queue)
+        self._transitions.delete_queues_of(vhost)
         self.users.forget_vhost(name)
         self.state.delete_vhost(name)
 

@@ -208,7 +208,7 @@ class Queue:
     paused: bool = False
     """Nothing is delivered; all else goes on (nsq: a paused channel)."""
     unfinished: bool = False
-    """More could be delivered at once than a step delivers; see `Transitions.proceed`."""
+    """More could be done at once than a step does; see `Transitions.proceed`."""
     ready_bytes: int = 0
     """Kept only where it is `weighed`."""
     limited: bool = field(init=False)
@@ -224,7 +224,7 @@ class Queue:
     def __post_init__(self) -> None:
         settings = self.settings
         self.kept = self.durable and self.owner is None
-        self.ready = PriorityReady() if settings.max_priority else Ready()
+        self.ready = self._nothing_ready()
         self.expiring = False
         self.configure(settings)
 
@@ -306,10 +306,19 @@ class Queue:
         """True when one more message would exceed the limits."""
         return self._exceeds(len(self.ready) + 1, self.ready_bytes + len(message.body))
 
-    def clear(self) -> list[Entry]:
+    def take_ready(self) -> Ready[Entry]:
         """Take everything ready."""
+        taken, self.ready = self.ready, self._nothing_ready()
         self.ready_bytes = 0
-        return self.ready.clear()
+        return taken
+
+    def take_deferred(self) -> Deadlines[Entry]:
+        """Take everything deferred."""
+        taken, self.deferred = self.deferred, Deadlines()
+        return taken
+
+    def _nothing_ready(self) -> Ready[Entry]:
+        return PriorityReady() if self.settings.max_priority else Ready()
 
     # ---------------------------------------------------------------- consumers
 

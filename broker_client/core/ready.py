@@ -89,12 +89,10 @@ class Ready(Generic[E]):
             return None
         return self.pop()
 
-    def clear(self) -> list[E]:
-        """Remove everything; returns it in order."""
-        entries = list(self)
-        self.tail.clear()
-        self._returned.clear()
-        return entries
+    def drain(self) -> Iterator[E]:
+        """Remove one entry after the other, in order."""
+        while self:
+            yield self.pop()
 
 
 class PriorityReady(Ready[E]):
@@ -159,7 +157,3 @@ class PriorityReady(Ready[E]):
                 self._count -= 1
                 return entry
         return None
-
-    def clear(self) -> list[E]:
-        self._count = 0
-        return [entry for level in self._order for entry in level.clear()]

@@ -2,8 +2,10 @@
 
 Records stand among the effects, in the order in which they must be kept. All records of one
 command, and of one `take_effects`, are kept together or not at all; so a dead letter and the
-message it was made of can never both be lost. Named tuples where one is made a message, frozen
-dataclasses elsewhere.
+message it was made of can never both be lost. Only what a command leaves to `LongWork` comes later:
+the messages that a long purge has dropped, one after the other.
+
+Named tuples where one is made a message, frozen dataclasses elsewhere.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from broker_client.core.effects import Confirm, Effect
 from broker_client.core.global_parameters import GlobalParameters
 from broker_client.core.journal import Journal
+from broker_client.core.long_work import LongWork
 from broker_client.core.observer import Observer
 from broker_client.core.paging import Paging
 from broker_client.core.queue import ChannelState, Queue
@@ -40,6 +41,7 @@ class State:
         self.channels: dict[int, ChannelState] = {}
         self.global_parameters: GlobalParameters = GlobalParameters(self.note)
         self.effects: list[Effect] = []
+        self.long_work: LongWork = LongWork()
         self.schedule: Schedule = Schedule()
         self.journal: Journal = Journal(self.effects)
         self.paging: Paging = Paging(settings.memory_limit, self.journal, source)

@@ -24,7 +24,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from broker_client.amqp import x_death
 from broker_client.core.arguments import REJECT_PUBLISH_DLX, QueueSettings
@@ -32,9 +32,10 @@ from broker_client.core.dead_lettering import dead_letter, extra_keys
 from broker_client.core.delivering import shown_properties, time_limit
 from broker_client.core.effects import CancelConsumer, Deliver, MessageTimedOut
 from broker_client.core.latency import LatencyWindow
+from broker_client.core.long_work import STEP
 from broker_client.core.queue import ON_DISK, ChannelState, Entry, Queue, QueueConsumer
 from broker_client.core.state import State
-from broker_client.core.virtual_host import NO_HEADERS
+from broker_client.core.virtual_host import NO_HEADERS, VirtualHost
 from broker_client.events.delivery_event import (
     REASON_CYCLE,
     REASON_PURGED,
@@ -45,8 +46,12 @@ from broker_client.message import Delivery, Outgoing
 
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 _QUORUM_DELIVERY_LIMIT = 20  # RabbitMQ 4: of a quorum queue that states none
-_STEP = 1_000
+_DELIVERED_AT_ONCE = 500
 """Messages delivered by one command, or one `proceed`, from a queue at most."""
+_DEATHS_AT_ONCE = 100
+"""Messages beyond the length of a queue that die by one, at most."""
+_DELIVERY, DEATH = STEP // _DELIVERED_AT_ONCE, STEP // _DEATHS_AT_ONCE
+"""What each of these costs; see `STEP`."""
 _STEP_BYTES = 8 * 1024 * 1024
 """No further message of that step after so many bytes: who receives them may ask for a pause."""
 
@@ -158,7 +163,7 @@ class Transitions:
 
     def _deliver_ready(self, queue: Queue, now: float) -> None:
         size_bytes = 0
-        for _ in range(_STEP):
+        for _ in range(_DELIVERED_AT_ONCE):
             size_bytes += self._deliver(queue.pop(), queue.next_consumer(), now)
             if queue.expiring:
                 self._expire(queue, now)
@@ -167,20 +172,29 @@ class Transitions:
             if size_bytes > _STEP_BYTES:
                 break
         # A consumer without a limit at a queue of millions: others must have their turn.
-        queue.unfinished = True
-        self._unfinished[queue] = None
+        self._finish_later(queue)
 
     @property
     def is_unfinished(self) -> bool:
-        """More could be delivered than one step delivers."""
+        """More could be delivered, or is beyond a length, than one step does."""
         return bool(self._unfinished)
 
     def proceed(self, now: float) -> None:
-        """Take the next step at every queue where more could be delivered than one step did."""
-        queues, self._unfinished = self._unfinished, {}
-        for queue in queues:
+        """Take the next step at queues where more could be done than one step did, each in its
+        turn."""
+        spent = 0
+        for queue in list(self._unfinished):
+            if spent >= STEP:
+                return
+            del self._unfinished[queue]
             queue.unfinished = False
-            self.pump(queue, now)
+            before = _cost_so_far(queue)
+            self._settle_down((queue,), now)
+            spent += _cost_so_far(queue) - before
+
+    def _finish_later(self, queue: Queue) -> None:
+        queue.unfinished = True
+        self._unfinished[queue] = None
 
     def take(
         self, queue: Queue, channel: ChannelState, no_ack: bool, now: float
@@ -391,13 +405,12 @@ class Transitions:
             self.consumer_left(queue, now)
         return bool(expired)
 
-    def revoke(self, entries: Iterable[Entry], now: float) -> int:
+    def revoke(self, queue: Queue, entries: Collection[Entry], now: float) -> int:
         """Drop deliveries that were taken from their consumers (purge); returns their number."""
         queues: dict[Queue, None] = {}
-        revoked = list(entries)
-        for entry in revoked:
+        for entry in entries:
             self._end_flight(entry, queues)
-        count = self.drop(revoked)
+        count = self.drop(queue, entries)
         self._settle_down(queues, now)
         return count
 
@@ -472,25 +485,54 @@ class Transitions:
 
     # ---------------------------------------------------------------- gone
 
-    def drop(self, entries: Iterable[Entry]) -> int:
-        """Purge entries, which make no dead letters; returns their number."""
-        count = 0
+    def drop_ready(self, queue: Queue) -> int:
+        """Purge what is ready; see `drop`."""
+        taken = queue.take_ready()
+        return self._drop(queue, len(taken), taken.drain())
+
+    def drop_deferred(self, queue: Queue) -> int:
+        """Purge what is deferred; see `drop`."""
+        taken = queue.take_deferred()
+        return self._drop(queue, len(taken), (entry for entry, _ in taken.items()))
+
+    def drop(self, queue: Queue, entries: Collection[Entry]) -> int:
+        """Purge entries that were taken out of `queue`, which make no dead letters.
+
+        They are gone and counted at once, but for their memory and their records in a store: of
+        many, those go in steps.
+
+        Returns:
+            Their number.
+        """
+        return self._drop(queue, len(entries), iter(entries))
+
+    def _drop(self, queue: Queue, count: int, entries: Iterator[Entry]) -> int:
+        queue.purged += count
+        if count:
+            self._state.long_work.begin(self._forget_each(entries))
+        return count
+
+    def _forget_each(self, entries: Iterable[Entry]) -> Iterator[int]:
         for entry in entries:
-            count += 1
-            entry.queue.purged += 1
             if self._observer is not None:
                 self._paging.fetch(entry)
                 self._observer.dropped(entry, REASON_PURGED)
             self._forget(entry)
-        return count
+            yield 1
 
     def _expire(self, queue: Queue, now: float) -> None:
         while (entry := queue.pop_expired(now)) is not None:
             self._die(entry, x_death.EXPIRED, now)
 
     def _trim(self, queue: Queue, now: float) -> None:
-        while queue.limited and (over := queue.pop_overflow()) is not None:
+        if not queue.limited:
+            return
+        for _ in range(_DEATHS_AT_ONCE):
+            over = queue.pop_overflow()
+            if over is None:
+                return
             self._die(over, x_death.MAXLEN, now)
+        self._finish_later(queue)  # a new limit, or many that became ready; none is delivered now
 
     def _dies_of_returns(self, entry: Entry, now: float) -> bool:
         settings = entry.queue.settings
@@ -620,14 +662,36 @@ class Transitions:
     def delete_queue(self, queue: Queue) -> None:
         """Delete a queue with what it holds, and tell its consumers."""
         self._state.vhosts[queue.vhost].remove_queue(queue)
-        queue.deleted = True
-        self._unfinished.pop(queue, None)
-        self._schedule.forget(queue)
         for consumer in list(queue.consumers):
             self.remove_consumer(consumer)
             self._effects.append(CancelConsumer(consumer.channel.id, consumer.tag))
-        self.drop(queue.clear())
-        self.drop(queue.deferred.clear())
+        self._queue_deleted(queue)
+        self.drop_ready(queue)
+        self.drop_deferred(queue)
+
+    def delete_queues_of(self, vhost: VirtualHost) -> None:
+        """Delete all queues of a vhost that has no consumers, and is deleted after this."""
+        queues = vhost.remove_queues()
+        for queue in queues:
+            self._queue_deleted(queue)
+        self._state.long_work.begin(self._empty_each(queues))
+
+    def _queue_deleted(self, queue: Queue) -> None:
+        queue.deleted = True
+        self._unfinished.pop(queue, None)
+        self._schedule.forget(queue)
+
+    def _empty_each(self, queues: Sequence[Queue]) -> Iterator[int]:
+        for queue in queues:
+            ready, deferred = queue.take_ready(), queue.take_deferred()
+            queue.purged += len(ready) + len(deferred)
+            yield 1
+            yield from self._forget_each(ready.drain())
+            yield from self._forget_each(entry for entry, _ in deferred.items())
+
+
+def _cost_so_far(queue: Queue) -> int:
+    return _DELIVERY * queue.delivered + DEATH * (queue.dropped + queue.dead_lettered)
 
 
 def _offer_all(channel: ChannelState, queues: dict[Queue, None]) -> None:

@@ -320,6 +320,15 @@ class VirtualHost:
             self._note(QueueRemoved(self.name, queue.name))
         self._drop_bindings_to(Destination("queue", queue.name))
 
+    def remove_queues(self) -> list[Queue]:
+        """Take all queues out, before the vhost itself goes, and all bindings with it."""
+        queues = list(self.queues.values())
+        self.queues.clear()
+        for queue in queues:
+            if queue.kept:
+                self._note(QueueRemoved(self.name, queue.name))
+        return queues
+
     def set_paused(self, queue: Queue, paused: bool) -> None:
         """Have the queue deliver nothing, or deliver again; a store remembers which."""
         if paused == queue.paused:

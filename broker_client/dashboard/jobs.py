@@ -253,6 +253,7 @@ class _Decision:
         self._job = job
         keys = job.order.keys
         self._keys = None if keys is None else Counter(keys)
+        self._traced = 0
 
     def __call__(self, delivery: Delivery, death: Death) -> Outgoing | Fate:
         order = self._job.order
@@ -270,7 +271,8 @@ class _Decision:
         if self._keys is not None:
             self._keys[key] -= 1
         self._job.groups[group] += 1
-        if isinstance(fate, Outgoing) and self._job.traces.total() < _TRACED:
+        if isinstance(fate, Outgoing) and self._traced < _TRACED:
+            self._traced += 1
             self._job.traces[content_of(delivery).trace] += 1
             self._job.targets[fate.routing_key] += 1
         return fate

@@ -329,7 +329,7 @@ class _Moving:
         copies: list[tuple[int, Outgoing]] = []
         removed, now = 0, datetime.now(UTC)
         self.moved.seen += len(batch)
-        for delivery in batch:
+        async for delivery in paced(batch):  # to decide may take long
             copy = self._fate(delivery, now)
             if type(copy) is Outgoing:
                 if delivery.redelivered and await self._is_copied(delivery, copy):

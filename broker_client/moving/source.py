@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 from broker_client.errors import TransportError
 from broker_client.message import Delivery
+from broker_client.runtime.pace import paced
 from broker_client.transport.base import Channel, ConsumerCallbacks
 
 PREFETCH = 2_000
@@ -124,8 +126,7 @@ class QueueSource:
             return
         if self._consumer_tag:
             await self._channel.cancel(self._consumer_tag)
-        while not self._arrived.empty():
-            left = self._arrived.get_nowait()
+        async for left in paced(self._unread()):
             if isinstance(left, Delivery):
                 self.keep(left.delivery_tag)
         # In steps: to give many back at once holds up a broker for others.
@@ -135,3 +136,7 @@ class QueueSource:
         if self._last_kept:
             self._channel.release(self._last_kept, multiple=True)
         await self._channel.close()
+
+    def _unread(self) -> Iterator[Delivery | TransportError | None]:
+        while not self._arrived.empty():
+            yield self._arrived.get_nowait()

@@ -121,6 +121,8 @@ class EffectRunner:
         """Of a commit that nobody waits for."""
         self._held: list[Confirm | Callable[[], None]] = []
         self._commits = 0
+        self._behind_work: deque[tuple[int, Callable[[], None]]] = deque()
+        """To be called once so many long works have ended."""
         self._blocked: dict[ConnectionReceiver, None] = {}
         self._alarms: set[str] = set()
         """Resources that are short, besides the memory that the engine watches."""
@@ -141,9 +143,14 @@ class EffectRunner:
             self._loop.call_soon(self._run)
 
     def call_after_effects(self, then: Callable[[], None]) -> None:
-        """Call `then` once the present effects are carried out, including confirms."""
+        """Call `then` once the present effects are carried out, including confirms, and the long
+        work that was begun is done."""
         self._take_effects()
-        self._backlog.append(then)
+        work = self.engine.long_work
+        if work.is_pending or self._behind_work:  # else it would be before one that waits
+            self._behind_work.append((work.begun, then))
+        else:
+            self._backlog.append(then)
         self.wake()
 
     async def drain(self) -> None:
@@ -163,7 +170,9 @@ class EffectRunner:
             self._later.cancel()  # the store commits as it closes
         self.scanner.stop()
         waiting = [item for item in self._backlog if callable(item)]
+        waiting += [then for _, then in self._behind_work]
         self._backlog.clear()
+        self._behind_work.clear()
         self.receivers.clear()
         self._send(list(waiting))
         self._log_events()
@@ -171,7 +180,10 @@ class EffectRunner:
     def _run(self) -> None:
         self.is_scheduled = False
         backlog, engine = self._backlog, self.engine
+        work = engine.long_work
         self._take_effects()
+        while self._behind_work and self._behind_work[0][0] <= work.ended:
+            backlog.append(self._behind_work.popleft()[1])
         try:
             for _ in range(min(_BATCH, len(backlog))):
                 effect = backlog.popleft()
@@ -195,7 +207,9 @@ class EffectRunner:
             self._unblock()
         if len(backlog) < _BATCH and engine.is_unfinished:
             engine.proceed(self._clock.now())
-        if backlog or engine.has_effects:
+        if work.is_pending:
+            work.proceed()
+        if backlog or engine.has_effects or work.is_pending or self._behind_work:
             self.wake()
         if not self.is_closed:
             self.scanner.schedule()

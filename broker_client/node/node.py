@@ -338,6 +338,9 @@ class Node:
     ) -> None:
         """Add a policy, or replace the one of its name; it counts at once.
 
+        Where it changes many queues, the last of them follow in the next turns of the event loop;
+        `drain` waits for all.
+
         Args:
             name: of the policy.
             pattern: a regular expression, found anywhere in the name of a queue or exchange unless

@@ -24,6 +24,9 @@ from broker_client.server.session import Session
 from broker_client.server.sockets import ListeningSocket, inherited_sockets, open_sockets
 from broker_client.server.tls import file_versions, server_context
 
+_WITHIN_BUFFER = 8 * 1024
+"""Of the sockets to a client in this process, in bytes (Linux takes twice as much): what is read
+from them in one turn of the event loop holds up all others."""
 _LOOK_INTERVAL = 2.0  # seconds between two looks at the disk and at the certificates
 _KEEP_PATH: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 """A listener that is closed for one with other certificates leaves the path of its socket."""
@@ -109,6 +112,8 @@ class Server:
         if self._is_stopping:
             raise BrokerClosedError("the server")
         own, theirs = socket.socketpair()
+        for end in (own, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WITHIN_BUFFER)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(self._new_session, own)
         except BaseException:

@@ -87,7 +87,7 @@ class AdminCommands:
         entries = _chosen(target, ids)
         for entry in entries:
             target.deferred.discard(entry)
-        return self._transitions.drop(entries)
+        return self._transitions.drop(target, entries)
 
     def run_deferred(
         self, vhost: str, queue: str, now: float, ids: Collection[int] | None = None
@@ -114,14 +114,13 @@ class AdminCommands:
         `NotInFlight`; its consumers may take as many again. (nsq's Empty, takes all.)
         """
         target = self._find(vhost, queue)
-        drop = self._transitions.drop
         taken = 0
-        dropped_ready = drop(target.clear()) if ready else 0
-        dropped_deferred = drop(target.deferred.clear()) if deferred else 0
+        dropped_ready = self._transitions.drop_ready(target) if ready else 0
+        dropped_deferred = self._transitions.drop_deferred(target) if deferred else 0
         if in_flight:
             for channel in list(self._state.channels.values()):
                 revoked = channel.ledger.revoke(lambda entry: entry.queue is target)
-                taken += self._transitions.revoke(revoked, now)
+                taken += self._transitions.revoke(target, revoked, now)
         self._state.schedule.look_again(target)
         from broker_client.core.snapshots import Purged
 

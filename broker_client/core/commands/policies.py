@@ -1,16 +1,19 @@
-"""Commands that set policies and limits, which count at once for what is there already."""
+"""Commands that set policies and limits, which count for what is there already too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from broker_client.core.policies import EffectivePolicy, Policy
 from broker_client.core.replies import not_found, vhost_not_found
 from broker_client.core.state import State
-from broker_client.core.transitions import Transitions
+from broker_client.core.transitions import DEATH, Transitions
 from broker_client.core.virtual_host import MAX_CONNECTIONS, MAX_QUEUES, VirtualHost
 from broker_client.errors import InvalidPolicyError
 
+_LOOK = 3
+_CHANGE = 10
+"""What it costs to look whether a policy changes a queue, and to change it; see `LongWork`."""
 LIMITS = (MAX_CONNECTIONS, MAX_QUEUES)
 
 
@@ -39,14 +42,14 @@ class PolicyCommands:
         """
         vhost = self._vhost(policy.vhost)
         vhost.policies.set(policy)
-        self._apply(vhost, now)
+        self._state.long_work.begin(self._apply(vhost, now))
 
     def delete_policy(self, vhost: str, name: str, now: float, *, is_operator: bool) -> bool:
         """Delete a policy; returns False where there is none of that name."""
         owner = self._vhost(vhost)
         if not owner.policies.delete(name, is_operator=is_operator):
             return False
-        self._apply(owner, now)
+        self._state.long_work.begin(self._apply(owner, now))
         return True
 
     def effective(self, vhost: str, queue: str) -> EffectivePolicy:
@@ -74,14 +77,27 @@ class PolicyCommands:
             raise InvalidPolicyError("limits", vhost, problems)
         self._vhost(vhost).set_limits(limits)
 
-    def _apply(self, vhost: VirtualHost, now: float) -> None:
-        for exchange in vhost.exchanges.values():
+    def _apply(self, vhost: VirtualHost, now: float) -> Iterator[int]:
+        """Have everything in `vhost` do as its policies say when its turn comes.
+
+        What is declared meanwhile does from its start.
+        """
+        queues = list(vhost.queues.values())
+        for exchange in list(vhost.exchanges.values()):
             vhost.apply_policy(exchange)
-        for queue in list(vhost.queues.values()):  # a dead letter may delete none, but add
+            yield _LOOK
+        for queue in queues:
+            if queue.deleted:
+                continue
             before = queue.policy
             queue.policy = vhost.policies.of_queue(queue.name, queue.type)
             if queue.policy.definition != before.definition:
+                gone = queue.dropped + queue.dead_lettered
                 self._transitions.reconfigure(queue, vhost.settings_of(queue), now)
+                gone = queue.dropped + queue.dead_lettered - gone
+                yield _CHANGE + DEATH * gone
+            else:
+                yield _LOOK
 
     def _vhost(self, name: str) -> VirtualHost:
         vhost = self._state.vhosts.get(name)

@@ -175,7 +175,7 @@ class TopologyCommands:
         Raises:
             ReplyError: 404 if it does not exist, 405 for another's exclusive queue.
         """
-        return self._transitions.drop(self._state.queue(channel, name).clear())
+        return self._transitions.drop_ready(self._state.queue(channel, name))
 
     # ---------------------------------------------------------------- bindings
 

@@ -63,7 +63,7 @@ def test_priorities_are_counted_however_messages_leave() -> None:
     assert (expired.position, len(ready)) == (0, 4)
     assert (ready.pop_least().position, len(ready)) == (2, 3)
     assert ready.pop_expired(9.0) is None
-    assert [each.position for each in ready.clear()] == [1, 3, 4]
+    assert [each.position for each in ready.drain()] == [1, 3, 4]
     assert len(ready) == 0
     with pytest.raises(IndexError, match="nothing is ready"):
         ready.pop()
