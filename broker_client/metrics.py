@@ -129,7 +129,7 @@ class BrokerCollector(Collector):
         yield from self._snapshot()
 
     def _snapshot(self) -> list[Metric]:
-        """What the Broker knows, taken in its event loop while that runs."""
+        """The Broker's statistics, read in its event loop while that runs."""
         try:
             here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -304,7 +304,7 @@ def _outcomes(stats: SubscriptionStats) -> Iterator[tuple[str, int]]:
 
 
 def _sums(samples: Iterable[Sample]) -> Iterable[Sample]:
-    """Samples of equal labels together: several subscriptions may have one name."""
+    """Merge samples with equal labels: several subscriptions may have one name."""
     found: dict[Labels, float] = {}
     for labels, value in samples:
         found[labels] = found.get(labels, 0) + value

@@ -69,7 +69,7 @@ class ChannelPool:
         self._open_channel = open_channel
         self._config = config
         self._size = 0  # idle, leased and being opened
-        self._idle: deque[tuple[Channel, float]] = deque()  # with the time each came back
+        self._idle: deque[tuple[Channel, float]] = deque()  # with the time of each return
         self._tickets = count()
         self._waiters: list[_Waiter] = []  # in the order of their tickets
         self._woken = 0  # waiters whose turn has come and who have not run yet
@@ -179,7 +179,7 @@ class ChannelPool:
             raise PoolTimeoutError(self._name, timeout, str(self.stats())) from None
 
     def _has_some_left(self) -> bool:
-        """True when a newcomer may take a channel, or open one, without jumping the line."""
+        """True if a new caller may take a channel, or open one, without overtaking others."""
         available = len(self._idle) + self._config.max - self._size
         return not self._waiters and available > self._woken
 
@@ -205,7 +205,7 @@ class ChannelPool:
         return channel
 
     async def _fill(self) -> None:
-        """Open channels ahead of need. A failure is left to the first who needs one."""
+        """Open channels ahead of need. A failure is raised for the first caller that needs one."""
         try:
             while self._size < self._config.min and not self._paused:
                 self._give_back(await self._open())
@@ -228,7 +228,7 @@ class ChannelPool:
         self._look_ready()
 
     def _dismiss(self, channel: Channel) -> None:
-        """Close a channel that nothing is wrong with."""
+        """Close an intact channel."""
         self._size -= 1
         self._tasks.spawn(self._close_in_time(channel), f"close a channel of {self._name}")
 

@@ -70,7 +70,7 @@ class Publication(Emitter):
     )
 
     order: int
-    """Its place among those of its sender."""
+    """Its position among the publications of its sender."""
     sent_at: float
     """Loop time when it was sent last; not set before."""
 
@@ -158,7 +158,7 @@ class Publication(Emitter):
         """Call `then` with this publication as soon as the publication has ended."""
         self._noticed = True
         if self._then is None and self.state is not ENDED:
-            self._then = then  # three listeners would cost as much as all else of a publish
+            self._then = then  # three listeners would cost as much as the rest of a publish
             return
         for event in ("success", "error", "return"):
             self.on(event, lambda *_: then(self))
@@ -261,7 +261,7 @@ class Publication(Emitter):
 
 
 class _Complaint:
-    """Logs a failure that was never noticed, when its publication is garbage-collected.
+    """Logs a failure that nobody noticed, when its publication is garbage-collected.
 
     asyncio does the same for tasks: the line appears as soon as it is certain, even at exit.
     """

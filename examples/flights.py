@@ -152,7 +152,7 @@ class Tally:
         }
 
     def problems(self) -> list[str]:
-        """What does not add up, in sentences."""
+        """Inconsistencies, as sentences."""
         flights = self.flights.values()
         no_show = sum(flight["dep_time"] is None for flight in flights)
         total = len(flights)

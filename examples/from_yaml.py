@@ -1,4 +1,4 @@
-"""Orders by way of a YAML file, config/embedded.yaml: nothing is declared here.
+"""Orders with a YAML file, config/embedded.yaml: the program declares nothing.
 
 python examples/from_yaml.py [FILE]
 """
@@ -26,7 +26,7 @@ async def main(config: Path) -> None:
 
     async def fulfil(message: Message, order: dict[str, Any], ack_or_nack: AckOrNack) -> None:
         if order["item"] == "unicorn":
-            # Waiting will not help here: not the file's chain of retries, but the dead letters.
+            # A retry would not help: dead-letter it, instead of the file's recovery chain.
             await ack_or_nack("there are none", Nack())
             return
         print(f"order {order['number']}: {order['item']} ({message.routing_key})")

@@ -1,4 +1,4 @@
-"""What can become of a publish: its events, and the same by awaiting it.
+"""The possible outcomes of a publish, as events and by awaiting it.
 
 python examples/returns.py [URL]
 """

@@ -1,4 +1,4 @@
-"""How our pictures look, and how they are written."""
+"""Style and output of the pictures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVENT_COLOURS = {
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a picture, and forget it."""
+    """Write a picture, and free its memory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix != ".html":
         figure.savefig(path, dpi=140)
@@ -114,7 +114,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def nothing(figure: Figure, why: str = "the log has nothing to show here") -> Figure:
-    """The picture of nothing."""
+    """A picture that says that there is no data."""
     figure.text(0.5, 0.5, why, ha="center", color="#6b7280")
     return figure
 
@@ -128,7 +128,7 @@ def plain_numbers(axis: Any) -> None:
 
 
 def short_dates(axes: Axes) -> None:
-    """As few digits as tell the times apart."""
+    """As few digits as distinguish the times."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     locator = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]

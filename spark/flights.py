@@ -1,4 +1,4 @@
-"""`flights`: real input end to end. Does what Spark publishes arrive, and does the log know it?
+"""`flights`: real input end to end. Does what Spark publishes arrive, and is it in the log?
 
 Spark reads a month of flights, computes departures and mean delay a route and hour of day, and
 publishes one message for each late one through a publication of `config/demo.yaml`, whose
@@ -148,7 +148,7 @@ def problems(
     airports: Mapping[str, int],
     known: Mapping[str, int],
 ) -> list[str]:
-    """What does not add up, in sentences. `late` are the messages that Spark made, by id."""
+    """Inconsistencies, as sentences. `late` are the messages that Spark made, by id."""
     total = len(late)
     wanted = [
         ("messages were published", report.published, total),

@@ -29,7 +29,7 @@ from spark.tables import show
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-_CHUNK = 1_000  # letters published, and then put down as such, at a time
+_CHUNK = 1_000  # letters published, and then recorded, at a time
 _TIMEOUT = 600.0  # seconds for a chunk
 _ADDRESSES = ("CC", "BCC")
 _OF_THE_DEAD = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count")

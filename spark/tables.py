@@ -1,4 +1,4 @@
-"""Results: written as Parquet, and shown on a terminal."""
+"""Results: written as Parquet, and printed."""
 
 from __future__ import annotations
 

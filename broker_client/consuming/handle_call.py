@@ -47,7 +47,7 @@ class HandleCall:
 
 
 HandleNext = Next[HandleCall, Any]
-"""What middleware calls to go on: ``result = await call_next(call)``."""
+"""What middleware calls to continue: ``result = await call_next(call)``."""
 
 HandleMiddleware = Callable[[HandleCall, HandleNext], Awaitable[Any]]
 """An async function around each call of a handler; it returns the result of `call_next`."""

@@ -88,7 +88,7 @@ class DeliveryEvent(NamedTuple):
     subscription: str | None = None
     message_id: str | None = None
     ts: float | None = None
-    """When; None where the core was not told the time: the log takes that of `record`."""
+    """When; None if the core did not get the time: the log uses that of `record`."""
     size: int | None = None
     published_at: float | None = None
     enqueued_at: float | None = None
@@ -176,7 +176,7 @@ class Lines:
         return line + "}\n" if rare == _NOTHING_RARE else f"{line}{_rare(*rare)}}}\n"
 
     def message_lines(self, events: Iterable[MessageEvent], now: float) -> list[str]:
-        """The lines of `events`, at `now` where the core was not told the time."""
+        """The lines of `events`, at `now` if the core did not get the time."""
         micros, number, starts, routes = self._micros, self.number, self._starts, self._routes
         described, about = None, ""
         lines = []

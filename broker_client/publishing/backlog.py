@@ -1,4 +1,4 @@
-"""The publishes of one vhost that were accepted and have not ended: bounded and counted."""
+"""The accepted, unfinished publishes of one vhost: bounded and counted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Backlog:
         )
 
     async def wait_for_room(self, publication: Publication) -> None:
-        """Return when there is room, or the backlog is closed.
+        """Wait until there is room, or the backlog is closed.
 
         Call `offer_room` once the room is taken, since it may be enough for the next in line.
 
@@ -124,7 +124,7 @@ class Backlog:
             self.deadlines.put(publication, publication.deadline, None)
 
     def succeeded(self, publication: Publication, now: float) -> None:
-        """End `publication`: the broker has it."""
+        """End `publication` as confirmed."""
         if self._log is not None:
             self._log.succeeded(publication)
         self._succeeded += 1
@@ -140,7 +140,7 @@ class Backlog:
         self._ended(publication)
 
     def returned(self, publication: Publication, message: Returned) -> None:
-        """End `publication`: no queue took it."""
+        """End `publication` as returned."""
         if self._log is not None:
             self._log.returned(publication)
         self._returned += 1

@@ -1,4 +1,4 @@
-"""How a publication makes bytes of a content, where its configuration asks for more than usual."""
+"""Encoders for publications whose configuration asks for more than the default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_client.errors import (
 )
 
 Encode = Callable[[Any], tuple[bytes, str | None]]
-"""Makes a body and its content type of a content; raises what a publish may raise."""
+"""Makes a body and its content type from a content; may raise what a publish raises."""
 
 
 def encoders_of(config: BrokerConfig, *, compressing: bool = True) -> dict[str, Encode]:
@@ -32,7 +32,7 @@ def encoders_of(config: BrokerConfig, *, compressing: bool = True) -> dict[str, 
         compressing: False leaves the compression to a later publish.
 
     Raises:
-        ConfigError: a model is not there, or is none.
+        ConfigError: a model cannot be imported, or is not a model.
         UnsupportedError: the package for a compression is not installed.
     """
     found: dict[str, Encode] = {}
@@ -61,7 +61,7 @@ def _encoder(publication: PublicationConfig) -> Encode:
 
 
 def _coded(codec: Codec, content_type: str) -> Encode:
-    """By a codec that the application registered; bytes go as they are."""
+    """Encode with a codec that the application registered; bytes are unchanged."""
 
     def encode(content: Any) -> tuple[bytes, str | None]:
         if isinstance(content, bytes | bytearray | memoryview):
@@ -83,7 +83,7 @@ def _compressed(encode: Encode, compression: Compression) -> Encode:
 
 
 def _checked(publication: PublicationConfig) -> Encode:
-    """JSON of contents that fit the publication's model; what is sent is what is checked."""
+    """Encode as JSON, and check the JSON against the publication's model."""
     adapter = adapter_of(find_model(publication.model))
     what = f"the content of publication {publication.name!r}"
 

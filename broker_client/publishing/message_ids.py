@@ -1,4 +1,4 @@
-"""Ids for messages that were given none: 128 random bits, as 32 hexadecimal digits.
+"""Ids for messages without one: 128 random bits, as 32 hexadecimal digits.
 
 Random numbers come by a system call, which costs more than all else that is done for an id, so
 one call fetches those of many.
@@ -17,7 +17,7 @@ if hasattr(os, "register_at_fork"):  # a child process must not use the ids of i
 
 
 def new_message_id() -> str:
-    """An id that nothing else has. May be called in any thread."""
+    """A unique id. May be called in any thread."""
     try:
         return _unused.pop()
     except IndexError:

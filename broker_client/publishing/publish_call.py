@@ -52,7 +52,7 @@ class PublishCall:
 
 
 PublishNext = Next[PublishCall, Publication]
-"""What middleware calls to go on: ``publication = await call_next(call)``."""
+"""What middleware calls to continue: ``publication = await call_next(call)``."""
 
 PublishMiddleware = Callable[[PublishCall, PublishNext], Awaitable[Publication]]
 """An async function around each publish; it returns the `Publication` of `call_next`."""

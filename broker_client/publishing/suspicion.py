@@ -1,4 +1,4 @@
-"""Which publish makes the broker close the whole connection."""
+"""Finds the publish that makes the broker close the whole connection."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable
 
 from broker_client.publication import Publication
 
-_UNLIKELY = 1e-4  # chance below which losses over one publish are no chance
+_UNLIKELY = 1e-4  # probability below which losses over one publish are not a coincidence
 _LOSSES_IN_ORDER = 3  # over one publish before another is sent ahead of it
 
 
 class Losses:
-    """Links that were lost without a reason, with one publish alone on them.
+    """Links that were lost without a reason while they carried a single publish.
 
     A bad network does that too, often several times in a row. So of losses with nothing confirmed
     between them one counts, and a publish is only the cause if so many losses over it would be most
@@ -66,7 +66,7 @@ class Losses:
 
 
 class Suspicion:
-    """Makes senders try suspected publishes one at a time on the whole connection.
+    """Lets senders try suspected publishes one at a time on the whole connection.
 
     When the broker closes a connection over a publish, all senders had publishes on it. Each of
     them registers what it had unconfirmed; then they take turns with one publish each, while all

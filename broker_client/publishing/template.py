@@ -1,4 +1,4 @@
-"""Templates of publications: from a name and content to a message."""
+"""Templates of publications: turn a content into a message."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class VhostPublisher:
         return f"<VhostPublisher {self.vhost.name}: {self.queue!r}>"
 
     async def open_outbox(self, connector: Connector) -> None:
-        """Put an outbox, in the file of `connector`, in front of the publish queue.
+        """Use an outbox, in the file of `connector`, before the publish queue.
 
         Raises:
             ConnectFailedError: the file cannot be used.
@@ -77,7 +77,7 @@ class VhostPublisher:
         self.outbox = outbox
 
     async def open_relay(self) -> None:
-        """Send on what an earlier process left at the delay relay.
+        """Forward messages that an earlier process left at the delay relay.
 
         Raises:
             TransportError: the link was lost.
@@ -100,7 +100,7 @@ class VhostPublisher:
             name: of the publication.
 
         Raises:
-            InvalidMessageError: no broker keeps a delay of that length.
+            InvalidMessageError: the delay is too long for any broker.
             PublishTimeoutError: the link was silent for `timeout` seconds.
             TransportError: the delay queue could not be declared.
         """

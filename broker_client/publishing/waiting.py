@@ -10,7 +10,7 @@ from broker_client.publication import Publication
 
 
 class WaitingLine:
-    """A queue to whose front publishes come back in their order."""
+    """A queue to whose front publishes return in their order."""
 
     def __init__(self) -> None:
         self.line: deque[Publication] = deque()

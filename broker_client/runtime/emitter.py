@@ -1,4 +1,4 @@
-"""Named events with listeners, plain or async, none of which can break another.
+"""Named events with listeners, plain or async, isolated from each other.
 
 `pyee` was measured and not taken: one emitter is made for every message published, and making,
 listening and emitting cost it three to four times as much as this one (`bench/emitter.py`).
@@ -139,7 +139,7 @@ class Emitter:
 
 
 class WrappedListener:
-    """A listener that stands for another, by which `Emitter.off` finds it.
+    """A listener that wraps another, so that `Emitter.off` finds it.
 
     Args:
         listener: the other.
@@ -162,7 +162,7 @@ class WrappedListener:
 
 
 class _Once(WrappedListener):
-    """A listener that leaves as it is called."""
+    """A listener that is removed when it is called."""
 
     __slots__ = ()
 
@@ -180,9 +180,9 @@ def close_unstarted(coroutine: Coroutine[Any, Any, Any], task: object) -> None:
 
 
 def _traced(error: Any) -> BaseException | None:
-    """What to log the traceback of: of a handler's failure, the way to where it raised.
+    """What to log as traceback: for a handler's failure, the way to where it raised.
 
-    Our own errors say all there is to say; they may come with every attempt to connect.
+    Our own errors are complete without it, and may be repeated with every attempt to connect.
     """
     if isinstance(error, HandlerError):
         return error.__cause__

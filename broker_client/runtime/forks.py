@@ -1,4 +1,4 @@
-"""What a forked child must not share with its parent.
+"""Resources that a forked child must not share with its parent.
 
 `count` says how many forks lie between this process and the one that the program began in. What
 belongs to one process remembers the number, and so notices that it was copied into another; to ask
@@ -34,7 +34,7 @@ _loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def leave_to_parent(descriptor: int) -> None:
-    """Have no forked child share the open file or socket behind `descriptor`.
+    """Keep forked children from sharing the open file or socket behind `descriptor`.
 
     It need not be reported when it is closed.
     """
@@ -50,7 +50,7 @@ def leave_connection_to_parent(transport: asyncio.BaseTransport) -> None:
 
 
 def leave_loop_to_parent(loop: asyncio.AbstractEventLoop) -> None:
-    """Have no forked child share what `loop` waits with."""
+    """Keep forked children from sharing the epoll of `loop`."""
     _loops.add(loop)
 
 

@@ -1,4 +1,4 @@
-"""Long answers in short steps: a broker may share its event loop with what serves HTTP."""
+"""Long answers in short steps, since a broker may share the event loop with HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracebacks that hold no secrets, and that end."""
+"""Tracebacks without secrets and without cycles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def without_frames(error: E) -> E:
-    """`error`, and what led to it, without the frames they passed.
+    """`error`, with its causes, without their frames.
 
     For errors that come out of a library with a password among its locals: tools such as rich show
     the locals of each frame.
@@ -28,7 +28,7 @@ def without_frames(error: E) -> E:
 
 
 def without_cycles(error: E) -> E:
-    """`error`, and what led to it, in a chain that ends.
+    """`error`, with its causes, in a chain without cycles.
 
     A stream of asyncio raises one and the same error again and again. Where a library closes it
     while it handles an error made from that one, each of the two led to the other, and tools such

@@ -1,4 +1,4 @@
-"""From options to connectors: which brokers, which vhost, which queue or exchange."""
+"""Options to connectors: which brokers, which vhost, which queue or exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Spark session needs of its surroundings: a Java, and Python workers like ourselves."""
+"""What a Spark session needs: a Java, and Python workers with the same interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Spark connector raises, beside the errors of the client it stands on.
+"""Errors of the Spark connector, in addition to those of the client.
 
 SparkConnectorError
 ├── MissingExtraError
@@ -23,7 +23,7 @@ from broker_client.spark.writing.frame_report import FrameReport
 
 
 class SparkConnectorError(BrokerClientError):
-    """Base class of what only the Spark connector raises."""
+    """Base class of the errors that only the Spark connector raises."""
 
 
 class MissingExtraError(SparkConnectorError, ImportError):

@@ -1,4 +1,4 @@
-"""The options of ``format("broker")``: their names, defaults, and what is wrong with them.
+"""The options of ``format("broker")``: their names, defaults and checks.
 
 No pyspark here: options are checked where the plan is made, before anything runs.
 """

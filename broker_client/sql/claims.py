@@ -1,4 +1,4 @@
-"""Which relay publishes through a publication: one at a time, so that its order is kept.
+"""Claims on publications: one relay at a time publishes through each, which keeps its order.
 
 Where the database has ``FOR UPDATE SKIP LOCKED``, a relay locks the publication's row for the
 transaction in which it publishes a batch; the lock of a relay that dies goes with its connection.
@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from broker_client.sql.tables import OutboxTables
 
 Transaction = Callable[[], AbstractAsyncContextManager[AsyncConnection]]
-"""Begins what a relay reads and writes in while it holds a claim."""
+"""Begins the transaction that a relay uses while it holds a claim."""
 
 _HAVE_SKIP_LOCKED = ("postgresql", "mysql", "mariadb")
 
@@ -34,7 +34,7 @@ class Claims:
         Args:
             engine: of the database.
             tables: of the outbox.
-            holder: name of the relay, which no other has.
+            holder: unique name of the relay.
             seconds: after which another may take over, where rows cannot be locked.
         """
         self._engine = engine

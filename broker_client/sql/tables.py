@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.schema import SchemaItem
 
 AsyncExecutor = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection
-"""What an async application has a transaction open in."""
+"""Objects with an open transaction in an async application."""
 
 SyncExecutor = Session | scoped_session[Session] | Connection
 """The same without asyncio."""

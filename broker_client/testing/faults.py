@@ -1,4 +1,4 @@
-"""Faults of the network and the broker, on any broker: they happen between client and transport."""
+"""Faults of the network and the broker, on any broker, injected between client and transport."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class _FaultyConnector:
 
 
 class _FaultyLink:
-    """A link that can be lost and blocked; all else is the real one's."""
+    """A link that can be lost and blocked; everything else is passed to the real one."""
 
     def __init__(self, link: Link, faults: Faults) -> None:
         self.on_close: Any = None
@@ -169,7 +169,7 @@ class _FaultyLink:
 
 
 class _FaultyChannel:
-    """A channel that can be lost, and that nacks; all else is the real one's.
+    """A channel that can be lost, and that nacks; everything else is passed to the real one.
 
     What is nacked here is never sent, so publishes have numbers of their own.
     """

@@ -1,4 +1,4 @@
-"""A Broker for one test, and what it has left behind at the test's end."""
+"""A Broker for one test, and a check for leaks at its end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from broker_client.testing.faults import Faults
 from broker_client.testing.recorder import Recorder
 from broker_client.testing.virtual_time import LoopClock, VirtualTimeLoop
 
-_GRACE = 1.0  # seconds that a test's last message has to be settled
+_GRACE = 1.0  # seconds to wait until a test's last message is settled
 
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """What the fixtures of one test share."""
+    """State that the fixtures of one test share."""
 
     broker: Broker
     recorder: Recorder
@@ -67,7 +67,7 @@ def _on(config: BrokerConfig, url: str) -> BrokerConfig:
 
 
 async def _unsettled(broker: Broker) -> list[str]:
-    """A line for each subscription with messages that nobody settles."""
+    """A line for each subscription with unsettled messages."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _GRACE
     while True:

@@ -1,4 +1,4 @@
-"""Records what a program published and handled, for the assertions of its tests."""
+"""Records what a program published and handled, for assertions in its tests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Recorder:
     # ------------------------------------------------------------------ what was recorded
 
     def published(self, publication: str | None = None) -> list[Published]:
-        """The publishes through `publication`, or all, whatever became of them."""
+        """The publishes through `publication`, or all, whatever their outcome."""
         return [each for each in self._published if publication in (None, each.publication)]
 
     def handled(self, subscription: str | None = None) -> list[Handled]:
@@ -68,7 +68,7 @@ class Recorder:
         return [each for each in self.calls(subscription) if each.outcome == "acked"]
 
     def dead_lettered(self, subscription: str | None = None) -> list[Handled]:
-        """What was refused without requeue, after the tries that recovery allows."""
+        """Messages that were refused without requeue, after the attempts that recovery allows."""
         return [each for each in self.calls(subscription) if each.is_dead_lettered]
 
     def calls(self, subscription: str | None = None) -> list[Handled]:

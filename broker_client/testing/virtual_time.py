@@ -1,4 +1,4 @@
-"""An event loop in which waiting takes no time: where all wait, it is later at once."""
+"""An event loop in which waiting takes no time: when all tasks wait, time jumps ahead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_LOOK = 1.0  # seconds of real time to wait for a thread at a time
 
 
 class _Selector(selectors.DefaultSelector):
-    """Moves time ahead where the loop would have waited, unless a thread works for it."""
+    """Moves time ahead where the loop would wait, unless a thread works for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Timers fire in their order and at their time, and nobody waits for them.
+    """Timers fire in order and at their virtual time, without real waiting.
 
     For programs on ``embedded://`` alone: a peer in another process, or the file of a built-in
     broker, gets no time to answer. Functions in the loop's executors get as long as they need, and

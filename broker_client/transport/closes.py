@@ -1,4 +1,4 @@
-"""What it means for the publishes on a channel that the broker closes it, or its connection.
+"""What a close of a channel, or of its connection, means for the publishes on it.
 
 The codes are those of AMQP 0-9-1 §1.2 as RabbitMQ uses them; `tests/unit/transport/test_closes.py`
 has a line for each.
@@ -13,7 +13,7 @@ from broker_client.errors import BrokerClientError, ChannelClosedError
 
 
 class Meaning(Enum):
-    """What a close says of the publishes that were on their way."""
+    """What a close means for the unconfirmed publishes."""
 
     LOST = "nothing: they are sent again"
     BUSY = "the broker cannot take them now: they are sent again after a pause"
@@ -43,7 +43,7 @@ _ALARM = re.compile(r"low on (disk|memory)|(disk|memory)( space)? alarm|resource
 
 
 def meaning_of(error: BrokerClientError) -> Meaning:
-    """What the end of a channel by `error` means for what was published on it."""
+    """What the end of a channel by `error` means for the publishes on it."""
     if not isinstance(error, ChannelClosedError):
         return Meaning.LOST
     if error.reply_code:

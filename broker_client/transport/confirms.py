@@ -1,4 +1,4 @@
-"""Publishes that wait for their confirm, by sequence number."""
+"""Unconfirmed publishes, by sequence number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest body that a broker takes, as far as a client can know it."""
+"""The largest body that a broker accepts, as far as a client can know it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SizeLimit(NamedTuple):
     size_bytes: int
     """0 is no limit."""
     source: str
-    """Who sets it, in words."""
+    """What sets it, as text."""
 
 
 NO_SIZE_LIMIT = SizeLimit(0, "nobody")

@@ -1,4 +1,4 @@
-"""Which RabbitMQ answers, and what its version means for a client.
+"""The version of RabbitMQ, and what it means for a client.
 
 Brokers tell their product and version in the server properties of the handshake. What differs for
 applications is the table "RabbitMQ, by version" in docs/amqp-support.md.

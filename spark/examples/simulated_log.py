@@ -3,7 +3,7 @@
     python spark/examples/simulated_log.py build/log --messages 20000
     python -m spark.pipeline throughput --events build/log --plot build/throughput.png
 
-Two queues: `orders` is quick and fails now and then; `mails` is slow, falls behind half-way
+Two queues: `orders` is quick and fails sometimes; `mails` is slow, falls behind half-way
 through, and times out. What fails too often goes to `cemetery`.
 """
 
@@ -33,7 +33,7 @@ _CHUNK = 5_000
 
 
 class Traffic(NamedTuple):
-    """How a queue fares."""
+    """The behaviour of a queue."""
 
     queue: str
     share: float

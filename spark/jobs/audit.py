@@ -12,7 +12,7 @@ DUPLICATE, NEVER_ENQUEUED = "duplicate", "never_enqueued"
 
 
 def audit(events: DataFrame, *, settle: float = 60.0, as_of: str | None = None) -> DataFrame:
-    """What does not add up, one row a message, queue and problem; batch only.
+    """Inconsistencies: one row per message, queue and problem; batch only.
 
     * `lost`: confirmed to its publisher, at least `settle` seconds ago, and no end seen: it may
       only be waiting in `queue`, and `last_event` says where it stands.

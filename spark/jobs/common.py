@@ -1,4 +1,4 @@
-"""What several jobs ask of an event."""
+"""Expressions that several jobs use."""
 
 from __future__ import annotations
 

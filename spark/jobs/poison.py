@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses Spa
 from spark.jobs.common import count_of
 
 _VARYING = r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}|\d+"
-"""Numbers, addresses and ids: what differs between two messages that fail the same way."""
+"""Numbers, addresses and ids, which differ between messages that fail in the same way."""
 
 
 def poison(events: DataFrame, *, attempts: int = 3, consumers: int = 3) -> DataFrame:

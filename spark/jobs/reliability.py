@@ -52,7 +52,7 @@ def reliability(events: DataFrame) -> DataFrame:
 
 
 def causes(events: DataFrame) -> DataFrame:
-    """How many of each kind of trouble, by reason and class of error. Stream: mode `complete`."""
+    """Counts of each kind of failure, by reason and class of error. Stream: mode `complete`."""
     return (
         events.filter(F.col("event").isin(*TROUBLE))
         .groupBy("queue", "event", "reason", "error_class")

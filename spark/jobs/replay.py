@@ -20,7 +20,7 @@ PROPERTIES = (
     "priority",
     "published_at",
 )
-"""What a copy has of the message beside its body."""
+"""What a copy takes from the message besides its body."""
 _LETTER = ("queue", "reason", "exchange", "routing_key", "size")
 
 
@@ -90,7 +90,7 @@ def replay(
 
 
 def _deaths(events: DataFrame | None, archive: DataFrame | None) -> DataFrame:
-    """A row a death, with `_LETTER`, `message_id`, `ts` and `seq`."""
+    """One row per death, with `_LETTER`, `message_id`, `ts` and `seq`."""
     columns = ["message_id", "ts", "seq", *_LETTER]
     sources = []
     if events is not None:

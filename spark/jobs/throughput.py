@@ -1,4 +1,4 @@
-"""`throughput` and `backlog`: how much happens, and what has not happened yet."""
+"""`throughput` and `backlog`: how much is handled, and what is waiting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def throughput(
 def backlog(events: DataFrame, *, window: str = "1 minute", as_of: str | None = None) -> DataFrame:
     """Messages in each queue at the end of each window, and the age of the oldest; batch only.
 
-    Only windows in which something happened to the queue. Needs a node's log: a client does not
+    Only windows with events of the queue. Needs a node's log: a client does not
     see what is put into a queue.
 
     Args:

@@ -38,7 +38,7 @@ Fingerprint = tuple[str, bytes]
 
 
 def fingerprint(message_id: str, body: bytes) -> Fingerprint:
-    """What makes a redelivery the same message."""
+    """Identifies the message of a redelivery."""
     return message_id, hashlib.blake2b(body, digest_size=16).digest()
 
 
@@ -249,7 +249,7 @@ class QueueReceiver:
         return any(print_ in known for known in self._unsure)
 
     def note_dropped(self) -> None:
-        """A redelivery was left out."""
+        """Count a redelivery that was left out."""
         self.dropped += 1
         self.taken += 1
 
@@ -383,7 +383,7 @@ class _Session:
                 return True
 
     async def _sleep(self) -> None:
-        """Until there is something to do."""
+        """Wait until there is something to do."""
         moments = [self._due] if self._due is not None else []
         if self._left() is not None:
             moments.append(self._heard + self.options.drain_idle)

@@ -135,7 +135,7 @@ def _columns(rows: Sequence[Row], queue: str, headers: HeaderForm) -> list[pa.Ar
 
 
 _UNFIT = (pa.ArrowException, ValueError, TypeError, ArithmeticError, RecursionError)
-"""What a value raises that no column can hold."""
+"""Raised for a value that no column can hold."""
 
 
 def _fitting(row: Row, headers: HeaderForm) -> Row:
@@ -156,7 +156,7 @@ def _fitting(row: Row, headers: HeaderForm) -> Row:
 
 
 def _fault(delivery: Delivery) -> str | None:
-    """Why something of the message is not in its row; None where all of it is."""
+    """Why parts of the message are not in its row; None if all of it is."""
     time = delivery.properties.timestamp
     if not delivery.fault and time is not None and time.year not in _YEARS:
         return f"timestamp: {time.isoformat()} is outside the years 2 to 9998"

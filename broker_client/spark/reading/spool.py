@@ -43,7 +43,7 @@ _RESUME_BELOW = 0.8  # share of the cap at which a full spool takes messages aga
 
 
 class Offset(TypedDict):
-    """Where a query stands. Spark compares offsets as JSON text: keys in this order, always."""
+    """The position of a query. Spark compares offsets as JSON text: the order of keys is fixed."""
 
     epoch: str
     seq: int
@@ -64,8 +64,8 @@ class Spool:
     Args:
         folder: a local folder, or one on a file system that every executor mounts.
         max_bytes: cap on all segments together.
-        retain: handled segments to keep, for the curious; 0 deletes them all.
-        owner: told to others who find the spool locked.
+        retain: handled segments to keep, for inspection; 0 deletes them all.
+        owner: shown to others that find the spool locked.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Spool:
 
     @property
     def size_bytes(self) -> int:
-        """All segments together."""
+        """Size of all segments."""
         return sum(segment.size_bytes for segment in list(self._segments.values()))
 
     # ------------------------------------------------------------------ acks
@@ -239,7 +239,7 @@ class Spool:
         return self._floor
 
     def continue_after(self, seq: int) -> None:
-        """A query has come as far as `seq`: new segments are numbered from there, whatever is left
+        """A query has reached `seq`: new segments are numbered from there, whatever is left
         of the old ones."""
         if seq > self.last_seq:
             self._write_small("_floor", str(seq))

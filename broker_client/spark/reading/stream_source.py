@@ -43,7 +43,7 @@ def split(start: int, end: int, parts: int) -> list[InputPartition]:
 
 
 class _StreamQueue:
-    """What batch and streaming readers have in common."""
+    """Base of the batch and streaming readers."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

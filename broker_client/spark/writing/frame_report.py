@@ -1,4 +1,4 @@
-"""What `DriverPublisher` tells of a DataFrame it has published."""
+"""The report of `DriverPublisher` on a DataFrame."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FrameReport:
-    """What became of the rows of a DataFrame."""
+    """The outcome of the rows of a DataFrame."""
 
     published: int = 0
     """Rows handed to the Broker."""
     confirmed: int = 0
     returned: int = 0
-    """Came back: no queue took them."""
+    """Returned: no queue took them."""
     nacked: int = 0
     """The broker refused them."""
     failed: int = 0

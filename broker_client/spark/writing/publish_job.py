@@ -36,7 +36,7 @@ _NOTE_LENGTH = 1_000  # characters of a header of a dead message
 _LONGEST_EXPIRATION = 2**32 - 1  # milliseconds; RabbitMQ closes the channel over more (406)
 
 Fate = Literal["raise", "drop", "dead"]
-"""What becomes of a message: its task fails, it is only counted, or it goes to the dead queue."""
+"""What happens to a message: its task fails, it is only counted, or it goes to the dead queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class PublishLimits:
         confirm_timeout: seconds without any confirm after which the link is given up.
         retries: further attempts for each message.
         connect_timeout: seconds.
-        unroutable: fate of what no queue takes.
-        invalid: fate of what AMQP cannot carry, or the broker refuses.
-        dead_queue: needed for the fate ``dead``.
+        unroutable: what to do with messages that no queue takes.
+        invalid: what to do with messages that AMQP cannot carry, or the broker refuses.
+        dead_queue: needed for ``dead``.
     """
 
     window: int
@@ -64,7 +64,7 @@ class PublishLimits:
 
 @dataclass(slots=True)
 class PublishCounts:
-    """What became of the messages of a job."""
+    """Outcome counts of the messages of a job."""
 
     published: int = 0
     confirmed: int = 0
@@ -412,6 +412,6 @@ def _invalid_copy(message: Outgoing, reason: str) -> Outgoing:
 
 
 async def close_quietly(link: PublishingLink) -> None:
-    """Close a link that nobody needs any more."""
+    """Close a link that is no longer needed."""
     with suppress(TransportError):
         await link.close()

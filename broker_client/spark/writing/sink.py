@@ -67,7 +67,7 @@ class TaskReport(WriterCommitMessage):
 
 
 class _Writer:
-    """What batch and streaming writers have in common."""
+    """Base of the batch and streaming writers."""
 
     def __init__(
         self, options: SinkOptions, schema: StructType, overwrite: bool, *, speculates: bool

@@ -1,4 +1,4 @@
-"""Which node an embedded address means, and how long it lives.
+"""Maps embedded addresses to nodes, and owns these.
 
 Addresses: `embedded://` is a node private to one `EmbeddedNodes`; `embedded://NAME` is shared by
 that name within the event loop, while a link to it is open or an `EmbeddedNodes` holds it. A node
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # so that programs with another broker do not load this one
 
 
 class _SharedNode:
-    """A node and who holds it; it is closed when the last holder lets go."""
+    """A node and its holders; it is closed when the last holder releases it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -192,13 +192,13 @@ class EmbeddedNodes:
         return self._held[key]
 
     def hold(self, key: str) -> Callable[[], None]:
-        """Count one more holder of a shared node; returns what lets go of it, once."""
+        """Add a holder of a shared node; returns a function that releases it, once."""
         if not key:
             return lambda: None
         return _Hold(key, self._held[key])
 
     async def close(self) -> None:
-        """Close the private node; let go of the shared ones, and close those nobody holds."""
+        """Close the private node; release the shared ones, and close those without holders."""
         self._closed = True
         if self._private is not None:
             await self._private.close()
@@ -247,7 +247,7 @@ class _Hold:
 
 
 def _leave(key: str, shared: _SharedNode) -> None:
-    """Nobody holds it any more; who wants its file next waits until the node has let go."""
+    """The last holder is gone: the next one of its file waits until the node has closed it."""
     _forget_shared(key, shared)
     if shared.node.keeps:
         leaving = _leaving.setdefault(asyncio.get_running_loop(), WeakValueDictionary())

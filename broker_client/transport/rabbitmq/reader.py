@@ -52,11 +52,11 @@ _UNREADABLE = (
     IndexError,
     struct.error,
 )
-"""What splitting or decoding raises when the bytes are not what they claim to be."""
+"""What splitting or decoding raises for malformed bytes."""
 
 
 class ChannelReceiver(Protocol):
-    """What a channel gets to see of its own frames."""
+    """What a channel receives of its frames."""
 
     def delivered(self, delivery: Delivery) -> None: ...
     def got(self, delivery: Delivery | None) -> None: ...
@@ -67,7 +67,7 @@ class ChannelReceiver(Protocol):
 
 
 class LinkReceiver(Protocol):
-    """What a link gets to see."""
+    """What a link receives."""
 
     def blocked(self, reason: str) -> None: ...
     def unblocked(self) -> None: ...
@@ -77,7 +77,7 @@ class LinkReceiver(Protocol):
 
 
 class Limits(NamedTuple):
-    """What we want of a connection at most; None takes what the broker proposes."""
+    """Limits that we propose for a connection; None takes what the broker proposes."""
 
     channel_max: int | None = None
     frame_max: int | None = None
@@ -331,7 +331,7 @@ class FrameReader(asyncio.StreamReader):
             self._guard(channel.message_returned, Returned(*method, body, properties))
 
     def _guard(self, callback: Callable[..., None], *args: Any) -> None:
-        """A fault of ours in one callback must not be taken for a fault of the peer's."""
+        """An error of ours in a callback must not be taken for an error of the peer."""
         try:
             callback(*args)
         except Exception:
@@ -386,7 +386,7 @@ class _StreamProtocol(asyncio.StreamReaderProtocol):
 
 
 class Streams(TransportFactory):
-    """The socket that aiormq is given, with both of its ends within our reach."""
+    """The socket that aiormq gets; we have access to both of its ends."""
 
     def __init__(self, link: LinkReceiver, limits: Limits) -> None:
         self._link = link
