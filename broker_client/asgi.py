@@ -79,7 +79,7 @@ def _measured(broker: Broker, registry: CollectorRegistry) -> Iterator[None]:
 
 
 def configuration_of(router: Router) -> Source:
-    """The configuration of a router that is a program.
+    """The configuration of a router that can run as a program.
 
     Raises:
         ValueError: it has none.

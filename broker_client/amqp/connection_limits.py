@@ -1,4 +1,4 @@
-"""What a server offers in connection.tune, and what a client may want instead."""
+"""Limits that a server proposes in connection.tune, and those that a client may ask for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FRAME_MIN_SIZE = 4_096
 
 
 class ConnectionLimits(NamedTuple):
-    """What a server offers and takes."""
+    """Limits that a server proposes and enforces."""
 
     frame_max: int = 131_072
     """Bytes of the largest frame; 0 for no limit but that of the body."""
@@ -24,7 +24,7 @@ class ConnectionLimits(NamedTuple):
 
 
 def check_limit(name: str, wanted: int, offered: int, minimum: int) -> None:
-    """Refuse what a client wants in tune-ok beyond what it may, by RabbitMQ's rules.
+    """Refuse values of tune-ok that exceed the limits, by RabbitMQ's rules.
 
     Raises:
         ReplyError: 530.

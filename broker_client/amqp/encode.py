@@ -80,7 +80,7 @@ def check_publish(message: Outgoing, properties: Iterable[str] = Properties._fie
 
     Args:
         message: what is to be published.
-        properties: names of those to look at; other names are passed over.
+        properties: names of those to check; others are ignored.
     """
     check_short(message.exchange, "exchange")
     check_short(message.routing_key, "routing key")

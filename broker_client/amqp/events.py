@@ -62,7 +62,7 @@ class ConnectionFailed(NamedTuple):
 
 
 class ConnectionClosed(NamedTuple):
-    """Nothing more is read. Write what is queued, then end the socket."""
+    """Stop reading. Write what is queued, then end the socket."""
 
 
 class HeartbeatReceived(NamedTuple):

@@ -43,7 +43,7 @@ def decode_method(payload: bytes) -> Frame:
         payload: at least the 4 bytes of class and method.
 
     Raises:
-        ReplyError: 540, no such method; 501 or 502, its arguments are not what they should be.
+        ReplyError: 540, no such method; 501 or 502, its arguments are malformed.
     """
     (key,) = _KEY.unpack_from(payload)
     kind = _METHODS.get(key)

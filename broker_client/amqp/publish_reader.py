@@ -58,7 +58,7 @@ class PublishAssembler:
         """Take a basic.publish.
 
         Raises:
-            ReplyError: it cannot be decoded, or wants what is not there.
+            ReplyError: it cannot be decoded, or asks for an unsupported feature.
         """
         self._target = _target(payload)
 
@@ -127,7 +127,7 @@ def _target(payload: bytes) -> _Target:
     """The arguments of a basic.publish; the same come again thousands of times.
 
     Raises:
-        ReplyError: they cannot be decoded, or want what is not there.
+        ReplyError: they cannot be decoded, or ask for an unsupported feature.
     """
     try:
         exchange, at = strict_short(payload, 6)
@@ -148,7 +148,7 @@ def read_publishes(
     """Take the publishes of one channel that are whole in `buffer`, one after the other.
 
     It stops before the first that is not whole, or has anything unusual: that one is read frame
-    by frame, with everything that is to be said about it.
+    by frame, with all checks.
 
     Args:
         buffer: what a peer sent.

@@ -19,13 +19,13 @@ _DECODERS = tuple(codec.decode for codec in CODECS.values())
 def received_properties(encoded: bytes) -> ReceivedProperties:
     """The properties in a content header.
 
-    Headers stay encoded until somebody reads them; that they can be read is checked here.
+    Headers stay encoded until they are read; that they can be decoded is checked here.
 
     Args:
         encoded: flags and values.
 
     Raises:
-        MalformedFrameError: they are not what they should be.
+        MalformedFrameError: they are malformed.
     """
     return _cached(encoded) if len(encoded) <= _LARGEST_CACHED else _decode(encoded)
 

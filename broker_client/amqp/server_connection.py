@@ -122,7 +122,7 @@ class ServerConnection:
     # ------------------------------------------------------------------ in
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """What the peer did, in order.
+        """Process received bytes; returns what the peer did, in order.
 
         Args:
             data: bytes as they came; empty to go on after a decision.
@@ -149,7 +149,7 @@ class ServerConnection:
             self._read(buffer, size)
 
     def _read(self, buffer: bytes, at: int) -> None:
-        """Go through the whole frames of `buffer`, and keep what is left."""
+        """Process the complete frames of `buffer`, and keep the rest."""
         end = len(buffer)
         state = self.state
         while end - at >= decode.FRAME_HEADER_SIZE and state not in WAITING:
@@ -186,7 +186,7 @@ class ServerConnection:
         self._rest = buffer[at:] if at else buffer
 
     def _frequent(self, buffer: bytes, at: int, number: int, size: int) -> int:
-        """Take publishes or acks that are whole, and as they should be.
+        """Take complete, valid publishes or acks.
 
         Returns:
             Where the first frame begins that was not taken.
@@ -459,14 +459,14 @@ class ServerConnection:
             self.state = ConnectionState.SECURING
 
     def tune(self) -> None:
-        """Send connection.tune: the login is good."""
+        """Accept the login: send connection.tune."""
         if self._decides(ConnectionState.LOGIN):
             limits = self._limits
             self._put(0, Connection.Tune(limits.channel_max, limits.frame_max, limits.heartbeat))
             self.state = ConnectionState.TUNING
 
     def refuse_login(self, mechanism: str) -> None:
-        """The login is not good: 403 to a client that can read it, else the socket just ends.
+        """Refuse the login: 403 to a client that can read it, otherwise the socket is closed.
 
         In that case ``receive_data(b"")`` gives `ConnectionClosed`.
         """
@@ -492,7 +492,7 @@ class ServerConnection:
     ) -> None:
         """Send connection.close; afterwards everything but its answer is dropped.
 
-        A peer that has not sent its protocol header yet could not read it: the socket just ends.
+        A peer that has not sent its protocol header could not read it, so the socket is closed.
 
         Args:
             reply_code: why.
@@ -610,7 +610,7 @@ class ServerConnection:
 
 
 _DEAF = (ConnectionState.CLOSE_ASKED, ConnectionState.CLOSED)
-"""Nothing more is read."""
+"""Stop reading."""
 _ENDING = (ConnectionState.CLOSING, ConnectionState.CLOSED, ConnectionState.CLOSE_ASKED)
 _SENDS_CONTENT = (ChannelProtocolState.OPEN, ChannelProtocolState.CLOSE_ASKED)
 

@@ -40,7 +40,7 @@ _U32 = struct.Struct(">I").unpack_from
 _U16 = struct.Struct(">H").unpack_from
 
 _Path = str | tuple["_Path", str | int]
-"""Where a value stands, put into words only for an error."""
+"""The place of a value; formatted only for an error."""
 
 
 class ForeignTime(datetime):
@@ -107,7 +107,7 @@ class FrozenTable(Mapping[str, Any]):
         return table if isinstance(table, FrozenTable) else cls(encode_table(table, name))
 
     def lacks(self, keys: Iterable[str]) -> bool:
-        """True if it surely has none of `keys`: their bytes are not in it. It is not decoded."""
+        """True if it certainly has none of `keys`: their bytes are not in it. It is not decoded."""
         encoded = self.encoded
         for key in keys:  # noqa: SIM110 - a generator costs more than the search
             if _encoded_key(key) in encoded:
@@ -427,7 +427,7 @@ _CONTAINERS: dict[int, type[dict[str, Any]] | type[list[Any]]] = {ord("F"): dict
 
 
 def readable_table(data: bytes, at: int) -> tuple[dict[str, Any], int]:
-    """What can be read of the table at `at`, and the offset behind it.
+    """The readable part of the table at `at`, and the offset behind it.
 
     An entry that cannot be read is left out; one of an unknown type hides those behind it.
 
@@ -584,7 +584,7 @@ UNREADABLE = (
 
 @contextlib.contextmanager
 def malformed() -> Iterator[None]:
-    """Have whatever bytes can raise here raised as `MalformedFrameError`."""
+    """Convert whatever malformed bytes raise here to `MalformedFrameError`."""
     try:
         yield
     except UNREADABLE as error:

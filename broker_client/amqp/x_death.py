@@ -38,7 +38,7 @@ TELLS_OF_DEATHS = frozenset(
 
 
 def deaths(headers: Mapping[str, Any] | None) -> list[Death]:
-    """Deaths in `headers`, newest first; none if the header is malformed."""
+    """Deaths in `headers`, newest first; empty if the header is malformed."""
     found = (headers or {}).get(X_DEATH)
     return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
 
@@ -74,7 +74,7 @@ def are_sound(headers: Mapping[str, Any] | None) -> bool:
 
 
 def with_sound_deaths(headers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`headers` without the deaths that are not sound."""
+    """`headers` without malformed deaths."""
     if are_sound(headers):
         return headers
     return replaced(headers, (), {X_DEATH: [each for each in headers[X_DEATH] if _is_sound(each)]})

@@ -137,7 +137,7 @@ def _table(head: tuple[str, ...], rows: Any) -> Iterator[str]:
 
 
 def _resolved(document: Object, reference: Object) -> Any:
-    """What a ``{"$ref": "#/a/b"}`` leads to, through further ones."""
+    """Resolve a ``{"$ref": "#/a/b"}``, through further ones."""
     found: Any = reference
     while isinstance(found, Mapping) and "$ref" in found:
         parts = str(found["$ref"]).removeprefix("#/").split("/")

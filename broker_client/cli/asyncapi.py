@@ -1,4 +1,4 @@
-"""``broker-client asyncapi``: what an application sends and receives, for others."""
+"""``broker-client asyncapi``: describes what an application sends and receives."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def asyncapi(
 
 
 def _only_handlers(router: Router) -> dict[str, Handler]:
-    """The handlers by subscription, where all of its messages go to one: its model is theirs."""
+    """The handlers of subscriptions with a single handler: its model is that of all messages."""
     collected = router.collected_handlers
     shared = Counter(name for name, _, _ in collected)
     return {

@@ -1,4 +1,4 @@
-"""``broker-client definitions``: what a broker in a file has been told to have, as JSON."""
+"""``broker-client definitions``: the definitions of a broker in a file, as JSON."""
 
 from __future__ import annotations
 
@@ -110,6 +110,6 @@ def import_(
 
 
 def lines_of(report: ImportReport) -> list[str]:
-    """What an import has done, in lines for people."""
+    """The result of an import, as text."""
     counts = ", ".join(f"{count} {section}" for section, count in report.counts.items())
     return [f"imported: {counts or 'nothing'}", *(f"note: {note}" for note in report.notes)]

@@ -1,4 +1,4 @@
-"""``broker-client doctor``: what is wrong between a program and its broker, and what to do."""
+"""``broker-client doctor``: finds problems with a broker, and says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``broker-client doctor`` looks at, and what it says to do."""
+"""The checks of ``broker-client doctor``, and their advice."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _REFUSED = (401, 403)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     verdict: Verdict
     text: str
     advice: str = ""
-    """What to do; "" where nothing is to be done."""
+    """What to do; "" if nothing needs to be done."""
 
 
 # --------------------------------------------------------------------------- a file

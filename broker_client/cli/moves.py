@@ -143,7 +143,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 class _Report:
-    """Tells of one move while it goes on, and at its end."""
+    """Reports on one move while it runs, and at its end."""
 
     def __init__(self, as_json: bool, is_dry: bool, verb: str) -> None:
         self._as_json, self._is_dry, self._verb = as_json, is_dry, verb
@@ -157,7 +157,7 @@ class _Report:
         self._line.show(moved.seen if self._is_dry else moved.moved, note)
 
     def run(self, place: Place, command: Callable[[Link], Awaitable[Moved]]) -> None:
-        """Carry out `command`, and tell how it went.
+        """Carry out `command`, and report its result.
 
         Raises:
             typer.Exit: with status 1 if it failed, or a copy was refused.

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def run_on_file(path: str, command: Callable[[Node], Result], *, create: bool = False) -> Result:
-    """What `command` returns for the node in the file at `path`; its changes are kept.
+    """Run `command` on the node in the file at `path`, and keep its changes.
 
     Args:
         path: of the file.
@@ -66,6 +66,6 @@ async def _run(path: str, command: Callable[[Node], Result]) -> Result:
 
 
 def failed(text: str) -> typer.Exit:
-    """Say what is wrong; to be raised."""
+    """Print what is wrong; returns the exception to raise."""
     typer.echo(text, err=True)
     return typer.Exit(1)

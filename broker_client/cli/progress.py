@@ -1,4 +1,4 @@
-"""How far a long command has come, on standard error."""
+"""Progress of a long command, on standard error."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Progress:
         self._told, self._next, self._width = 0, 0.0, 0
 
     def show(self, count: int, note: str = "") -> None:
-        """So many are done now.
+        """Report the number done so far.
 
         Args:
             count: of all since the start.
-            note: what else is worth to know.
+            note: additional text.
         """
         if not self._is_terminal:
             if count // _MANY > self._told // _MANY:

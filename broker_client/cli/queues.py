@@ -218,7 +218,7 @@ def _live(looks: Iterator[_Rated], sort: str, interval: float, count: int | None
 
 
 def _fitted(rows: _Rated, sort: str, height: int) -> Table:
-    """As many rows as the terminal is high."""
+    """As many rows as fit on the terminal."""
     room = max(1, height - 6)
     table = _table(_sorted(rows, sort)[:room], with_rates=True)
     hidden = f", {len(rows) - room} not shown" if len(rows) > room else ""
@@ -229,7 +229,7 @@ def _fitted(rows: _Rated, sort: str, height: int) -> Table:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits so many seconds for a key; "" where none was pressed."""
+    """A function that waits a number of seconds for a key; "" if none was pressed."""
     import termios
     import tty
 

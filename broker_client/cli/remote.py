@@ -56,7 +56,7 @@ async def _run(place: Place, command: Callable[[Link], Awaitable[Result]]) -> Re
 
 
 async def read_ahead(source: Iterator[Result], most: int) -> AsyncIterator[list[Result]]:
-    """What `source` yields, in lists of what is there, so many at most.
+    """The items of `source`, in lists of those available, `most` at most.
 
     It is read in a thread, which may wait for a terminal or a pipe while the link stays alive.
     """

@@ -63,7 +63,7 @@ class QueueRow:
 
 
 class Steering(Protocol):
-    """One broker, seen and steered."""
+    """One broker, to look at and control."""
 
     vhost: str | None
 
@@ -99,7 +99,7 @@ def steering_of(
 
 
 class ByFile:
-    """The built-in broker of a file: of the process that has it open, or opened by the command."""
+    """The built-in broker of a file: in the process that has it open, or opened by the command."""
 
     def __init__(self, place: Place, vhost: str | None) -> None:
         """
@@ -171,7 +171,7 @@ class ByFile:
         return Inventory.of_lists(exchanges, queues, bindings)
 
     def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None:
-        """Deliver nothing from a queue, or again."""
+        """Pause a queue, or resume it."""
         self._ask({"do": "pause" if paused else "resume", "vhost": vhost, "queue": queue})
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
@@ -249,7 +249,7 @@ class ByManagement:
         return Inventory.of_lists(*lists)
 
     def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None:
-        """Deliver nothing from a queue, or again."""
+        """Pause a queue, or resume it."""
         if "RabbitMQ" in str(self.get("overview").get("product_name", "RabbitMQ")):
             raise failed(f"{self.shown}: RabbitMQ cannot pause a queue; stop its consumers instead")
         path = f"queues/{quote(vhost, safe='')}/{quote(queue, safe='')}"
@@ -283,7 +283,7 @@ class ByManagement:
             ) from None
 
     def check(self, path: str) -> str:
-        """Why a health check fails; "" where it does not."""
+        """Why a health check fails; "" if it passes."""
         request = self._made("GET", path)
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT):  # noqa: S310

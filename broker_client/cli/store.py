@@ -1,4 +1,4 @@
-"""``broker-client store``: looks after the file of a built-in broker that is not running."""
+"""``broker-client store``: checks and compacts the file of a stopped built-in broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes: started, started again when they die or their code changes, ended together."""
+"""Worker processes: started, restarted when they die or code changes, stopped together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log: logging.Logger = logging.getLogger("broker_client.run")
 SUPERVISOR_FD = "BROKER_CLIENT_SUPERVISOR_FD"
 """Variable with the number of a pipe that ends with the supervisor, however that ends."""
 
-_FAILED_TO_START = 1  # status of a worker that did not get so far as to run
+_FAILED_TO_START = 1  # status of a worker that failed to start
 _MOST_FAILURES = 3  # to start, in a row, as the program begins
 _BEGINNING = 30.0  # seconds in which failures to start end the program
 _STEADY = 10.0  # seconds; a worker that ran so long is started again without a long pause

@@ -57,7 +57,7 @@ def svg_of(nodes: Sequence[Node], edges: Sequence[Edge], title: str) -> str:
     Args:
         nodes: with different ids.
         edges: between them.
-        title: for who cannot see it.
+        title: text alternative.
     """
     places = laid_out([node.id for node in nodes], [(edge.source, edge.to) for edge in edges])
     width = max((x for x, _ in places.values()), default=0) + _WIDTH + _MARGIN
@@ -192,7 +192,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _text(text: str) -> str:
-    """As XML may have it, which knows no control characters (XML 1.0 §2.2)."""
+    """`text` for XML, which has no control characters (XML 1.0 §2.2)."""
     return escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
 
 

@@ -23,7 +23,7 @@ from broker_client.transport.base import Channel, ConsumerCallbacks, Link
 
 _PREFETCH = 200
 _MOST_WAITING = 10_000
-"""Copies that may wait to be printed: what is only watched must not fill the broker."""
+"""Maximum number of copies waiting to be printed, so that watching does not fill the broker."""
 
 
 def tail(

@@ -1,4 +1,4 @@
-"""Where a command goes: an address, the file of a built-in broker, or what a configuration has."""
+"""The broker of a command: an address, the file of a built-in broker, or from a configuration."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Links kept alive: connecting and reconnecting, the topology declared on them, vhosts."""
+"""Keeps links alive: connects and reconnects, declares the topology; vhosts."""

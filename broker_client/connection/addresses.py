@@ -22,7 +22,7 @@ _HEAD_START = 0.5  # seconds an address has to itself before the next is tried b
 
 
 class Address:
-    """One of the places to connect to."""
+    """One address to connect to."""
 
     def __init__(
         self, index: int, connector: Connector, retry: RetryConfig, connect_timeout: float
@@ -34,14 +34,14 @@ class Address:
         self.backoff: Backoff = Backoff(retry)
         self.due: float = float("-inf")  # loop time
         self.rests_until: float = float("-inf")  # loop time; its links died early
-        self.was_lost = False  # a link of it was lost, and none has been stable since
-        self.given_up = False  # failed, and not to be tried again
+        self.was_lost = False  # a link of it was lost, and no later one was stable
+        self.given_up = False  # failed, and must not be tried again
 
     def __repr__(self) -> str:
         return f"<Address {self.connector.url}: {self.backoff!r}>"
 
     async def connect(self) -> Link:
-        """A link to it.
+        """Open a link to it.
 
         Raises:
             TransportError: there is no link.
@@ -98,7 +98,7 @@ class Addresses:
 
     @property
     def left(self) -> list[Address]:
-        """The addresses that may still be tried, in their order."""
+        """The addresses that may still be tried, in order."""
         return [
             each
             for each in self._all
@@ -201,7 +201,7 @@ class Addresses:
         )
 
     def _failed(self, address: Address, error: Exception, before: Exception | None) -> Exception:
-        """Which failure of a round to report: the last that is worth another try."""
+        """The failure of a round to report: the last one that is retryable."""
         worth = is_retryable(error) and address.retry.enabled
         address.given_up = not worth
         return error if worth or before is None else before
@@ -224,7 +224,7 @@ class Addresses:
 
 
 class _Race:
-    """One attempt at each of several addresses, in order.
+    """Attempts to connect to several addresses, in order.
 
     The next begins when one has failed, or has had its head start. The end cancels those that
     still run, and drops the links that nobody took.
@@ -239,7 +239,7 @@ class _Race:
         return bool(self._waiting or self._running)
 
     async def next_result(self) -> tuple[Address, asyncio.Task[Link]]:
-        """The next attempt that is over."""
+        """The next attempt that has ended."""
         while True:
             if self._waiting:
                 address = self._waiting.popleft()

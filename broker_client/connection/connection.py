@@ -1,4 +1,4 @@
-"""One connection kept alive: connects, prepares, notices a loss, connects again.
+"""Keeps one connection alive: connects, prepares, notices a loss, connects again.
 
 The only owner of reconnecting. A link is *up* once it is connected and its owner has prepared it
 (declared the topology); before that nobody else sees it, and a link whose preparation fails
@@ -27,7 +27,7 @@ from broker_client.transport.base import Link
 
 log: logging.Logger = logging.getLogger("broker_client.connection")
 
-_DROPPED_REMEMBERED = 4  # links that may not have come to rest yet
+_DROPPED_REMEMBERED = 4  # links that may not have ended yet
 
 
 class ConnectionOwner(Protocol):
@@ -45,7 +45,7 @@ class ConnectionOwner(Protocol):
 
 
 class Outage:
-    """Since when a connection is down, and why."""
+    """How long a connection has been down, and why."""
 
     def __init__(self, error: Exception) -> None:
         self.error: Exception = error
@@ -106,7 +106,7 @@ class Connection:
         self._closed = False
         self._forks = forks.count
         self._aborted = False  # the present link was dropped by `abort`
-        self._failed: Exception | None = None  # why it was given up for good
+        self._failed: Exception | None = None  # why it was given up permanently
         self.epoch: int = 0
         """Links that have been up so far."""
         self.outage: Outage | None = None
@@ -150,7 +150,7 @@ class Connection:
 
         Raises:
             TransportError: no address answered; the last failure.
-            TopologyError: the broker is there but cannot be made as declared.
+            TopologyError: the broker answers, but the topology cannot be declared.
             BrokerClosedError: it was closed meanwhile.
         """
         self._up, self._down = asyncio.Event(), asyncio.Event()
@@ -263,7 +263,7 @@ class Connection:
         )
 
     async def _leaders_address(self) -> int:
-        """Where the leader is, as soon as it is up."""
+        """The address of the leader, as soon as it is up."""
         assert self._leader is not None
         await self._leader.wait_up()
         return self._leader.current

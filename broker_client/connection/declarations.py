@@ -72,7 +72,7 @@ class Declarations:
         """Declare `part` on a new link.
 
         Raises:
-            TopologyError: something cannot be made as declared, and `lenient` is off.
+            TopologyError: something cannot be declared, and `lenient` is off.
             TransportError: the link failed.
         """
         self._refused[part] = await self.topology.establish(
@@ -86,7 +86,7 @@ class Declarations:
         """Declare everything again on the links that are up; several callers share one run.
 
         Raises:
-            TopologyError: something cannot be made as declared; the rest has been.
+            TopologyError: something cannot be declared; the rest was.
             TransportError: the link failed meanwhile.
         """
         loop = asyncio.get_running_loop()

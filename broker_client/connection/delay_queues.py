@@ -21,7 +21,7 @@ from broker_client.transport.base import Channel, Link
 log: logging.Logger = logging.getLogger("broker_client.vhost")
 
 PREFIX = "broker_client.delay."
-"""What the names of delay queues begin with, for permissions."""
+"""Prefix of the names of delay queues, for permissions."""
 
 _KEEP = 600.0  # seconds a pair outlives its longest possible message
 _DECLARE_EVERY = 300.0  # seconds after which a pair that is in use is declared again
@@ -51,7 +51,7 @@ class DelayQueues:
         self._lock = asyncio.Lock()
 
     async def prepare(self, link: Link | None, step: DelayStep) -> None:
-        """Have the delay queue of `step` declared before anything is published to it.
+        """Declare the delay queue of `step` before anything is published to it.
 
         Args:
             link: the present link; None leaves it to `restore`, which every new link gets
@@ -74,7 +74,7 @@ class DelayQueues:
                     raise
 
     async def restore(self, link: Link) -> None:
-        """Declare on a new link what may still be wanted.
+        """Declare the delay queues that may still be needed on a new link.
 
         A permission that is missing is logged and holds up nothing else: the next delayed
         publish raises it.

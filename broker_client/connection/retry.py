@@ -1,4 +1,4 @@
-"""Which errors are worth another try, and how long to wait before it."""
+"""Which errors are retryable, and how long to wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_client.errors import BrokerClientError
 
 
 def is_retryable(error: BaseException) -> bool:
-    """True for our own errors that say so. Never for cancellation, never for a bug."""
+    """True for our own retryable errors. Never for cancellation, never for a bug."""
     return isinstance(error, BrokerClientError) and error.retryable
 
 

@@ -1,4 +1,4 @@
-"""What tests put in place of a Broker's clock and connectors."""
+"""Substitutes of a Broker's clock and connectors, for tests."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _FAULT_OF_THE_ITEM = (403, 405, 406)  # refused, locked by another connection, n
 
 
 class Topology:
-    """What one vhost declares, by its names on the broker."""
+    """The declarations of one vhost, by their names on the broker."""
 
     def __init__(self, config: VhostConfig) -> None:
         self._config = config

@@ -46,7 +46,7 @@ class Vhost:
         self._blocked: str | None = None
         self._exhausted: ChannelsExhaustedError | None = None  # until a channel is opened again
         self.on_pause: Callable[[], None] | None = None
-        """Called when publishing has to stop: the link is lost, or the broker blocks it."""
+        """Called when publishing must stop: the link is lost, or the broker blocks it."""
         self.on_resume: Callable[[], None] | None = None
         """Called when publishing may go on: the link is up and the topology is there."""
         self._declarations = Declarations(config, self._links_to_declare_on, emit, tasks)
@@ -158,7 +158,7 @@ class Vhost:
 
         Raises:
             TransportError: no address answered, or with `startup: retry` none in time.
-            TopologyError: the broker cannot be made as declared.
+            TopologyError: the topology cannot be declared.
             ManagementError: the vhost could not be asserted, or is missing.
         """
         loop, timeout = asyncio.get_running_loop(), self.config.startup_timeout
@@ -229,7 +229,7 @@ class Vhost:
         return self.connection.current
 
     async def prepare_delay(self, step: DelayStep) -> None:
-        """Have the delay queue of `step` declared: now, or with the next link."""
+        """Declare the delay queue of `step`: now, or with the next link."""
         link = self.connection.link
         delays = self._declarations.delays
         await delays.prepare(link if link is not None and link.is_open else None, step)
@@ -238,7 +238,7 @@ class Vhost:
         """Declare everything again on the links that are up; several callers share one run.
 
         Raises:
-            TopologyError: something cannot be made as declared; the rest has been.
+            TopologyError: something cannot be declared; the rest was.
             TransportError: the link failed meanwhile.
         """
         await self._declarations.restore()

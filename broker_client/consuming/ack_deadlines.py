@@ -1,4 +1,4 @@
-"""Deliveries about to time out: extended while handlers or recovery run, otherwise warned about.
+"""Deliveries that are about to time out: extended while handlers or recovery run, or warned about.
 
 A time-out that only the broker knows, such as RabbitMQ's own `consumer_timeout`, is not seen here.
 """
@@ -50,7 +50,7 @@ class AckDeadlines:
             self._timer = loop.call_at(entry.ack_deadline, self._look)
 
     def stop(self) -> None:
-        """Nothing is unacked any more."""
+        """Stop: nothing is unacked."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -48,7 +48,7 @@ class Batches:
         self._flushes = False
 
     async def __call__(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
-        """Put one message into the batch; returns, or raises, as the handler does for all."""
+        """Add a message to the batch; returns, or raises, with the handler of the whole batch."""
         loop = asyncio.get_running_loop()
         batch = self._open
         if batch is None:
@@ -65,7 +65,7 @@ class Batches:
         self.flush()
 
     def flush(self) -> None:
-        """Handle what has been collected."""
+        """Handle the collected messages."""
         batch, self._open = self._open, None
         if batch is None:
             return

@@ -1,4 +1,4 @@
-"""Whether a delivery may go to its handler: counted, and not handled before.
+"""Checks before a handler is called: redeliveries and duplicates.
 
 A store is asked for each delivery as it arrives, so that slow answers do not add up.
 """
@@ -41,10 +41,10 @@ class Passed(Enum):
 
 
 class Refusal(NamedTuple):
-    """Why a delivery is not handled."""
+    """The reason why a delivery is not handled."""
 
     events: tuple[str, ...]
-    """It is for the listeners of the first of these events that has any."""
+    """Events that report it: the first one with listeners is emitted."""
     error: BrokerClientError
 
 
@@ -81,7 +81,7 @@ class Checks:
         return self._handled is not None or (self._counter is not None and message.redelivered)
 
     async def ask(self, entry: UnackedDelivery) -> Passed | Refusal:
-        """Whether `entry` is to be handled."""
+        """Decide whether `entry` must be handled."""
         if self._counter is not None and entry.message.redelivered:
             refusal = await self._count(entry, self._counter)
             if refusal is not None:
@@ -142,7 +142,7 @@ class Checks:
     def ended(
         self, entry: UnackedDelivery, outcome: DeliveryOutcome
     ) -> Coroutine[Any, Any, None] | None:
-        """`entry` is no longer unacked; returns what has to be written down for it."""
+        """`entry` is no longer unacked; returns what must be stored for it."""
         if self._handled is None or entry.message.message_id is None:
             return None
         key = self._key(entry)
@@ -164,7 +164,7 @@ class Checks:
 
 
 class Deduplication:
-    """Ids that were handled, and those that are being handled.
+    """Ids of handled messages, and of those being handled.
 
     Of two copies that arrive together, the second waits to see what becomes of the first.
     """

@@ -37,9 +37,9 @@ from broker_client.transport.base import Arguments, Channel, ConsumerCallbacks, 
 log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 CANCEL_TIMEOUT = 5.0
-"""Seconds that code of the user's has to end once it is cancelled."""
+"""Seconds that the user's code has to end after a cancellation."""
 
-_QUIET_TIMEOUT = 1.0  # seconds to wait for a moment in which nothing is held
+_QUIET_TIMEOUT = 1.0  # seconds to wait until nothing is held
 
 _NOT_FOUND, _PRECONDITION_FAILED = 404, 406
 
@@ -305,7 +305,7 @@ class Consumer:
         return arguments if offset is None else {**arguments, OFFSET: offset}
 
     def _leave(self, error: BrokerClientError | None = None) -> None:
-        """Leave the channel: `_run` goes on to the next, unless the subscription ends."""
+        """Leave the channel: `_run` continues on a new one, unless the subscription ends."""
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(error)
 
@@ -387,7 +387,7 @@ class Consumer:
     # ------------------------------------------------------------------ ending
 
     async def cancel(self, tasks: TaskGroup, caller: asyncio.Task[Any] | None) -> None:
-        """End in order, in a task of `tasks`; see `Subscription.cancel`.
+        """End gracefully, in a task of `tasks`; see `Subscription.cancel`.
 
         Args:
             tasks: owner of the task that ends it.
@@ -417,7 +417,7 @@ class Consumer:
             self._closed.set()
 
     def _close(self) -> None:
-        """Begin nothing new from now on."""
+        """Start nothing new from now on."""
         self._closing.set()
         self._dispatcher.hold()
         self._recovery.close()

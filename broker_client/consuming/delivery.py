@@ -19,7 +19,7 @@ class DeliveryOutcome(StrEnum):
     FORWARDED = "forwarded"
     """A copy went through a publication, and it was acked."""
     RELEASED = "released"
-    """It went back to its queue, and no handler had failed."""
+    """It returned to its queue, and no handler had failed."""
     DUPLICATE = "duplicate"
     """It was handled before, and acked without a handler."""
     LOST = "lost"
@@ -53,13 +53,13 @@ class UnackedDelivery:
         self.is_begun: bool = False
         """True once somebody has begun to settle it."""
         self.is_lost: bool = False
-        """True once it is no longer ours: its channel ended, or its time ran out."""
+        """True once it belongs to the broker again: its channel ended, or it timed out."""
         self.error: BaseException | str | None = None
         """Why handling it failed."""
         self.requeues: bool = False
         """True when settling it returns it to its queue."""
         self.outcome: DeliveryOutcome | None = None
-        """How it left; None while it is unacked."""
+        """How it ended; None while it is unacked."""
         self.handlers: int = 0
         """Handlers of it that run now."""
         self.is_waiting: bool = False

@@ -1,4 +1,4 @@
-"""From a delivery to its handlers: checks, waiting, decoding, calling.
+"""Passes deliveries to handlers: checks, waiting, decoding, calling.
 
 Deliveries are handed over in the order they came. With a `concurrency`, or while the subscription
 is held, they wait here, unstarted, and can be released.
@@ -96,7 +96,7 @@ class Dispatcher:
     # ------------------------------------------------------------------ arriving
 
     def deliver(self, channel: Channel, delivery: Delivery) -> None:
-        """Take a delivery that came by `channel`."""
+        """Accept a delivery from `channel`."""
         headers = delivery.properties.headers
         flag = claim = None
         if headers and RASCAL in headers:
@@ -223,7 +223,7 @@ class Dispatcher:
     # ------------------------------------------------------------------ holding
 
     def hold(self) -> None:
-        """Start nothing from now on. Without acks nothing can be released: all is handled."""
+        """Start no more handlers. Without acks nothing can be released, so all is handled."""
         self._is_held = not self._no_ack
 
     def end(self) -> None:
@@ -272,7 +272,7 @@ class Dispatcher:
             self._hand_over("message", ack_or_nack, message, value, ack_or_nack)
 
     def _refuse(self, ack_or_nack: AckOrNack, refusal: Refusal) -> None:
-        """Leave a message that handlers do not get to the listeners of the refusal's events;
+        """Pass a refused message to the listeners of the refusal's events;
         report its error and nack it where there are none."""
         for event in refusal.events:
             if self._reports.listeners(event):
@@ -339,7 +339,7 @@ class Dispatcher:
     def _cancelled(
         self, ack_or_nack: AckOrNack, task: asyncio.Task[Any], error: asyncio.CancelledError
     ) -> None:
-        """A handler was cancelled, or what it waited for. Nobody else settles its message."""
+        """A handler was cancelled, or what it waited for. Nothing else settles its message."""
         if not ack_or_nack.is_begun and not self._is_ending and not _all_are_cancelled(task):
             self._failed(ack_or_nack, error)
 

@@ -1,4 +1,4 @@
-"""A handler's coroutine, as its task runs it: its steps are timed, and its end is reported.
+"""Runs a handler's coroutine in its task: times its steps and reports its end.
 
 A coroutine holds up everything else, heartbeats too, from one of its awaits to the next; two looks
 at the clock tell how long.
@@ -25,7 +25,7 @@ Blocked = Callable[[float], None]
 
 
 class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
-    """Runs `work` to its end, of whatever kind.
+    """Runs `work` to its end, whatever that is.
 
     Args:
         work: the coroutine of a handler. What asyncio and others ask a coroutine about, such as

@@ -1,4 +1,4 @@
-"""Several functions for one subscription: each message goes to the first that is for it."""
+"""Several handlers of one subscription: each message goes to the first that matches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Listen = Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]
 
 
 class Condition(NamedTuple):
-    """Which messages a handler is for."""
+    """The messages that a handler takes."""
 
     type: str | None
     """The `type` property that they have; None for any."""
@@ -24,11 +24,11 @@ class Condition(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """True where it is for all messages."""
+        """True if it takes all messages."""
         return self.type is None and not self.headers
 
     def fits(self, message: Message) -> bool:
-        """True where the handler is for `message`."""
+        """True if the handler takes `message`."""
         properties = message.properties
         if self.type is not None and properties.type != self.type:
             return False
@@ -67,7 +67,7 @@ class HandlerSwitch:
     async def __call__(
         self, message: Message, content: Any, ack_or_nack: AckOrNack
     ) -> Refusal | None:
-        """Call the first handler that is for `message`."""
+        """Call the first handler that takes `message`."""
         for condition, listen in self._cases:
             if condition.fits(message):
                 return await listen(message, content, ack_or_nack)

@@ -149,7 +149,7 @@ class Onward:
 
 
 def _invoker(handler: Handler, call: _Call, threads: HandlerThreads) -> Invoke:
-    """What calls `handler` with what it takes of a delivery; chosen here, not for each message."""
+    """A function that calls `handler` with its arguments; chosen once, not for each message."""
     if call.has_dependencies:
         handler = with_dependencies(handler, _hints(handler))
 
@@ -283,7 +283,7 @@ def _call_of(handler: Handler, *, of_lists: bool = False) -> _Call:
 
 
 def _item_of(handler: Handler, name: str, annotation: Any) -> Any:
-    """What the items of a list are, for a handler of a subscription with `batch`."""
+    """The type of the list's items, for a handler of a subscription with `batch`."""
     if name == "return" or annotation in _ANY:
         return Any
     if annotation is list:

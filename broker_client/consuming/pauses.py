@@ -1,4 +1,4 @@
-"""Pauses of a consumer for several reasons: it goes on when the last one has ended."""
+"""Pauses of a consumer for several reasons: it resumes when the last one has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit of the messages that are begun in a time."""
+"""A limit on the number of messages started per time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 
 
 class RateLimit:
-    """At most `count` in any `seconds`, however they lie."""
+    """At most `count` in any period of `seconds`."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self._seconds = seconds

@@ -302,7 +302,7 @@ class Recovery:
         return strategy.attempts is not None and self.returns_of(message) < strategy.attempts
 
     def _least_notes(self, strategy: Republish | Forward) -> Notes:
-        """What a copy must carry for its message to end some day, as the configuration wants."""
+        """The minimum history of a copy, so that its message reaches the configured limits."""
         is_counted = strategy.attempts is not None or self._config.max_hops is not None
         is_marked = isinstance(strategy, Republish) and strategy.immediate_nack
         return Notes.NO_ERROR if is_counted or is_marked else Notes.NONE
@@ -406,7 +406,7 @@ class Recovery:
     async def _publish(
         self, publish: Callable[[Notes], Coroutine[Any, Any, None]], least: Notes
     ) -> None:
-        """Publish a copy with as many of our notes as its headers have room for, `least` at
+        """Publish a copy with as much of its history as its headers have room for, `least` at
         least."""
         for notes in Notes:
             try:
@@ -432,7 +432,7 @@ def _may_be_for_headers(failure: BrokerClientError) -> bool:
 
 
 def is_unsendable(failure: BrokerClientError) -> bool:
-    """True if our own encoder refused a copy, whose message the broker had taken."""
+    """True if our own encoder refused a copy although the broker had accepted its message."""
     if isinstance(failure, PublishRefusedError):
         return not isinstance(failure, MessageTooLargeError) and not failure.reply_code
     return isinstance(failure, InvalidMessageError)

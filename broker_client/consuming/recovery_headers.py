@@ -1,4 +1,4 @@
-"""Copies that recovery publishes: their headers, and dead letters.
+"""Headers of the copies that recovery publishes, and dead letters.
 
 Headers are rascal's, so that both may share queues. All is made from the message
 as it was delivered, never from headers that a handler may have changed.
@@ -40,7 +40,7 @@ _NOT_COPIED = ("CC", "BCC", "x-delivery-count", "x-acquired-count")
 
 
 class Notes(Enum):
-    """What recovery notes in the headers of a copy; less where they have no room for more."""
+    """What recovery adds to the headers of a copy; less if there is no room."""
 
     ALL = "all"
     NO_ERROR = "no error"
@@ -239,7 +239,7 @@ def has_lost_its_key(message: Message) -> bool:
 
 
 def has_unsound_deaths(message: Message) -> bool:
-    """True for a message that costs its queue on RabbitMQ if that dead-letters it."""
+    """True for a message that makes its queue fail on RabbitMQ when that dead-letters it."""
     return not are_sound(message.properties.headers)
 
 

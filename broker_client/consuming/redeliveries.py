@@ -1,4 +1,4 @@
-"""Counters of how often each message was delivered again (as in rascal)."""
+"""Counters of redeliveries of each message (as in rascal)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ log: logging.Logger = logging.getLogger("broker_client.subscription")
 
 
 class Settlements:
-    """Tells middleware how deliveries ended.
+    """Reports to middleware how deliveries ended.
 
     It takes the place of a subscription's delivery log, and passes everything on to it.
     """

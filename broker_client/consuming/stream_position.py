@@ -1,4 +1,4 @@
-"""How far a stream was read, so that a new consumer goes on from there.
+"""The position in a stream, from which a new consumer resumes.
 
 A stream keeps its messages: settling one only makes room for the next, and the consumer has to
 remember its place. RabbitMQ: each delivery has its offset in the header `x-stream-offset`, in

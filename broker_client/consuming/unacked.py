@@ -1,4 +1,4 @@
-"""The unacked deliveries of a subscription: each comes in once, and goes out once.
+"""The unacked deliveries of a subscription: each is added once and removed once.
 
 Delivery tags belong to one channel. When it ends, what is unacked on it is lost to us, and the
 broker delivers it again.
@@ -66,7 +66,7 @@ class Unacked:
         self._touched: Channel | None = None  # the channel of `_touch`: one for all its deliveries
         self._touch: Callable[[int], float]
         self.stale: set[UnackedDelivery] = set()
-        """Deliveries that are no longer ours, and whose handlers still run."""
+        """Deliveries that the broker took back while their handlers still run."""
         self._changed: asyncio.Future[None] | None = None  # while a caller waits for a change
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Unacked:
         return self._deadlines is not None and self._deadlines.has_overdue
 
     def held(self) -> set[UnackedDelivery]:
-        """What counts against the prefetch: unacked, or stale."""
+        """Number of deliveries that count towards the prefetch: unacked, or stale."""
         return {*self._by_tag.values(), *self.stale}
 
     def holds(self, entry: UnackedDelivery) -> bool:

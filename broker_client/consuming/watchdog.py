@@ -1,4 +1,4 @@
-"""Checks whether the broker still has our consumer: a broker may lose one silently.
+"""Checks whether the broker still has our consumer, since a broker may lose one silently.
 
 What AMQP tells is how many consumers a queue has. None, while we believe to be one, means that
 ours is gone; where others consume too, the loss of ours cannot be seen.

@@ -1,1 +1,1 @@
-"""The broker's decisions, pure: commands in with the time, ordered effects out."""
+"""The broker's decisions, as pure code: commands and the time in, ordered effects out."""

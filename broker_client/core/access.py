@@ -127,7 +127,7 @@ class Users:
         return f"<Users {len(self._users)}>"
 
     def restore(self, records: Iterable[AccessRecord]) -> None:
-        """Take in what a store has kept: users first, then their permissions."""
+        """Restore users, then their permissions, from a store."""
         for record in records:
             self._apply(record)
 

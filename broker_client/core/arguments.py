@@ -50,14 +50,14 @@ QUEUE_ARGUMENTS = (
     "x-message-timeout",
     "x-consumer-timeout",
 )
-"""What a redeclaration is compared in; RabbitMQ: arguments it does not know make no difference."""
+"""Arguments that a redeclaration is compared by; RabbitMQ ignores those it does not know."""
 EXCHANGE_ARGUMENTS = ("alternate-exchange", "x-delayed-type")
 _QUORUM_PRIORITIES = (31, 4)  # RabbitMQ 4.3: the highest, and that of a message without one
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """What a queue's arguments ask for; times in seconds, None where not asked for."""
+    """The settings from a queue's arguments; times in seconds, None if not set."""
 
     message_ttl: float | None = None
     expires: float | None = None
@@ -71,7 +71,7 @@ class QueueSettings:
     """Of a message that has none."""
     delivery_limit: int | None = None
     message_timeout: float | None = None
-    """Longest time in flight before a delivery is given back; 0 is no limit."""
+    """Longest time in flight before a delivery returns to the queue; 0 means no limit."""
     consumer_timeout: float | None = None
     """As RabbitMQ's: the end of a consumer or channel that has a delivery longer than this; see
     `cancels_on_timeout`."""
@@ -94,7 +94,7 @@ class QueueSettings:
 
 
 class _Reader:
-    """Reads arguments; refuses as RabbitMQ does, whose reasons are Erlang terms."""
+    """Reads arguments; refuses them with RabbitMQ's reasons, which are Erlang terms."""
 
     def __init__(self, arguments: Arguments, where: str) -> None:
         self._arguments, self._where = arguments, where
@@ -198,7 +198,7 @@ def queue_settings(
 
 
 def check_encodable(arguments: Arguments) -> None:
-    """Refuse what no client could have sent, and no file can keep.
+    """Refuse values that no client could send and no file can store.
 
     Raises:
         ReplyError: 406 for a value that has no form in AMQP.
@@ -210,7 +210,7 @@ def check_encodable(arguments: Arguments) -> None:
 
 
 def check_new_queue(arguments: Arguments, name: str, vhost: str, version: RabbitMQVersion) -> None:
-    """Refuse what RabbitMQ takes for queues of another type only.
+    """Refuse arguments that RabbitMQ accepts only for queues of another type.
 
     A queue from a file that was made by the rules of another version is not asked.
 

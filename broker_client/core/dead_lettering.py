@@ -1,4 +1,4 @@
-"""Dead letters: what is published in place of a message that died, and under which keys."""
+"""Dead letters: the messages published in place of those that died, and their routing keys."""
 
 from __future__ import annotations
 

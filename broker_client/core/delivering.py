@@ -1,4 +1,4 @@
-"""A delivery as its consumer sees it, and how long it may stay in flight."""
+"""A delivery as its consumer sees it, and its time-out."""
 
 from __future__ import annotations
 

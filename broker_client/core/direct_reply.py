@@ -1,6 +1,6 @@
-"""Direct reply-to: replies that go to a requester's channel, and into no queue.
+"""Direct reply-to: replies go to the requester's channel, without a queue.
 
-Who consumes from `amq.rabbitmq.reply-to` gets an address of its own; a publish whose `reply_to`
+A consumer of `amq.rabbitmq.reply-to` gets an address of its own; a publish whose `reply_to`
 names the pseudo-queue carries that address, and a publish to the address is a delivery
 (https://www.rabbitmq.com/docs/direct-reply-to).
 """
@@ -71,7 +71,7 @@ class DirectReplies:
         return message._replace(properties=message.properties._replace(reply_to=address))
 
     def deliver(self, message: Outgoing) -> bool:
-        """Hand a reply to its requester; False if it is not a reply, or nobody waits for it."""
+        """Deliver a reply to its requester; False if it is none, or the requester is gone."""
         if message.exchange or not message.routing_key.startswith(_ADDRESS):
             return False
         channel = self._channels.get(message.routing_key[len(_ADDRESS) :])

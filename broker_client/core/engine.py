@@ -96,12 +96,12 @@ class Engine:
     # ---------------------------------------------------------------- running
 
     def take_effects(self) -> list[Effect]:
-        """What must be done now, in this order; the caller owns the list."""
+        """The effects to carry out now, in this order; the caller owns the list."""
         return self.state.take_effects()
 
     @property
     def has_effects(self) -> bool:
-        """True when `take_effects` would return some."""
+        """True if there are effects to take."""
         return self.state.has_effects
 
     @property
@@ -224,7 +224,7 @@ class Engine:
         return True
 
     def vhost_metadata(self, name: str) -> VHostMetadata:
-        """What describes a vhost.
+        """The metadata of a vhost.
 
         Raises:
             ReplyError: 530 where there is no such vhost.
@@ -232,7 +232,7 @@ class Engine:
         return self._vhost(name).metadata
 
     def set_vhost_metadata(self, name: str, metadata: VHostMetadata) -> None:
-        """Replace what describes a vhost; the queues that are there keep their types.
+        """Replace the metadata of a vhost; existing queues keep their types.
 
         Raises:
             InvalidVHostError: it cannot be as given; nothing is changed.

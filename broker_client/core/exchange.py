@@ -1,4 +1,4 @@
-"""Exchanges: their bindings, and which destinations a message leads to."""
+"""Exchanges: their bindings, and where a message is routed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
 class Destination(NamedTuple):
-    """Where a binding leads: a queue, or another exchange."""
+    """Destination of a binding: a queue, or another exchange."""
 
     kind: str
     """`queue` or `exchange`."""
@@ -159,7 +159,7 @@ class Exchange:
         self.arguments: dict[str, Any] = dict(arguments or {})
         self.alternate: str | None = self.arguments.get(ALTERNATE_EXCHANGE)
         self.policy: EffectivePolicy = NO_POLICY
-        """What holds beside its arguments."""
+        """Policy settings, in addition to its arguments."""
         self.kind: Any | str | None = (
             self.arguments.get("x-delayed-type") if type == DELAYED else type
         )

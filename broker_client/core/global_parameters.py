@@ -1,4 +1,4 @@
-"""Values that users keep under names of their own, for the whole broker."""
+"""Global parameters: named values of users, for the whole broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker_client.errors import InvalidParameterError
 
 CLUSTER_NAME = "cluster_name"
 INTERNAL_CLUSTER_ID = "internal_cluster_id"
-"""RabbitMQ: tells clusters apart, so no definitions carry it to another."""
+"""RabbitMQ: identifies a cluster, so definitions do not carry it to another."""
 
 Note = Callable[[GlobalParameterSet | GlobalParameterRemoved], None]
 
@@ -58,7 +58,7 @@ class GlobalParameters:
         return True
 
     def restore(self, name: str, value: Any) -> None:
-        """Take over what a store has kept."""
+        """Restore parameters from a store."""
         self._values[name] = value
 
 

@@ -1,4 +1,4 @@
-"""What happens to messages, in order, as plain events for a delivery-event log.
+"""Events of messages, in order, for a delivery-event log.
 
 Transitions and commands tell it of each change of state; there is none, and it costs nothing,
 unless the node has a log. It decides nothing and changes no queue.
@@ -66,12 +66,12 @@ class Observer:
             waiting[channel.publish_seq + 1] = event
 
     def unroutable(self, channel: ChannelState, message: Outgoing, now: float) -> None:
-        """No queue took it: it goes back, or is dropped."""
+        """No queue took it: it is returned or dropped."""
         event = RETURNED if message.mandatory else DROPPED
         self._tell(event, channel.vhost, message, now, REASON_UNROUTABLE, published_at=now)
 
     def confirmed(self, channel: int, first: int, last: int, acked: bool, now: float) -> None:
-        """The publisher is being told that a run of its publishes is safe, or was refused."""
+        """A run of publishes is confirmed to the publisher, or was refused."""
         waiting = self._unconfirmed.get(channel, {})
         event, reason = (CONFIRMED, None) if acked else (PUBLISH_FAILED, REASON_MAXLEN)
         for seq in range(first, last + 1):
@@ -82,7 +82,7 @@ class Observer:
                 self._events.append(_new(MessageEvent, fields))
 
     def channel_closed(self, channel: int) -> None:
-        """Its publishes are confirmed no more."""
+        """Its publishes will not be confirmed any more."""
         self._unconfirmed.pop(channel, None)
 
     # ---------------------------------------------------------------- a stay in a queue
@@ -94,18 +94,18 @@ class Observer:
         self._note(ENQUEUED, entry, now)
 
     def delivered(self, entry: Entry, consumer: str, no_ack: bool, now: float) -> None:
-        """It was handed out; without acknowledgements that is its end."""
+        """It was delivered; without acknowledgements that is its end."""
         entry.delivered_at = now
         self._note(DELIVERED, entry, now, consumer=consumer)
         if no_ack:
             self._note(ACKED, entry, now, consumer=consumer)
 
     def acked(self, entry: Entry, now: float) -> None:
-        """It is done."""
+        """It was acked."""
         self._note(ACKED, entry, now)
 
     def nacked(self, entry: Entry, now: float) -> None:
-        """Its consumer refused it; what then becomes of it is the next event."""
+        """Its consumer refused it; the next event says what happened to it."""
         self._note(NACKED, entry, now, REASON_REJECTED)
 
     def requeued(self, entry: Entry, reason: str, now: float) -> None:

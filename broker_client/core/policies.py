@@ -138,7 +138,7 @@ class Policy:
         return tuple(key for key in self.definition if key not in KEYS)
 
     def problems(self) -> list[str]:
-        """What is wrong with it, in RabbitMQ's words where there are some."""
+        """Problems with it, in RabbitMQ's words where it has some."""
         found = []
         if not self.name:
             found.append(f"the name has 0 bytes; 1 to {MAX_NAME_BYTES} are allowed")
@@ -170,7 +170,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """What holds for one queue or exchange beside its own arguments."""
+    """The policy settings of one queue or exchange."""
 
     policy: str | None = None
     """Name of the policy that applies."""
@@ -246,13 +246,13 @@ class Policies:
         return True
 
     def of_queue(self, name: str, type: str) -> EffectivePolicy:
-        """What holds for the queue `name` of this type (`classic`, `quorum`)."""
+        """The policy settings of the queue `name` of this type (`classic`, `quorum`)."""
         return self._effective(
             name, lambda to: to == ALL or QUEUE_KINDS.get(to, "") in (None, type)
         )
 
     def of_exchange(self, name: str) -> EffectivePolicy:
-        """What holds for the exchange `name`."""
+        """The policy settings of the exchange `name`."""
         return self._effective(name, lambda to: to in (ALL, EXCHANGES))
 
     def _effective(self, name: str, is_for: Callable[[str], bool]) -> EffectivePolicy:
@@ -279,7 +279,7 @@ def _rank(policy: Policy) -> tuple[bool, int, str]:
 
 
 def _lower(key: str, value: Any, other: Any) -> Any:
-    """Of two values of `key`, the one that holds: the lower number, else the first."""
+    """The effective one of two values of `key`: the lower number, else the first."""
     if key not in _SMALLER:
         return value
     if key == "delivery-limit" and min(value, other) < 0:

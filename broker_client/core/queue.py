@@ -90,7 +90,7 @@ class QueueConsumer:
 
     @property
     def has_room(self) -> bool:
-        """It may be handed a message now."""
+        """True if a message may be delivered to it now."""
         channel = self.channel
         if not self.active or self.queue.paused or channel.paused:
             return False
@@ -172,7 +172,7 @@ class ChannelState:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Queue:
-    """One queue: ready, in flight, deferred, and everything that ever happened, counted."""
+    """One queue: ready, in flight, deferred, and all of its counters."""
 
     name: str
     vhost: str
@@ -204,7 +204,7 @@ class Queue:
     latency: LatencyWindow | None = None
     """From acceptance to ack; made at the first ack, where latencies are kept."""
     policy: EffectivePolicy = NO_POLICY
-    """What holds beside its arguments; `settings` has both."""
+    """Policy settings, in addition to its arguments; `settings` has both."""
     paused: bool = False
     """Nothing is delivered; all else goes on (nsq: a paused channel)."""
     unfinished: bool = False
@@ -369,13 +369,13 @@ class Queue:
         return consumer
 
     def offer(self, consumer: QueueConsumer) -> None:
-        """Let it be chosen, last in turn, if it has room; no effect when it may be already."""
+        """Make it available, last in turn, if it has room; no effect if it is already."""
         if not consumer.available and consumer.has_room:
             consumer.available = True
             self.available.append(consumer)
 
     def withhold(self, consumer: QueueConsumer) -> None:
-        """Let it not be chosen; no effect when it may not be anyway."""
+        """Make it unavailable; no effect if it is already."""
         if consumer.available:
             consumer.available = False
             self.available.remove(consumer)
@@ -404,7 +404,7 @@ class Queue:
     # ---------------------------------------------------------------- accounts
 
     def check_conservation(self) -> None:
-        """What came in is either gone, for a counted reason, or here."""
+        """Check that every message that came in is here, or gone for a counted reason."""
         gone = self.acked + self.dropped + self.dead_lettered + self.purged
         here = len(self.ready) + self.in_flight + len(self.deferred)
         assert self.enqueued == gone + here, (

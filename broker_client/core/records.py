@@ -1,4 +1,4 @@
-"""Records for a store, and what it returns: the durable half of the core, as plain values.
+"""Records for a store, and what it restores: the durable half of the core, as plain values.
 
 Records stand among the effects, in the order in which they must be kept. All records of one
 command, and of one `take_effects`, are kept together or not at all; so a dead letter and the
@@ -330,7 +330,7 @@ class MessageSource(Protocol):
 
 
 class Recovered(Protocol):
-    """What a store fills at the start: first topology, then users, then entries, queue by
+    """What a store restores at the start: first topology, then users, then entries, queue by
     queue."""
 
     def restore_topology(self, records: Iterable[TopologyRecord]) -> None:

@@ -29,7 +29,7 @@ from broker_client.core.state import State
 
 
 class Restoring:
-    """What a store fills at the start; see `records.Recovered`.
+    """What a store restores at the start; see `records.Recovered`.
 
     Messages are not read: every entry begins `ON_DISK`, so that a million of them are there in
     seconds, and their memory is bounded from the first moment.
@@ -118,7 +118,7 @@ class Restoring:
         journal.last_record_id = max(journal.last_record_id, highest)
 
     def finish(self, now: float) -> None:
-        """Everything is here: what is due by now can be done at the next `tick`."""
+        """The restore is complete: what is due is done at the next `tick`."""
         for vhost in self._state.vhosts.values():
             for queue in vhost.queues.values():
                 queue.last_used = now  # RabbitMQ: x-expires begins again with the server

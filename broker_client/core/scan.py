@@ -35,7 +35,7 @@ def ideal_pool_size(queues: int, most: int) -> int:
 
 
 class ScanPolicy:
-    """Decides which queues to scan; the owner of the clock and the queues does it."""
+    """Decides which queues to scan; the owner of the clock and the queues scans them."""
 
     def __init__(self, settings: ScanSettings) -> None:
         self.settings = settings

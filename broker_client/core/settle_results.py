@@ -1,4 +1,4 @@
-"""What becomes of an attempt to finish, requeue or touch one delivery, as nsq's FIN, REQ and
+"""Results of an attempt to finish, requeue or touch one delivery, as nsq's FIN, REQ and
 TOUCH do: a value to look at, never a broken connection."""
 
 from __future__ import annotations
@@ -48,4 +48,4 @@ class NodeClosed:
 
 
 SettleResult = Done | NotInFlight | NotOwner | NodeClosed
-"""True when it was done; else it says why not."""
+"""True if it was done; the class says why not."""

@@ -109,7 +109,7 @@ class DeferredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """How many messages a purge took, by where they were."""
+    """How many messages a purge removed, by state."""
 
     ready: int
     deferred: int

@@ -51,7 +51,7 @@ class State:
         self._confirming: list[ChannelState] = []
 
     def next_id(self) -> int:
-        """A number that nothing else of this engine has."""
+        """A number that is unique in this engine."""
         self.last_id += 1
         return self.last_id
 
@@ -62,7 +62,7 @@ class State:
         return vhost
 
     def delete_vhost(self, name: str) -> None:
-        """Take a vhost out."""
+        """Remove a vhost."""
         del self.vhosts[name]
         self.note(VHostRemoved(name))
 
@@ -80,7 +80,7 @@ class State:
         return self.vhosts[state.vhost].queue(name, state.connection)
 
     def used(self, queue: Queue, now: float) -> None:
-        """Begin the time of x-expires again."""
+        """Restart the time of x-expires."""
         queue.last_used = now
         if queue.settings.expires is not None:
             self.schedule.look_again(queue)
@@ -117,7 +117,7 @@ class State:
         return bool(self.effects or self._confirming)
 
     def take_effects(self) -> list[Effect]:
-        """What must be done now, in this order; the caller owns the list."""
+        """The effects to carry out now, in this order; the caller owns the list."""
         self.end_confirms()
         self.paging.page_out()
         self.journal.effects_taken()
@@ -126,6 +126,6 @@ class State:
         return taken
 
     def note(self, record: TopologyRecord | AccessRecord) -> None:
-        """Have a store keep `record`, where there is one."""
+        """Add `record` to the effects, if there is a store."""
         if self.settings.keep_records:
             self.effects.append(record)

@@ -22,7 +22,7 @@ class _Node(Generic[D]):
 
 
 class TopicTrie(Generic[D]):
-    """Which destinations a routing key leads to."""
+    """Finds the destinations of a routing key."""
 
     __slots__ = ("_root",)
 

@@ -1,4 +1,4 @@
-"""What describes a vhost, and the type of the queues that are declared in it without one."""
+"""Metadata of a vhost, and the default type of its queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class VHostMetadata:
     default_queue_type: str = CLASSIC
 
     def check(self, vhost: str) -> None:
-        """Refuse what this broker would ignore.
+        """Refuse values that this broker would ignore.
 
         Raises:
             InvalidVHostError: this broker does not have the default queue type.

@@ -135,7 +135,7 @@ class VirtualHost:
     def route(
         self, exchange: str, routing_keys: Iterable[str], headers: Mapping[str, Any]
     ) -> tuple[Queue, ...]:
-        """Every queue the message reaches, each once; none where the exchange is missing."""
+        """Every queue the message reaches, each once; empty if the exchange is missing."""
         return self._resolve(exchange, tuple(routing_keys), headers)[0]
 
     def _resolve(
@@ -300,7 +300,7 @@ class VirtualHost:
             self._note(QueueAdded(self.name, queue.name, queue.auto_delete, queue.arguments))
 
     def check_room_for_queue(self, name: str) -> None:
-        """Refuse one queue more than the vhost may have.
+        """Refuse a queue above the limit of the vhost.
 
         Raises:
             ReplyError: 406.
@@ -330,7 +330,7 @@ class VirtualHost:
         return queues
 
     def set_paused(self, queue: Queue, paused: bool) -> None:
-        """Have the queue deliver nothing, or deliver again; a store remembers which."""
+        """Pause the queue, or resume it; a store keeps the state."""
         if paused == queue.paused:
             return
         if paused:
@@ -343,12 +343,12 @@ class VirtualHost:
     # ---------------------------------------------------------------- policies, limits, metadata
 
     def settings_of(self, queue: Queue) -> QueueSettings:
-        """What the arguments of `queue` and its policy ask for together."""
+        """The settings from the arguments of `queue` and its policy."""
         arguments = with_policy(queue.arguments, queue.policy.definition, queue.type, self._version)
         return queue_settings(arguments, queue.name, self.name, self._version)
 
     def apply_policy(self, exchange: Exchange) -> None:
-        """Have `exchange` do as the policies say that match it."""
+        """Apply the matching policies to `exchange`."""
         if exchange.name:  # RabbitMQ: the default exchange has no alternate
             exchange.policy = self.policies.of_exchange(exchange.name)
             exchange.alternate = exchange.arguments.get(
@@ -438,7 +438,7 @@ class VirtualHost:
 
 
 def check_binding(source: str, destination: Destination, binding_key: str) -> None:
-    """Refuse a binding that no vhost may have.
+    """Refuse an invalid binding.
 
     Raises:
         ReplyError: 403 for the default exchange, 406 for a key that cannot travel.
@@ -461,6 +461,6 @@ def _check_name(kind: str, name: str) -> None:
 
 
 def check_short(what: str, text: str) -> None:
-    """Refuse what cannot travel: no client could name it again, and no file keep it."""
+    """Refuse names that AMQP cannot carry and a file cannot store."""
     if problem := name_problem(text):
         raise precondition_failed(f"{what} {problem}")

@@ -48,10 +48,10 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who asks: a login, and the address that the browser has."""
+    """The caller: a login, and the address of the browser."""
 
     credentials: Credentials | None
-    """None where the API knows who asks without."""
+    """None if the API needs no login."""
     address: str = "127.0.0.1"
 
 

@@ -1,4 +1,4 @@
-"""One request of a user who is logged in, and the table of those who answer."""
+"""A request of a logged-in user, and the table of handlers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ask:
         return await self.dashboard.api.post(path, self.session.account, body)
 
     async def rights(self) -> Rights:
-        """What this user may do."""
+        """The permissions of this user."""
         return await self.dashboard.rights_of(self.session)
 
     def record(self, action: str, target: str, outcome: int, detail: str = "") -> None:
@@ -60,7 +60,7 @@ Handler = Callable[[Ask], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """A method of a path below ``ui/``, and who answers it."""
+    """A method of a path below ``ui/``, and its handler."""
 
     methods: tuple[str, ...]
     path: str

@@ -1,4 +1,4 @@
-"""What needs attention first, from what was measured of late."""
+"""The most urgent problems, from recent samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Finding = dict[str, Any]
 
 @dataclass(slots=True)
 class Past:
-    """What a queue was before, as far as that matters here."""
+    """Earlier states of queues that matter for problems."""
 
     stuck_since: dict[Key, float] = field(default_factory=dict)
     """Queues whose consumers hold messages, none of which was acknowledged since."""
@@ -37,7 +37,7 @@ async def find(
     past: Past,
     now: float,
 ) -> list[Finding]:
-    """What needs attention, gravest first.
+    """Problems, most urgent first.
 
     Args:
         rows: of all queues.

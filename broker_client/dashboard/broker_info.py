@@ -1,4 +1,4 @@
-"""Which broker is shown, and what it has that others have not."""
+"""The broker that is shown, and its special features."""
 
 from __future__ import annotations
 

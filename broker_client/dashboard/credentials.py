@@ -1,4 +1,4 @@
-"""A login that is kept in memory, and shown nowhere."""
+"""A login that is kept in memory only and never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dashboard holds: the API it shows, sessions, and what was done."""
+"""State of the dashboard: the API, sessions, jobs and the audit."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Dashboard:
         return None if session.monitors else session.vhosts
 
     async def rights_of(self, session: Session) -> Rights:
-        """What the user may do."""
+        """The permissions of the user."""
         await self.refresh(session)
         return session.rights
 

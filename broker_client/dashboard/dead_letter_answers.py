@@ -1,4 +1,4 @@
-"""Dead letters of all queues, by where, why and with which error they died."""
+"""Dead letters of all queues, grouped by queue, reason and error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured of late: minutes finely, hours coarsely, in bounded memory."""
+"""Recent measurements: fine for minutes, coarse for hours, in bounded memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Key = tuple[str, str]
 
 
 class Ring:
-    """Points at equal distances in time; the oldest give way."""
+    """Points at equal intervals; the oldest are dropped."""
 
     __slots__ = ("_slots", "_values", "length", "step")
 

@@ -24,7 +24,7 @@ _TRACED_BY_GET = 1000
 
 @answers.on("POST", "/ui/jobs")
 async def start_job(ask: Ask) -> Response:
-    """Begin to move, replay or delete messages; a dry run is answered when it has ended."""
+    """Start to move, replay or delete messages; a dry run is answered when it has ended."""
     order = _order(await ask.json())
     credentials = ask.session.account.credentials
     assert credentials is not None
@@ -106,7 +106,7 @@ async def get_job(ask: Ask) -> Any:
 
 @answers.on("POST", "/ui/jobs/{id}/stop")
 async def stop_job(ask: Ask) -> Any:
-    """End a job: what is under way is seen through."""
+    """Stop a job; copies in progress are finished."""
     job = _job(ask)
     await ask.dashboard.jobs.stop(job)
     return job.as_json()
@@ -170,7 +170,7 @@ def _may_see(ask: Ask, job: Job) -> bool:
 
 @answers.on("GET", "/ui/audit")
 async def audit(ask: Ask) -> Any:
-    """What was done, newest first; an administrator sees all, others what they did themselves."""
+    """Audit entries, newest first; an administrator sees all, others their own."""
     most = number(dict(ask.request.query_params), "limit", 200, 1, 1000) or 200
     user = None if ask.session.has("administrator") else ask.session.user
     return {"entries": [each.as_json() for each in ask.dashboard.audit.latest(most, user)]}

@@ -47,7 +47,7 @@ Group = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """What is to be done."""
+    """The order of a job."""
 
     kind: str
     vhost: str
@@ -69,7 +69,7 @@ class JobOrder:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One order, and how far it has come."""
+    """A job: its order and progress."""
 
     id: str
     order: JobOrder
@@ -132,7 +132,7 @@ class Job:
 
 
 class Jobs:
-    """The jobs of late, and those that run."""
+    """Recent and running jobs."""
 
     def __init__(self, links: Links, audit: Audit, news: News) -> None:
         """
@@ -184,13 +184,13 @@ class Jobs:
         return [each for each in self._jobs.values() if each.change > change]
 
     async def stop(self, job: Job) -> None:
-        """Have a job end: what is under way is seen through, the rest stays where it is."""
+        """Stop a job: copies in progress are finished, the rest stays where it is."""
         if job.task is not None and not job.task.done():
             job.task.cancel()
             await asyncio.wait([job.task])
 
     async def stop_all(self) -> None:
-        """Have all end."""
+        """Stop all jobs."""
         await asyncio.gather(*(self.stop(each) for each in list(self._jobs.values())))
 
     # ---------------------------------------------------------------- running

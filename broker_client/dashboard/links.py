@@ -1,4 +1,4 @@
-"""Connections to the broker itself, for what its management API cannot do safely."""
+"""Connections to the broker itself, for operations that its management API cannot do safely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One queue: what it is, the messages in it, and one message edited and sent again."""
+"""One queue, the messages in it, and one message edited and sent again."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def peek(ask: Ask) -> Any:
 
 @answers.on("POST", "/ui/queues/{vhost}/{queue}/resend")
 async def resend(ask: Ask) -> Any:
-    """Publish an edited copy and, once it is confirmed, take the original out."""
+    """Publish an edited copy and, once it is confirmed, remove the original."""
     vhost, name = ask.vhost_and_queue()
     data = await ask.json(MAX_MESSAGE_BYTES)
     key = text(data, "key")

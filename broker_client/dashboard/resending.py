@@ -1,4 +1,4 @@
-"""A message that is edited and sent again: its copy is confirmed before it is taken out."""
+"""Edits a message and sends it again: the copy is confirmed before the original is removed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Edit:
 
 
 async def replace_message(link: Link, queue: str, key: str, edit: Edit) -> Moved:
-    """Publish the copy and, once it is confirmed, take the message of that key out of `queue`.
+    """Publish the copy and, once it is confirmed, remove the message of that key from `queue`.
 
     A crash in between leaves both, with one message id. The next try of the same edit finds a copy
     that is ready in the queue it was sent straight to, and only takes the original out.

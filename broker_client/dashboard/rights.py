@@ -1,4 +1,4 @@
-"""What a user may do with queues and exchanges, as far as an API tells it.
+"""The permissions of a user for queues and exchanges, as far as an API reports them.
 
 The broker decides; this only spares people controls that it would refuse. What is not known counts
 as permitted.

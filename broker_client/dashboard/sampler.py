@@ -1,4 +1,4 @@
-"""Looks at the broker every few seconds, once for all who watch."""
+"""Samples the broker every few seconds, once for all viewers."""
 
 from __future__ import annotations
 

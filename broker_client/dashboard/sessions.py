@@ -1,4 +1,4 @@
-"""Who is logged in to the dashboard. Sessions live in memory, and end with the process."""
+"""Sessions of logged-in users, in memory; they end with the process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Session:
         return min(self.began + LIFETIME, self.used + IDLE_TIMEOUT)
 
     def end(self, reason: str) -> None:
-        """It is over; streams end."""
+        """The session is over; its streams end."""
         self.end_reason = self.end_reason or reason
 
     def forget(self) -> None:

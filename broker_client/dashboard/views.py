@@ -1,4 +1,4 @@
-"""What one user sees of a sample. Users who see the same share what is made for them."""
+"""The part of a sample that a user may see. Users with the same view share the result."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ class Node:
         tags: Sequence[str] = (),
         default_queue_type: str = CLASSIC,
     ) -> None:
-        """Replace what describes a vhost; what is not given is as in a new one.
+        """Replace the metadata of a vhost; values that are not given are reset.
 
         Args:
             name: of the vhost.
@@ -368,7 +368,7 @@ class Node:
         return self.engine.policies.policies(vhost)
 
     def effective_policy(self, queue: str, *, vhost: str = "/") -> EffectivePolicy:
-        """What holds for a queue beside its arguments.
+        """The policy settings of a queue, in addition to its arguments.
 
         Raises:
             ReplyError: 404 where there is no such queue.
@@ -560,12 +560,12 @@ class Node:
             self.engine.publishing.tx_select(channel)
 
     def tx_commit(self, channel: int) -> None:
-        """Carry out what was held back."""
+        """Commit the transaction."""
         with self._command(channel):
             self.engine.publishing.tx_commit(channel, self.now())
 
     def tx_rollback(self, channel: int) -> None:
-        """Forget what was held back."""
+        """Discard the transaction."""
         with self._command(channel):
             self.engine.publishing.tx_rollback(channel)
 
@@ -736,7 +736,7 @@ class Node:
         )
 
     def pause_queue(self, queue: str, *, vhost: str = "/") -> None:
-        """Deliver nothing from a queue until `resume_queue`.
+        """Stop deliveries from a queue until `resume_queue`.
 
         Publishes are taken, what is in flight may be settled or time out. A durable queue of a
         node with a file stays paused over a restart.
@@ -745,6 +745,6 @@ class Node:
         self.engine.admin.pause_queue(vhost, queue)
 
     def resume_queue(self, queue: str, *, vhost: str = "/") -> None:
-        """Deliver again."""
+        """Resume deliveries."""
         self.wake()
         self.engine.admin.resume_queue(vhost, queue, self.now())

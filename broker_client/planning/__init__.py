@@ -1,1 +1,1 @@
-"""What a configuration would change on a broker, and the change."""
+"""Plans what a configuration changes on a broker, and applies it."""

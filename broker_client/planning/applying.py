@@ -1,4 +1,4 @@
-"""Carries out a plan. Nothing that holds a message, or is in use, is deleted."""
+"""Carries out a plan. Never deletes what holds messages or is in use."""
 
 from __future__ import annotations
 

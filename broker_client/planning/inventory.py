@@ -1,4 +1,4 @@
-"""What is on a broker: exchanges, queues and bindings, as its management API lists them."""
+"""The content of a broker: exchanges, queues and bindings, as its management API lists them."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Found:
     """An exchange or a queue that is there."""
 
     settings: Settings | None = None
-    """None where the broker does not tell: AMQP has no method that asks for them."""
+    """None if unknown: AMQP has no method that asks for them."""
     messages: int | None = None
-    """In a queue; those that are ready where the broker tells no more."""
+    """In a queue; only ready ones if the broker reports no others."""
     consumers: int | None = None
     is_reserved: bool = False
     """It belongs to the broker or to one connection: nobody else deletes it."""

@@ -165,7 +165,7 @@ class ControlSocket:
             os.unlink(self.path)
 
     async def close(self) -> None:
-        """Let go: the last holder's ends the connections (320) and removes the socket."""
+        """Release it; the last holder closes the connections (320) and removes the socket."""
         self.holders -= 1
         if self.holders > 0 or self._listener is None:
             return

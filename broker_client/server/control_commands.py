@@ -1,4 +1,4 @@
-"""What the control socket answers: one object of JSON a connection, for one that asks."""
+"""Commands over the control socket: one JSON object per connection and request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def answer(node: Node, line: bytes) -> bytes:
 
 
 def carried_out(node: Node, line: bytes) -> bytes:
-    """Do what a request asks for; returns ``{"ok": ...}``, or ``{"error": "why"}``."""
+    """Carry out a request; returns ``{"ok": ...}``, or ``{"error": "why"}``."""
     try:
         request = json.loads(line)
         do = _COMMANDS[request["do"]]

@@ -1,4 +1,4 @@
-"""Who a client is by what it offers in connection.start-ok: PLAIN, AMQPLAIN or EXTERNAL."""
+"""Authenticates a client from connection.start-ok: PLAIN, AMQPLAIN or EXTERNAL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Login(NamedTuple):
 
 
 class LoginOutcome(NamedTuple):
-    """Who wants to log in, and whether that is granted."""
+    """The user of a login, and whether it is granted."""
 
     user: str
     """Empty where none can be read."""
@@ -37,7 +37,7 @@ class LoginOutcome(NamedTuple):
 def check_login(
     access: AccessControl, mechanism: str, response: bytes, *, host: str, certificate_user: str
 ) -> LoginOutcome:
-    """Whether a login is granted.
+    """Decide whether a login is granted.
 
     Args:
         access: knows the users.

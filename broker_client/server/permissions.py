@@ -70,7 +70,7 @@ _A_SERVER_NAME = f"{SERVER_NAMED}{'A' * 22}"
 
 
 class SessionPermissions:
-    """What the user of one connection may do in its vhost. Changes of permissions count at once."""
+    """The permissions of the user of one connection. Changes apply at once."""
 
     def __init__(self, node: Node, user: str, vhost: str, *, is_owner: bool = False) -> None:
         """

@@ -1,4 +1,4 @@
-"""Tells systemd what state the service is in (sd_notify(3)), without a library of it."""
+"""Notifies systemd of the service's state (sd_notify(3)), without a library."""
 
 from __future__ import annotations
 

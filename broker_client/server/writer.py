@@ -1,4 +1,4 @@
-"""The way out to one client: frames are gathered, and written once in a turn of the event loop."""
+"""Output to one client: frames are collected, and written once per turn of the event loop."""
 
 from __future__ import annotations
 

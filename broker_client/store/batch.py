@@ -1,4 +1,4 @@
-"""The records of one commit, merged into what must be written.
+"""The records of one commit, merged into the rows to write.
 
 A message that comes and goes within one batch is not written at all, and what happens to one is
 folded into its row. So a consumer that keeps up costs the disk little. This is done in the event
@@ -54,7 +54,7 @@ class QueueIds(dict[tuple[str, str], int]):
 
 
 class Batch:
-    """What one transaction has to do."""
+    """The work of one transaction."""
 
     def __init__(self, queue_ids: QueueIds) -> None:
         self._queue_ids = queue_ids
@@ -108,7 +108,7 @@ class Batch:
         return Outgoing(exchange, routing_key, bytes(body), found, fault=fault)
 
     def seal(self) -> None:
-        """Make the rows for the views; nothing may be added any more."""
+        """Make the rows for the views; nothing may be added afterwards."""
         if self._all_fresh:
             self.fresh = list(self._appended.values())
         else:
@@ -129,7 +129,7 @@ class Batch:
             kept.add(number)
 
     def add(self, records: Iterable[Record]) -> None:
-        """Take in what happened next.
+        """Add the next record.
 
         Raises:
             InvalidMessageError: a message has a property that AMQP cannot carry.

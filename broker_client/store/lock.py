@@ -24,7 +24,7 @@ _NOTE = re.compile(rb"clock ([0-9.]+) ([0-9.]+)(?: log ([0-9a-f]{16}) (\d+))?\n"
 
 
 class Note(NamedTuple):
-    """What is kept of the last commit outside of the file."""
+    """A note of the last commit, kept outside of the file."""
 
     wall: float
     """What the system's clock said, in seconds since the epoch."""
@@ -142,7 +142,7 @@ class FileLock:
             self.note(self.noted)
 
     def check(self) -> None:
-        """Notice that the file, its log or its lock file are no longer those that were opened.
+        """Check that the file, its log and its lock file are still those that were opened.
 
         A lock file that was deleted is made again, if nobody else was faster.
 

@@ -51,7 +51,7 @@ class CompactReport:
 
 
 def check(path: str) -> CheckReport:
-    """Look at everything in the file, and change nothing.
+    """Check everything in the file, without changing it.
 
     Raises:
         StoreLockedError: a node has it open.
@@ -136,7 +136,7 @@ def _text(raw: bytes) -> str:
 
 
 def _damage(connection: sqlite3.Connection, version: int) -> Iterator[str]:
-    """What SQLite's own check cannot see."""
+    """Damage that SQLite's own check cannot find."""
     for table in tables.summed_tables(version):
         for row, sound in tables.summed_rows(connection, table):
             if not sound:
@@ -197,7 +197,7 @@ def _family(path: str) -> tuple[Path, ...]:
 
 
 def _copy(old: sqlite3.Connection, new: sqlite3.Connection, version: int) -> int:
-    """Returns how many entries could not be copied, as far as one can tell."""
+    """Returns how many entries could not be copied, as far as known."""
     new.execute("BEGIN")
     for table, width in tables.summed_tables(version).items():
         for *row, total in _rows(old, table):

@@ -10,7 +10,7 @@ from broker_client.store.base import Committed
 
 
 class MemoryStore:
-    """Confirms at once, and keeps nothing."""
+    """Confirms at once, and stores nothing."""
 
     keeps = False
     is_behind = False

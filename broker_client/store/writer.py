@@ -53,10 +53,10 @@ class SqliteStore:
         self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._batch = Batch(self._file.queue_ids)
         self._waiting: list[Committed] = []
-        """Who asked for a commit of `_batch`."""
+        """Callbacks for the commit of `_batch`."""
         self._writing: Batch | None = None
         self._asked: list[Committed] = []
-        """Who waits for the commit of `_writing`."""
+        """Callbacks for the commit of `_writing`."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
         self._closing = False
@@ -150,7 +150,7 @@ class SqliteStore:
         return messages
 
     def _next(self) -> None:
-        """Have the thread write what has gathered; the end of the store comes behind it."""
+        """Have the thread write the collected records; closing the store comes after that."""
         self._asked, self._waiting = self._waiting, []
         batch, self._batch = self._batch, Batch(self._file.queue_ids)
         if self._error is None and batch:

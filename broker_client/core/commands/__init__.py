@@ -1,1 +1,1 @@
-"""What may be asked of the core: declare, publish, consume, administrate."""
+"""The commands of the core: declare, publish, consume, administrate."""

@@ -26,7 +26,7 @@ class AdminCommands:
         self._state, self._transitions = state, transitions
 
     def in_flight(self, vhost: str, queue: str, *, most: int = 100) -> tuple[InFlightMessage, ...]:
-        """What of a queue is in flight, longest first: who, since when, until when."""
+        """Deliveries of a queue in flight, longest first: consumer, start and deadline."""
         from broker_client.core.snapshots import InFlightMessage
 
         target = self._find(vhost, queue)
@@ -127,7 +127,7 @@ class AdminCommands:
         return Purged(dropped_ready, dropped_deferred, taken)
 
     def pause_queue(self, vhost: str, queue: str) -> None:
-        """Deliver nothing from the queue until `resume_queue`; all else goes on.
+        """Stop deliveries from the queue until `resume_queue`; everything else continues.
 
         A durable queue stays paused over a restart.
         """
@@ -135,7 +135,7 @@ class AdminCommands:
         self._state.vhosts[vhost].set_paused(target, True)
 
     def resume_queue(self, vhost: str, queue: str, now: float) -> None:
-        """Deliver again."""
+        """Resume deliveries."""
         target = self._find(vhost, queue)
         self._state.vhosts[vhost].set_paused(target, False)
         self._transitions.pump(target, now)

@@ -176,7 +176,7 @@ class ConsumeCommands:
             self._transitions.ack(entry, now)
 
     def ack_each(self, channel: int, delivery_tags: Iterable[int], now: float) -> None:
-        """Settle each of the deliveries; then what they made room for is delivered.
+        """Settle each of the deliveries; then deliver to the freed prefetch.
 
         Raises:
             ReplyError: 406 for a tag never issued, or settled before; those before it are settled.
@@ -282,7 +282,7 @@ class ConsumeCommands:
         return Done()
 
     def touch(self, channel: int, delivery_tag: int, now: float) -> SettleResult:
-        """Give one delivery more time (nsq's TOUCH); `Done` tells the seconds it has left."""
+        """Give one delivery more time (nsq's TOUCH); `Done` has the seconds left."""
         state = self._channels.get(channel)
         entry = None if state is None else state.ledger.get(delivery_tag)
         if state is None or entry is None:
@@ -319,7 +319,7 @@ class ConsumeCommands:
         return [entry] if entry is not None else ledger.settle_through(tag)
 
     def _tags(self, state: ChannelState, tag: int, multiple: bool) -> tuple[int, ...]:
-        """What a settlement in a transaction is about; each may be settled once in it."""
+        """The deliveries of a settlement in a transaction; each may be settled once in it."""
         transaction, ledger = state.transaction, state.ledger
         assert transaction is not None, "called in a transaction only"
         if not (multiple and tag == 0):

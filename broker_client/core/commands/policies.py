@@ -1,4 +1,4 @@
-"""Commands that set policies and limits, which count for what is there already too."""
+"""Commands that set policies and limits, which also apply to existing objects."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PolicyCommands:
         return True
 
     def effective(self, vhost: str, queue: str) -> EffectivePolicy:
-        """What holds for a queue beside its arguments.
+        """The policy settings of a queue, in addition to its arguments.
 
         Raises:
             ReplyError: 404 where there is no such queue.
@@ -107,7 +107,7 @@ class PolicyCommands:
 
 
 def limit_problems(limits: Mapping[str, object]) -> list[str]:
-    """What is wrong with the limits of a vhost; nothing when they are right."""
+    """Problems with the limits of a vhost; empty if there are none."""
     return [
         f"{name!r} is not a limit; there are {', '.join(LIMITS)}"
         if name not in LIMITS

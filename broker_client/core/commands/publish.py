@@ -24,7 +24,7 @@ from broker_client.errors import ReplyError
 from broker_client.message import Headers, Outgoing, Properties, Returned
 
 _OURS = frozenset(("CC", "BCC", "x-delay", OUR_DEATHS))
-"""Headers that mean something to a publish."""
+"""Headers that affect a publish."""
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FEW_DIGITS = len(str(LONGEST_EXPIRATION))
 _MOST_DIGITS = 255  # of a short string; Python refuses to read numbers of thousands
@@ -190,7 +190,7 @@ class PublishCommands:
             state.transaction = Transaction()
 
     def tx_commit(self, channel: int, now: float) -> None:
-        """Carry out what was held back: publishes first, then settlements (RabbitMQ).
+        """Carry out the transaction: publishes first, then settlements (RabbitMQ).
 
         Raises:
             ReplyError: 406 on a channel that is not in transaction mode.
@@ -214,7 +214,7 @@ class PublishCommands:
         state.transaction = Transaction()
 
     def tx_rollback(self, channel: int) -> None:
-        """Forget what was held back; deliveries stay in flight, and can be settled again.
+        """Discard the transaction; deliveries stay in flight, and can be settled again.
 
         Raises:
             ReplyError: 406 on a channel that is not in transaction mode.

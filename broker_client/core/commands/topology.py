@@ -16,7 +16,7 @@ from broker_client.core.virtual_host import VirtualHost
 
 NOTHING: Mapping[str, Any] = {}
 SERVER_NAMED = "amq.gen-"
-"""How the names begin that the engine gives to queues declared without one."""
+"""Prefix of the names that the engine gives to queues declared without one."""
 
 
 class Declared(NamedTuple):
@@ -47,7 +47,7 @@ class QueueDeclareArguments(TypedDict, total=False):
 
 
 class TopologyCommands:
-    """Change what exchanges, queues and bindings there are."""
+    """Commands that change exchanges, queues and bindings."""
 
     def __init__(self, state: State, transitions: Transitions, replies: DirectReplies) -> None:
         self._state, self._transitions, self._replies = state, transitions, replies

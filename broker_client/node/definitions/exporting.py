@@ -95,7 +95,7 @@ def _version(node: Node) -> str:
 
 
 def metadata_object(metadata: VHostMetadata) -> dict[str, Any]:
-    """What describes a vhost."""
+    """The metadata of a vhost."""
     return {
         "description": metadata.description,
         "tags": list(metadata.tags),

@@ -1,4 +1,4 @@
-"""Who asks: basic authentication, tags, and vhosts that a user may see."""
+"""The caller: basic authentication, tags, and vhosts that a user may see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IMPLIED = {
     MONITORING: {MONITORING, ADMINISTRATOR},
     ADMINISTRATOR: {ADMINISTRATOR},
 }
-"""Tag that is needed: the tags that will do."""
+"""Required tag: the tags that satisfy it."""
 
 
 @dataclass(frozen=True, slots=True)

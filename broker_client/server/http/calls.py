@@ -144,7 +144,7 @@ Handler = Callable[[Call], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A method of a path: who may call it, and what it does."""
+    """A method of a path: who may call it, and its handler."""
 
     method: str
     path: str

@@ -56,7 +56,7 @@ def failed(reason: str) -> Refusal:
 
 
 def refusal_of(error: BrokerClientError) -> Refusal:
-    """What an error of the node means for the one who asked."""
+    """The refusal for an error of the node."""
     match error:
         case ReplyError(reply_code=403):
             return not_authorized(error.reply_text)

@@ -1,4 +1,4 @@
-"""What the management API knows: the node, and the connections of the server in front of it."""
+"""State of the management API: the node, and the connections of the server."""
 
 from __future__ import annotations
 

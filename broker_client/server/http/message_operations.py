@@ -1,4 +1,4 @@
-"""Messages over HTTP: publish, get, and what RabbitMQ has not got: pause, in flight, deferred."""
+"""Messages over HTTP: publish, get, and what RabbitMQ does not have: pause, in flight, deferred."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def replay_messages(call: Call) -> Any:
 
 
 def _check(call: Call, source: str, targets: tuple[str, ...]) -> None:
-    """Refuse what the caller may not do over AMQP either."""
+    """Check the permissions that the caller needs over AMQP."""
     channel = the_channel(call)
     consume = commands.Basic.Consume()
     consume.queue = source

@@ -1,4 +1,4 @@
-"""The node, its connections, channels and consumers, and whether it is well, over HTTP."""
+"""The node, its connections, channels and consumers, and health checks, over HTTP."""
 
 from __future__ import annotations
 
