@@ -3,9 +3,9 @@
     BROKER_URL=embedded:///var/lib/app/broker.db PORT=8080 python examples/service.py
     curl -d '{"id": 7}' http://127.0.0.1:8080/orders
 
-`/health/live` and `/health/ready` answer probes, `/metrics/` is for Prometheus. SIGTERM and ctrl-C
-end it in order: what is being handled is finished, what waits stays in the file. Its tests are in
-test_service.py; docs/operating.md tells how to run it.
+`/health/live` and `/health/ready` answer probes, `/metrics/` is for Prometheus. SIGTERM and Ctrl-C
+shut it down gracefully: running handlers finish, waiting messages stay in the file. Its tests are
+in test_service.py; docs/operating.md describes how to run it.
 """
 
 from __future__ import annotations

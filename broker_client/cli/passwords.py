@@ -32,7 +32,7 @@ def password_of(name: str, file: Path | None, *, is_new: bool) -> str:
         is_new: have it typed twice.
 
     Raises:
-        typer.Exit: there is none to be had.
+        typer.Exit: there is no password.
     """
     if file is not None:
         return _first_line(file)

@@ -34,7 +34,7 @@ def parse_listen_address(text: str) -> ListenAddress:
     """Read an address to listen on; without a scheme it is ``amqp``'s.
 
     Raises:
-        ValueError: it is none of the forms; says which there are.
+        ValueError: it has none of the forms; says which exist.
     """
     scheme, separator, rest = text.partition("://")
     if not separator:

@@ -155,7 +155,7 @@ class Dashboard:
         return session.rights
 
     async def refresh(self, session: Session) -> None:
-        """Ask the API for what it says of the user, now and then.
+        """Refresh from the API what it says about the user, from time to time.
 
         Raises:
             LoginRefusedError: the login is void by now.

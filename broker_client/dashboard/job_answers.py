@@ -94,7 +94,7 @@ def _positive(data: dict[str, Any], key: str) -> float | None:
 
 @answers.on("GET", "/ui/jobs")
 async def list_jobs(ask: Ask) -> Any:
-    """Jobs of late, newest first; an administrator sees all, others their own."""
+    """Recent jobs, newest first; an administrator sees all, others their own."""
     return {"jobs": [each.as_json() for each in ask.dashboard.jobs.all() if _may_see(ask, each)]}
 
 

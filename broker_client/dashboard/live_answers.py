@@ -49,7 +49,7 @@ async def queues(ask: Ask) -> Response:
 
 @answers.on("GET", "/ui/history")
 async def history(ask: Ask) -> Any:
-    """What was measured of late, of all vhosts, of one, or of a queue."""
+    """Recent measurements of all vhosts, of one, or of a queue."""
     query = ask.request.query_params
     kind, vhost, queue = query.get("range", "fine"), query.get("vhost"), query.get("queue")
     if kind not in ("fine", "coarse"):

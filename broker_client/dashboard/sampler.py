@@ -226,7 +226,7 @@ class Sampler:
     # ---------------------------------------------------------------- dead letters
 
     async def _find_dead_letters(self, queues: Sequence[Mapping[str, Any]], now: float) -> None:
-        """Bring up to date which queues get dead letters: at a change, and now and then."""
+        """Bring up to date which queues get dead letters: at a change, and from time to time."""
         settings = {
             (each["vhost"], each["name"]): (exchange, dead_letter_key(each))
             for each in queues

@@ -143,7 +143,7 @@ class Sessions:
 
 
 class LoginLimit:
-    """Addresses for which too many logins failed of late: RabbitMQ's API has no such limit.
+    """Addresses with too many recently failed logins: RabbitMQ's API has no such limit.
 
     Names of users do not count: anybody could shut out an operator.
     """

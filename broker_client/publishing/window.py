@@ -27,7 +27,7 @@ class Window:
         self.size: int = most
         """Publishes that may be unconfirmed."""
         self.latency: float = 0.0
-        """Seconds from sending to the confirm, of late."""
+        """Recent time from sending to the confirm, in seconds."""
 
     def confirmed(self, count: int, latency: float, now: float) -> None:
         """`count` were confirmed at `now`, the last of them after `latency` seconds."""

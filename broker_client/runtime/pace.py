@@ -17,7 +17,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 async def paced(items: Iterable[T]) -> AsyncIterator[T]:
-    """`items`, between which others get the event loop now and then.
+    """`items`, yielding to the event loop from time to time.
 
     What they are made of may change meanwhile, so `items` must not be a view of it.
     """

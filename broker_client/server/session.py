@@ -138,7 +138,7 @@ class Session(asyncio.Protocol):
     # ---------------------------------------------------------------- the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
+        transport = cast(asyncio.Transport, transport)  # uvloop's are not asyncio's classes
         self._transport = transport
         leave_connection_to_parent(transport)
         transport.set_write_buffer_limits(high=self._config.write_buffer)

@@ -37,7 +37,7 @@ class Rates:
         self._looked_at: float | None = None
 
     def of(self, queue: Queue) -> Counts:
-        """What the counters of `queue` have grown by in a second, of late."""
+        """The recent growth per second of the counters of `queue`."""
         return self._rates.get(queue, ZERO)
 
     async def run(self) -> None:

@@ -60,7 +60,7 @@ class SegmentsPartition(InputPartition):
 
 
 def _partitions(segments: Sequence[Segment], missing_ok: bool) -> list[InputPartition]:
-    """One for each segment, save that small ones go together: a trickle that waited for a trigger
+    """One for each segment, except that small ones are joined: a trickle that waited for a trigger
     of ten minutes would have hundreds of tasks otherwise.
 
     The same for the same segments, whatever the options: content ids count on it.

@@ -1,4 +1,4 @@
-/** What the server has told of late: the session, the overview, every queue, jobs and the audit. */
+/** What the server has sent: the session, the overview, every queue, jobs and the audit. */
 
 export class State {
   constructor() {
