@@ -9,6 +9,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -63,6 +65,9 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _NO_STORE = {"Cache-Control": "no-store"}
+_COMPRESSED = Middleware(GZipMiddleware, minimum_size=500)
+"""Of what is sent once and then kept. Figures are not: that would hold the broker's event loop, and
+a stream would wait for more."""
 _MAY_KEEP = {"Cache-Control": "no-cache"}  # a browser asks whether what it has is still so
 
 
@@ -71,7 +76,7 @@ def make_application(dashboard: Dashboard) -> ASGIApp:
     routes = [
         *session_routes(dashboard),
         *(_route(dashboard, each) for each in ANSWERS),
-        Mount("/static", StaticFiles(directory=_STATIC)),
+        Mount("/static", StaticFiles(directory=_STATIC), middleware=[_COMPRESSED]),
         Route("/", _index),
     ]
     application = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})

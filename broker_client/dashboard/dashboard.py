@@ -21,6 +21,7 @@ from broker_client.dashboard.rights import Rights
 from broker_client.dashboard.rows import as_object
 from broker_client.dashboard.sampler import Sampler
 from broker_client.dashboard.sessions import IDLE_TIMEOUT, LoginLimit, Session, Sessions, tags_of
+from broker_client.dashboard.turns import QueueTurns
 from broker_client.dashboard.views import SharedEvents, Vhosts
 
 _KNOWN_FOR = 15.0  # seconds
@@ -58,7 +59,8 @@ class Dashboard:
         self.audit: Audit = Audit()
         self.news: News = News()
         self.links: Links = Links(amqp, connect)
-        self.jobs: Jobs = Jobs(self.links, self.audit, self.news)
+        self.turns: QueueTurns = QueueTurns()
+        self.jobs: Jobs = Jobs(self.links, self.audit, self.news, self.turns)
         self.sampler: Sampler = Sampler(watched, watching or Account(None), self.news)
         self.shared: SharedEvents = SharedEvents()
         self.streams: Counter[str] = Counter()

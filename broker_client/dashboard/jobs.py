@@ -17,6 +17,7 @@ from broker_client.dashboard.messages import content_of, key_of
 from broker_client.dashboard.news import News
 from broker_client.dashboard.refusals import INTERNAL_ERROR, Refusal
 from broker_client.dashboard.stories import error_of
+from broker_client.dashboard.turns import QueueTurns
 from broker_client.errors import BrokerClientError
 from broker_client.message import Delivery, Outgoing
 from broker_client.moving.move import (
@@ -134,14 +135,15 @@ class Job:
 class Jobs:
     """Recent and running jobs."""
 
-    def __init__(self, links: Links, audit: Audit, news: News) -> None:
+    def __init__(self, links: Links, audit: Audit, news: News, turns: QueueTurns) -> None:
         """
         Args:
             links: to the broker.
             audit: notified of the end of each job that changes something.
             news: notified of progress.
+            turns: of those who look at a queue.
         """
-        self._links, self._audit, self._news = links, audit, news
+        self._links, self._audit, self._news, self._turns = links, audit, news, turns
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self.changes: int = 0
         """How many times a job has changed."""
@@ -227,6 +229,8 @@ class Jobs:
 
         def progress(moved: Moved) -> None:
             job.moved = moved
+            if not order.dry_run:
+                end_turn()  # it knows by now how many there are
             if order.dry_run and moved.seen >= LOOKED_AT and not job.more:
                 job.more = True
                 assert job.task is not None
@@ -237,7 +241,8 @@ class Jobs:
 
         options = MoveOptions(order.selection, limit, order.rate, progress=progress)
         decide = _Decision(job)
-        async with self._links.open(credentials, order.vhost) as link:
+        taken = self._turns.taken(order.vhost, order.queue)
+        async with self._links.open(credentials, order.vhost) as link, taken as end_turn:
             await move_each(link, order.queue, decide, options, dry_run=order.dry_run)
 
     def _changed(self, job: Job) -> None:

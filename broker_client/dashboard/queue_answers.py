@@ -129,7 +129,8 @@ async def peek_messages(
     }
     content = json.dumps(body).encode()
     path = f"queues/{encoded(vhost)}/{encoded(queue)}/get"
-    answer = await ask.dashboard.api.request("POST", path, ask.session.account, content=content)
+    async with ask.dashboard.turns.taken(vhost, queue):
+        answer = await ask.dashboard.api.request("POST", path, ask.session.account, content=content)
     check(answer)
     messages: list[dict[str, Any]] = []
     async for each in paced_objects(answer.body):
@@ -170,7 +171,8 @@ async def resend(ask: Ask) -> Any:
     assert credentials is not None
     try:
         links = ask.dashboard.links
-        async with links.open(credentials, vhost) as link:
+        turn = ask.dashboard.turns.taken(vhost, name)
+        async with links.open(credentials, vhost) as link, turn:
             moved = await replace_message(link, name, key, edit)
     except (BrokerClientError, Refusal) as error:
         refusal = error if isinstance(error, Refusal) else refusal_of_error(error)

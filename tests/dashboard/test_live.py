@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import httpx
+
+from broker_client.dashboard import application
 from broker_client.dashboard.api import Account, ManagementApi
 from broker_client.dashboard.application import make_application
 from broker_client.dashboard.credentials import Credentials
@@ -239,6 +243,25 @@ async def test_queue_is_described(shown: Shown) -> None:
     assert told["consumers"] == []
     assert ("in_flight" in told) is not shown.is_rabbitmq
     assert (await shown.page.ask("GET", f"queues/{shown.v}/missing")).status_code == 404
+
+
+async def test_scripts_and_styles_are_small_and_kept_by_the_browser(ours: Shown) -> None:
+    static = Path(application.__file__).parent / "static"
+    files = [each.relative_to(static).as_posix() for each in static.rglob("*.*")]
+    size = 0
+    async with httpx.AsyncClient(base_url=ours.url) as browser:
+        for name in files:
+            async with browser.stream("GET", f"/static/{name}") as response:
+                content = await response.aread()
+                size += response.num_bytes_downloaded
+            assert content == (static / name).read_bytes()
+            assert response.headers["cache-control"] == "no-cache"  # it asks again
+            known = {"If-None-Match": response.headers["etag"]}
+            again = await browser.get(f"/static/{name}", headers=known)
+            assert (again.status_code, again.content) == (304, b"")
+        plain = await browser.get("/static/js/app.js", headers={"Accept-Encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+    assert size < 70_000
 
 
 async def test_overview_of_a_thousand_busy_queues_is_small(ours: Shown) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -373,3 +374,23 @@ async def test_dead_letter_queues_are_found(shown: Shown) -> None:
     found = (await shown.page.get("dead-letters"))["queues"]
     mine = [each for each in found if each["vhost"] == shown.vhost]
     assert [(each["name"], each["from"]) for each in mine] == [("dead", [[shown.vhost, "orders"]])]
+
+
+async def test_who_looks_at_a_queue_hides_its_messages_from_no_other_user(ours: Shown) -> None:
+    """Each look takes all of them out for a moment; whoever counted then counted none."""
+    await ours.declare("many")
+    for number in range(50):
+        await ours.publish("many", str(number))
+    counted = asyncio.Event()
+    lengths: set[int] = set()
+
+    async def look() -> None:
+        while not counted.is_set():
+            lengths.add(len(await peeked(ours, "many")))
+
+    looking = [asyncio.create_task(look()) for _ in range(3)]
+    counts = {(await job(ours.page, "delete", ours, "many", dry_run=True))["count"]}
+    counts.add((await job(ours.page, "delete", ours, "many", dry_run=True))["count"])
+    counted.set()
+    await asyncio.gather(*looking)
+    assert (counts, lengths) == ({50}, {50})

@@ -24,7 +24,7 @@ export async function runJob(state, request) {
   const plan = await attempt(() => post("ui/jobs", { ...request, dry_run: true }));
   if (plan === undefined) return null;
   if (plan.count === 0) {
-    say("There is no such message any more.");
+    say("None of these messages is ready now: they are gone, or a consumer holds them.");
     return null;
   }
   const words = WORDS[request.kind];
