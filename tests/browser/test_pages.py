@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from tests.browser.conftest import Dashboard, log_in
 from tests.support.browser import DESK, PHONE, Browser
@@ -48,9 +49,37 @@ def test_a_page_with_data_says_what_it_knows_and_has_no_barrier(
     assert browser.too_wide() == 0
     browser.as_seen(PHONE, dark=True)
     assert browser.too_wide() == 0
+    assert browser.barriers() == []
     browser.as_seen(PHONE)
     assert browser.barriers() == []
     assert browser.errors() == []
+
+
+DIALOGS = [
+    ("queues", "Add a queue …", "Add a queue"),
+    ("users", "Add a user …", "Add a user"),
+    ("users", "Permissions …", "Permissions of ada"),
+    ("users", "Change …", "Change ada"),
+    ("users", "Delete …", "Delete"),
+]
+
+
+def test_dialogs_have_no_barrier_on_a_telephone_dark_or_light(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    own_shop.ask("PUT", "users", "ada", body={"password": "ada", "tags": "management"})
+    log_in(browser, own_shop.page("overview"))
+    for page, button, title in DIALOGS:
+        browser.open(own_shop.page(page))
+        browser.as_seen(PHONE, dark=True)
+        browser.click("main button", button)
+        browser.see(title, "dialog")
+        assert browser.barriers() == [], title
+        assert browser.too_wide() == 0, title
+        browser.as_seen(PHONE)
+        assert browser.barriers() == [], title
+        browser.press(Keys.ESCAPE)
+        browser.until("no dialog", lambda: not browser.all("dialog"))
 
 
 EMPTY = [
