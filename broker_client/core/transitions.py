@@ -33,7 +33,7 @@ from broker_client.core.delivering import shown_properties, time_limit
 from broker_client.core.effects import CancelConsumer, Deliver, MessageTimedOut
 from broker_client.core.latency import LatencyWindow
 from broker_client.core.long_work import STEP
-from broker_client.core.queue import ON_DISK, ChannelState, Entry, Queue, QueueConsumer
+from broker_client.core.queue import NEVER, ON_DISK, ChannelState, Entry, Queue, QueueConsumer
 from broker_client.core.state import State
 from broker_client.core.virtual_host import NO_HEADERS, VirtualHost
 from broker_client.events.delivery_event import (
@@ -50,6 +50,7 @@ _DELIVERED_AT_ONCE = 500
 """Messages delivered by one command, or one `proceed`, from a queue at most."""
 _DEATHS_AT_ONCE = 100
 """Messages beyond the length of a queue that die by one, at most."""
+_RELEASED = 50  # deferred messages made ready together
 _DELIVERY, DEATH = STEP // _DELIVERED_AT_ONCE, STEP // _DEATHS_AT_ONCE
 """What each of these costs; see `STEP`."""
 _STEP_BYTES = 8 * 1024 * 1024
@@ -471,6 +472,23 @@ class Transitions:
         for entry in entries:
             queue.deferred.discard(entry)
         self._make_ready(queue, entries, now)
+
+    def release_all(self, queue: Queue, now: float) -> int:
+        """Put all deferred messages at the tail before their time, many of them in steps.
+
+        Returns:
+            Their number.
+        """
+        count = len(queue.deferred)
+        self._state.long_work.begin(self._release_earliest(queue, count, now))
+        return count
+
+    def _release_earliest(self, queue: Queue, count: int, now: float) -> Iterator[int]:
+        while count > 0 and (entries := queue.deferred.pop_due(NEVER, min(count, _RELEASED))):
+            count -= len(entries)
+            self._make_ready(queue, entries, now)
+            yield _DELIVERY * len(entries)
+        self._schedule.look_again(queue)
 
     def _make_ready(self, queue: Queue, entries: Iterable[Entry], now: float) -> None:
         for entry in entries:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Hashable, Iterator
+from itertools import islice
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -166,6 +167,14 @@ class Deadlines(TimedMap[K, None]):
     def keys(self) -> list[K]:
         """Every key, in order of its time."""
         return [record[2] for record in sorted(self._records.values(), key=_time_and_order)]
+
+    def earliest(self, most: int) -> list[K]:
+        """Up to `most` keys that are ever due, in order of their time."""
+        records = self._records
+        line = (record for record in self._line if records.get(record[2]) is record)
+        heap = (record for record in self._heap if records.get(record[2]) is record)
+        first = heapq.merge(line, heapq.nsmallest(most, heap))
+        return [record[2] for record in islice(first, most)]
 
     def clear(self) -> list[K]:
         """Forget every key; returns them in order of their time."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from heapq import nsmallest
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker_client.core.queue import Entry, Queue
@@ -74,7 +73,7 @@ class AdminCommands:
                 attempts=entry.attempts,
                 due_at=waiting.get(entry) or 0.0,
             )
-            for entry in islice(waiting.keys(), most)
+            for entry in waiting.earliest(most)
             for message in (self._state.paging.fetch(entry),)
         )
 
@@ -84,6 +83,8 @@ class AdminCommands:
         They count as purged, and make no dead letters.
         """
         target = self._find(vhost, queue)
+        if ids is None:
+            return self._transitions.drop_deferred(target)
         entries = _chosen(target, ids)
         for entry in entries:
             target.deferred.discard(entry)
@@ -94,6 +95,8 @@ class AdminCommands:
     ) -> int:
         """Make deferred messages ready before their time, at the tail; returns their number."""
         target = self._find(vhost, queue)
+        if ids is None:
+            return self._transitions.release_all(target, now)
         entries = _chosen(target, ids)
         self._transitions.release_early(target, entries, now)
         return len(entries)
@@ -147,9 +150,7 @@ class AdminCommands:
         return found.queues[queue]
 
 
-def _chosen(queue: Queue, ids: Collection[int] | None) -> list[Entry]:
-    entries = queue.deferred.keys()
-    if ids is None:
-        return entries
-    wanted = frozenset(ids)
-    return [entry for entry in entries if entry.position in wanted]
+def _chosen(queue: Queue, ids: Collection[int]) -> list[Entry]:
+    wanted, deferred = frozenset(ids), queue.deferred
+    entries = [entry for entry, _ in deferred.items() if entry.position in wanted]
+    return sorted(entries, key=lambda entry: deferred.get(entry) or 0.0)

@@ -84,6 +84,21 @@ def test_deferred_ones_are_dropped_in_steps_too(harness: EngineHarness) -> None:
     assert harness.drain() == []
 
 
+def test_deferred_ones_that_are_run_come_to_the_tail_in_steps_by_their_time(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
+    for number in range(1_200):
+        message = a_message(body=b"%d" % number, headers={"x-delay": 90_000 - number})
+        harness.engine.publishing.publish(harness.channel, message, harness.now)
+    assert harness.engine.admin.run_deferred("/", "q", harness.now) == 1_200
+    assert (harness.stats().ready, harness.stats().deferred) == (500, 700)
+    assert steps(harness) == 2
+    harness.advance(0.0)
+    assert harness.drain() == [b"%d" % number for number in reversed(range(1_200))]
+    harness.engine.check_conservation()
+
+
 def test_a_vhost_is_gone_at_once_with_all_its_queues() -> None:
     harness = EngineHarness(keep_records=True)
     for number in range(30):
