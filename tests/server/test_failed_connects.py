@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -18,8 +19,15 @@ from tests.support.listening import Listening
 from tests.support.own_server import free_port
 from tests.support.proxy import Proxy
 
-_OBJECTS = 100
+_OBJECTS = 300
 """That may be there more, of caches and counters; each connect makes some hundred."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """pytest would keep a record of each connect."""
+    for name in ("broker_client", "aiormq", "asyncio"):
+        caplog.set_level(logging.CRITICAL, name)
 
 
 def _objects() -> int:
@@ -35,9 +43,9 @@ async def _nothing_stays(fail: Callable[[], Awaitable[None]], count: int) -> Non
     objects = _objects()
     for _ in range(count):
         await fail()
-    await eventually(lambda: len(asyncio.all_tasks()) <= tasks, timeout=5.0)
-    await eventually(lambda: psutil.Process().num_fds() <= descriptors, timeout=5.0)
-    await eventually(lambda: _objects() < objects + _OBJECTS, timeout=5.0)
+    await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
+    await eventually(lambda: psutil.Process().num_fds() <= descriptors)
+    await eventually(lambda: _objects() < objects + _OBJECTS)
 
 
 @asynccontextmanager
@@ -103,6 +111,6 @@ async def test_outage_of_hundreds_of_attempts_leaves_nothing_behind() -> None:
             objects = _objects()
             already = attempts
             await eventually(lambda: attempts > already + 300, timeout=30.0)
-            assert _objects() < objects + 5 * _OBJECTS  # one attempt is under way
+            assert _objects() < objects + 2 * _OBJECTS  # one attempt is under way
             proxy.accept()
             await (await broker.publish("/q", 1))
