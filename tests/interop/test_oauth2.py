@@ -170,10 +170,10 @@ async def test_what_is_asked_with_an_expired_token_is_refused_and_the_token_is_n
 
     await eventually(refused, timeout=3 * LIFETIME)
     for error in refusals:
-        if isinstance(error, ChannelClosedError):
+        if isinstance(error, ChannelClosedError) and error.reply_code:
             assert error.reply_code == 403
             assert "token has expired" in str(error)
-        else:
+        else:  # the connection ended, perhaps while the channel was asked
             assert "credential expired" in str(error)
         assert token not in str(error) + repr(error)
     await link.close()
