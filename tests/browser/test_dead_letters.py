@@ -156,6 +156,31 @@ def test_no_more_is_moved_than_was_agreed_to_and_no_faster(
     assert (own_shop.ready("much"), own_shop.ready("target")) == (5, 120)
 
 
+def test_job_that_has_ended_before_its_answer_arrives_is_shown_as_ended(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    log_in(browser, own_shop.page("queue", "/", "mail", "messages"))
+    browser.see("All 3.", "main")
+    browser.run(_SLOW_ANSWERS)
+    browser.click(".message:nth-child(1) input")
+    browser.click("[aria-label='With the selected messages'] button", "Delete …")
+    browser.see("Delete 1 message?", "dialog")
+    browser.click("dialog button[value=ok]")
+    browser.see("1 message deleted.", "#said")
+    browser.see("All 2.", "main")
+    browser.open("about:blank")
+
+
+_SLOW_ANSWERS = """
+const ask = window.fetch;
+window.fetch = async (...asked) => {
+  const answer = await ask(...asked);
+  if (String(asked[0]).endsWith("ui/jobs")) await new Promise((then) => setTimeout(then, 1000));
+  return answer;
+};
+"""
+
+
 def test_dialogs_have_no_barrier_on_a_telephone_and_work_by_keyboard_alone(
     browser: Browser, own_shop: Dashboard
 ) -> None:

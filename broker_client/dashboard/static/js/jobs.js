@@ -61,15 +61,20 @@ function consequence({ kind, queue, to }, plan) {
   ];
 }
 
+/** Note what an answer says of a job. The stream may have been faster, and said that it has ended. */
+function learn(state, job) {
+  if ((state.jobs.get(job.id)?.state ?? "running") === "running") state.jobs.set(job.id, job);
+}
+
 async function followed(state, job) {
-  state.jobs.set(job.id, job);
+  learn(state, job);
   for (;;) {
     const known = state.jobs.get(job.id) ?? job;
     if (known.state !== "running") return known;
     await new Promise((resolve) => setTimeout(resolve, POLL_MS / 5));
     if (state.link === "live") continue;
     try {
-      state.jobs.set(job.id, await get(at("ui/jobs", job.id), { automatic: true }));
+      learn(state, await get(at("ui/jobs", job.id), { automatic: true }));
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 0) return { ...known, state: "failed", error: error.message };
     }
