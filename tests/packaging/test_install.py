@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -54,19 +55,25 @@ def interpreters() -> dict[str, str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel that was built of what is in it."""
-    folder = tmp_path_factory.mktemp("built")
-    done = run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=ROOT)
+def build(source: Path, folder: Path) -> Path:
+    """Build an sdist of `source` in `folder`, and a wheel of the sdist, which is in `unpacked`."""
+    done = run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=source)
     assert done.returncode == 0, done.stderr
     [sdist] = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked", filter="data")
-    [source] = (folder / "unpacked").iterdir()
-    done = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=source)
+    [unpacked] = (folder / "unpacked").iterdir()
+    done = run(
+        sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=unpacked
+    )
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built of what is in it."""
+    return build(ROOT, tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module", params=sorted(interpreters()))
@@ -121,6 +128,60 @@ def test_command_runs(environment: Path, tmp_path: Path) -> None:
     (tmp_path / "app.yaml").write_text("vhosts: {/: {queues: [orders]}}\n")
     done = run(environment / "broker-client", "check", "app.yaml", cwd=tmp_path)
     assert done.stdout.splitlines()[-1].startswith("app.yaml: ok"), done.stderr
+
+
+PAGES = {
+    "Source": "https://github.com/someone/broker",
+    "Issues": "https://github.com/someone/broker/issues",
+    "Documentation": "https://github.com/someone/broker/blob/HEAD/docs/index.md",
+    "Changelog": "https://github.com/someone/broker/blob/HEAD/CHANGELOG.md",
+}
+
+
+@pytest.fixture
+def checkout(built: Path, tmp_path: Path) -> Path:
+    """A repository with the files of the sdist, without `origin`."""
+    [source] = (built / "unpacked").iterdir()
+    checkout = shutil.copytree(source, tmp_path / "checkout")
+    (checkout / "PKG-INFO").unlink()
+    assert run("git", "init", "-q", cwd=checkout).returncode == 0
+    return checkout
+
+
+def add_origin(checkout: Path, remote: str) -> None:
+    assert run("git", "remote", "add", "origin", remote, cwd=checkout).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("remote", "urls"),
+    [
+        ("git@github.com:someone/broker.git", PAGES),
+        (
+            "https://someone:secret@git.example.org:8443/a/b",
+            {"Source": "https://git.example.org:8443/a/b"},
+        ),
+        ("ssh://git@git.example.org:2222/a/b.git", {"Source": "https://git.example.org/a/b"}),
+        ("/srv/git/broker.git", {}),
+        ("file:///srv/git/broker.git", {}),
+        ("../broker.git", {}),
+    ],
+)
+def test_metadata_has_the_urls_of_the_repository(
+    remote: str, urls: dict[str, str], checkout: Path
+) -> None:
+    add_origin(checkout, remote)
+    done = run(sys.executable, "-m", "hatchling", "metadata", "urls", cwd=checkout)
+    assert (json.loads(done.stdout or "{}"), done.stderr) == (urls, "")
+
+
+def test_wheel_of_an_sdist_has_the_urls_of_the_repository(checkout: Path, tmp_path: Path) -> None:
+    add_origin(checkout, PAGES["Source"])
+    [wheel] = build(checkout, tmp_path / "built").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = (each for each in archive.namelist() if each.endswith("/METADATA"))
+        lines = archive.read(name).decode().splitlines()
+    named = {line.removeprefix("Project-URL: ") for line in lines if line.startswith("Project-URL")}
+    assert named == {f"{label}, {url}" for label, url in PAGES.items()}
 
 
 APP = "from broker_client import Router\nrouter = Router({'vhosts': {'/': VHOST}})\n"
