@@ -211,7 +211,7 @@ class Client:
 async def served() -> AsyncIterator[tuple[str, int]]:
     """A node with everything in this loop: the URL of AMQP, and the port of HTTP."""
     node = Node()
-    node.add_vhost("/")
+    node.administration.add_vhost("/")
     node.access.add_default_user()
     server = Server(node, [parse_listen_address("amqp://127.0.0.1:0")], ServerConfig())
     await server.start()

@@ -59,7 +59,7 @@ async def _run(path: str, command: Callable[[Node], Result]) -> Result:
     node = make_node(path, durable=True)
     await node.recover()
     try:
-        node.add_vhost("/")
+        node.administration.add_vhost("/")
         return command(node)
     finally:
         await node.close()

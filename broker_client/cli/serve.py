@@ -176,7 +176,7 @@ async def _serve(wanted: _Wanted) -> None:
     control = None
     try:
         for vhost in ("/", *config.vhosts):
-            node.add_vhost(vhost)
+            node.administration.add_vhost(vhost)
         if definitions is not None:
             for line in lines_of(import_definitions(node, definitions)):
                 log.info("definitions: %s", line)

@@ -164,8 +164,8 @@ def permit(
     def command(node: Node) -> None:
         access = node.access
         access.users.user(name)
-        if not node.has_vhost(vhost):
-            raise UnknownNameError("vhost", vhost, list(node.vhosts))
+        if not node.administration.has_vhost(vhost):
+            raise UnknownNameError("vhost", vhost, list(node.administration.vhosts))
         if clear and topic is not None:
             access.clear_topic_permissions(name, vhost, topic)
         elif clear:

@@ -41,9 +41,9 @@ def add(
     def command(node: Node) -> None:
         if not name:
             raise failed("the name of a vhost must not be empty")
-        if not node.add_vhost(name):
+        if not node.administration.add_vhost(name):
             raise failed(f"there is a vhost {name!r} already")
-        node.set_vhost_metadata(
+        node.administration.set_vhost_metadata(
             name,
             description=description,
             tags=[tag for part in tags.split(",") if (tag := part.strip())],
@@ -63,11 +63,11 @@ def delete(
     """Delete a vhost with its exchanges, queues and messages."""
 
     def check(node: Node) -> None:
-        if not node.has_vhost(name):
+        if not node.administration.has_vhost(name):
             raise failed(f"there is no vhost {name!r}")
 
     def command(node: Node) -> None:
-        if not node.delete_vhost(name):
+        if not node.administration.delete_vhost(name):
             raise failed(f"there is no vhost {name!r}")
 
     if not yes:
@@ -83,5 +83,5 @@ def list_vhosts(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
     """Show the names of all vhosts."""
-    names = run_on_file(path, lambda node: list(node.vhosts))
+    names = run_on_file(path, lambda node: list(node.administration.vhosts))
     typer.echo(json.dumps(names) if as_json else "\n".join(names))

@@ -236,7 +236,7 @@ async def _file_link(path: str, vhost: str) -> AsyncIterator[Link]:
     node = make_node(path, durable=True, settings=engine_settings(config))
     await node.recover()
     try:
-        if not node.has_vhost(vhost):
+        if not node.administration.has_vhost(vhost):
             raise failed(f"{path}: there is no vhost {vhost!r}")
         link = EmbeddedLink(path, node, vhost, lambda: None)
         yield link

@@ -1,35 +1,26 @@
 """The running broker: an engine with its store and its clock, in the current event loop.
 
-What a transport or a server may ask for are commands named as in AMQP, for one channel; each is
-carried out at once, at the node's time. What an application may ask for beside AMQP are nsq's
-FIN, REQ and TOUCH, and views of queues, which it names by vhost and name.
+A transport or a server opens connections and channels here, and gives the commands of a channel to
+`Node.commands`. Operators have `Node.administration` and `Node.access`. What an application may ask
+for beside AMQP are nsq's FIN, REQ and TOUCH, and views of queues, which it names by vhost and name.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING
 
-from broker_client.core.arguments import Arguments
-from broker_client.core.commands.consume import BasicConsumeArguments
-from broker_client.core.commands.topology import (
-    Declared,
-    ExchangeDeclareArguments,
-    QueueDeclareArguments,
-)
 from broker_client.core.engine import Engine
-from broker_client.core.exchange import Destination
-from broker_client.core.policies import EffectivePolicy, Policy
 from broker_client.core.scan import ScanSettings
 from broker_client.core.settings import EngineSettings
 from broker_client.core.settle_results import NodeClosed, SettleResult
-from broker_client.core.vhost_metadata import CLASSIC, VHostMetadata
-from broker_client.errors import BrokerClosedError, ReplyError, StoreError
+from broker_client.errors import BrokerClosedError, StoreError
 from broker_client.events.log import EventLog
-from broker_client.message import Delivery, Outgoing
 from broker_client.node.access_control import AccessControl
+from broker_client.node.administration import Administration
+from broker_client.node.channel_commands import ChannelCommands, Command
 from broker_client.node.effect_runner import ConnectionReceiver, EffectRunner, Receiver
 from broker_client.node.node_view import NodeView
 from broker_client.node.scan_loop import Scanner
@@ -51,22 +42,6 @@ class NodeStats:
     late_settles: int
     """Settlements ignored since their delivery had timed out before."""
     queues: tuple[QueueStats, ...]
-
-
-class _Command:
-    """While a command of `channel` is given: its effects follow soon, and a refusal closes."""
-
-    __slots__ = ("_channel", "_runner")
-
-    def __init__(self, runner: EffectRunner, channel: int) -> None:
-        self._runner, self._channel = runner, channel
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, ReplyError):
-            self._runner.refuse(self._channel, error)
-        self._runner.wake()
 
 
 class Node:
@@ -108,6 +83,10 @@ class Node:
         self.scanner: Scanner = self._runner.scanner
         self.view: NodeView = NodeView(self.engine)
         """What there is, for those who show it."""
+        self.commands: ChannelCommands = ChannelCommands(self.engine, self._runner, self._clock)
+        """What a channel may ask for, named as in AMQP."""
+        self.administration: Administration = Administration(self.engine, self._runner, self._clock)
+        """Vhosts, policies, limits and parameters."""
         self.access: AccessControl = AccessControl(self.engine.users, self._runner.wake)
         """Users and permissions; used only by a server."""
         self._is_closing = False
@@ -225,169 +204,6 @@ class Node:
         if self._event_log is not None:
             self._event_log.end()
 
-    # ---------------------------------------------------------------- vhosts
-
-    @property
-    def vhosts(self) -> tuple[str, ...]:
-        """Names of all vhosts, in order."""
-        return tuple(sorted(self.engine.state.vhosts))
-
-    def has_vhost(self, name: str) -> bool:
-        """True if there is a vhost of that name."""
-        return name in self.engine.state.vhosts
-
-    def add_vhost(self, name: str) -> bool:
-        """Create a vhost; returns False if there is one of that name.
-
-        Raises:
-            ReplyError: 406 for a name of more than 255 bytes.
-        """
-        self.wake()
-        return self.engine.add_vhost(name)
-
-    def delete_vhost(self, name: str) -> bool:
-        """Delete a vhost with everything in it, and close its connections (320).
-
-        Returns:
-            False where there is none.
-        """
-        if not self.has_vhost(name):
-            return False
-        self._runner.close_connections(
-            320,
-            f"CONNECTION_FORCED - vhost '{name}' is deleted",
-            self.engine.connections_to(name),
-        )
-        self.engine.delete_vhost(name)
-        self.wake()
-        return True
-
-    def vhost_metadata(self, name: str) -> VHostMetadata:
-        """Description, tags and default queue type of a vhost.
-
-        Raises:
-            ReplyError: 530 where there is no such vhost.
-        """
-        return self.engine.vhost_metadata(name)
-
-    def set_vhost_metadata(
-        self,
-        name: str,
-        *,
-        description: str = "",
-        tags: Sequence[str] = (),
-        default_queue_type: str = CLASSIC,
-    ) -> None:
-        """Replace the metadata of a vhost; values that are not given are reset.
-
-        Args:
-            name: of the vhost.
-            description: for people.
-            tags: for people.
-            default_queue_type: ``classic`` or ``quorum``, for queues that are declared without
-                `x-queue-type` from now on. RabbitMQ: those that are exclusive, deleted
-                automatically or not durable are classic.
-
-        Raises:
-            InvalidVHostError: there is no such queue type; nothing is changed.
-            ReplyError: 530 where there is no such vhost.
-        """
-        self.wake()
-        metadata = VHostMetadata(description, tuple(tags), default_queue_type)
-        self.engine.set_vhost_metadata(name, metadata)
-
-    # ---------------------------------------------------------------- global parameters
-
-    def global_parameters(self) -> dict[str, Any]:
-        """Parameters of the whole broker, by name."""
-        return dict(self.engine.state.global_parameters)
-
-    def set_global_parameter(self, name: str, value: Any) -> None:
-        """Set a parameter of the broker, or replace its value.
-
-        Args:
-            name: of the parameter. The broker itself reads ``cluster_name``, a text, which the
-                management API shows.
-            value: anything that JSON can have.
-
-        Raises:
-            InvalidParameterError: JSON has no such value, or the name is empty or too long.
-        """
-        self.wake()
-        self.engine.state.global_parameters.set(name, value)
-
-    def delete_global_parameter(self, name: str) -> bool:
-        """Delete a parameter; returns False if there is none of that name."""
-        self.wake()
-        return self.engine.state.global_parameters.delete(name)
-
-    # ---------------------------------------------------------------- policies
-    #
-    # Each raises ReplyError 530 where there is no vhost of that name.
-
-    def set_policy(
-        self,
-        name: str,
-        pattern: str,
-        definition: Mapping[str, Any],
-        *,
-        vhost: str = "/",
-        priority: int = 0,
-        apply_to: str = "all",
-        is_operator: bool = False,
-    ) -> None:
-        """Add a policy, or replace the one of its name; it counts at once.
-
-        Where it changes many queues, the last of them follow in the next turns of the event loop;
-        `drain` waits for all.
-
-        Args:
-            name: of the policy.
-            pattern: a regular expression, found anywhere in the name of a queue or exchange unless
-                it is anchored. Any but ``.*`` needs the extra ``server``.
-            definition: what holds, as in RabbitMQ: `core.policies.KEYS`; times in milliseconds.
-            vhost: where.
-            priority: of all that match, the policy with the highest one applies.
-            apply_to: `core.policies.APPLY_TO`.
-            is_operator: it limits what policies and arguments may ask for; it applies besides.
-
-        Raises:
-            InvalidPolicyError: it cannot be as given; nothing is changed.
-        """
-        policy = Policy(vhost, name, pattern, dict(definition), priority, apply_to, is_operator)
-        self.wake()
-        self.engine.policies.set_policy(policy, self.now())
-
-    def delete_policy(self, name: str, *, vhost: str = "/", is_operator: bool = False) -> bool:
-        """Delete a policy; returns False where there is none of that name."""
-        self.wake()
-        return self.engine.policies.delete_policy(vhost, name, self.now(), is_operator=is_operator)
-
-    def policies(self, vhost: str | None = None) -> tuple[Policy, ...]:
-        """The policies of a vhost, or of all."""
-        return self.engine.policies.policies(vhost)
-
-    def effective_policy(self, queue: str, *, vhost: str = "/") -> EffectivePolicy:
-        """The policy settings of a queue, in addition to its arguments.
-
-        Raises:
-            ReplyError: 404 where there is no such queue.
-        """
-        return self.engine.policies.effective(vhost, queue)
-
-    def vhost_limits(self, vhost: str) -> dict[str, int]:
-        """How many connections (`max-connections`) and queues (`max-queues`) a vhost may have."""
-        return self.engine.policies.limits(vhost)
-
-    def set_vhost_limits(self, vhost: str, limits: Mapping[str, int]) -> None:
-        """Replace the limits of a vhost; below 0 is no limit, and what is there already stays.
-
-        Raises:
-            InvalidPolicyError: a limit is unknown, or not a whole number.
-        """
-        self.wake()
-        self.engine.policies.set_limits(vhost, limits)
-
     # ---------------------------------------------------------------- alarms, connections, channels
 
     def set_alarm(self, resource: str, active: bool) -> None:
@@ -397,6 +213,10 @@ class Node:
         left.
         """
         self._runner.set_alarm(resource, active)
+
+    def block_publisher(self, connection: int) -> None:
+        """Notify `connection` once that it must not publish, until no alarm is left."""
+        self._runner.block_publisher(connection)
 
     def open_connection(
         self, vhost: str, receiver: ConnectionReceiver, *, create: bool = True, user: str = ""
@@ -448,199 +268,6 @@ class Node:
         self.engine.close_channel(channel, self.now())
         self.wake()
 
-    def _command(self, channel: int) -> _Command:
-        return _Command(self._runner, channel)
-
-    # ---------------------------------------------------------------- commands of a channel
-    #
-    # Where one raises ReplyError, the node has closed the channel or the connection, as the
-    # error's scope says, and its receiver is notified. See the engine for what each does.
-
-    def block_publisher(self, connection: int) -> None:
-        """Notify `connection` once that it must not publish, until no alarm is left."""
-        self._runner.block_publisher(connection)
-
-    def publish(self, channel: int, messages: Sequence[Outgoing]) -> None:
-        """Publish `messages` in order, up to the first that is refused."""
-        publish, now = self.engine.publishing.publish, self._clock.now()
-        state = self.engine.state.channels[channel]
-        try:
-            for message in messages:
-                publish(channel, message, now)
-        except ReplyError as refusal:
-            self._runner.refuse(channel, refusal)
-            raise
-        finally:
-            self._runner.wake()
-            if self._runner.is_short:
-                self._runner.block_publisher(state.connection)
-
-    def ack(self, channel: int, delivery_tag: int, *, multiple: bool = False) -> None:
-        """Settle a delivery, or all up to it."""
-        try:
-            self.engine.consuming.ack(channel, delivery_tag, self._clock.now(), multiple=multiple)
-        except ReplyError as refusal:
-            self._runner.refuse(channel, refusal)
-            raise
-        finally:
-            if not self._runner.is_scheduled:
-                self._runner.wake()
-
-    def ack_each(self, channel: int, delivery_tags: Sequence[int]) -> None:
-        """Settle each of these deliveries, up to the first that is refused."""
-        try:
-            self.engine.consuming.ack_each(channel, delivery_tags, self._clock.now())
-        except ReplyError as refusal:
-            self._runner.refuse(channel, refusal)
-            raise
-        finally:
-            self._runner.wake()
-
-    def nack(
-        self,
-        channel: int,
-        delivery_tag: int,
-        *,
-        requeue: bool,
-        multiple: bool = False,
-        delay: float | None = None,
-    ) -> None:
-        """Reject deliveries, or give them back, after `delay` seconds if that is set."""
-        with self._command(channel):
-            self.engine.consuming.nack(
-                channel, delivery_tag, self.now(), requeue=requeue, multiple=multiple, delay=delay
-            )
-
-    def release(self, channel: int, delivery_tag: int, *, multiple: bool = False) -> None:
-        """Give a delivery, or all up to it, back unhandled: it does not count as an attempt."""
-        with self._command(channel):
-            self.engine.consuming.release(channel, delivery_tag, self.now(), multiple=multiple)
-
-    def qos(self, channel: int, prefetch: int, *, shared: bool) -> None:
-        """Limit the unsettled deliveries of consumers started from now on, or of all together."""
-        with self._command(channel):
-            self.engine.consuming.qos(channel, prefetch, self.now(), shared=shared)
-
-    def flow(self, channel: int, *, active: bool) -> None:
-        """Stop deliveries to a channel, or go on with them.
-
-        A few that are under way may still come after a stop.
-        """
-        with self._command(channel):
-            self.engine.consuming.flow(channel, active, self.now())
-
-    def consume(self, channel: int, queue: str, **options: Unpack[BasicConsumeArguments]) -> str:
-        """Start a consumer; returns its tag."""
-        with self._command(channel):
-            return self.engine.consuming.consume(channel, queue, self.now(), **options)
-
-    def cancel(self, channel: int, consumer_tag: str) -> None:
-        """Stop a consumer, its deliveries staying in flight."""
-        with self._command(channel):
-            self.engine.consuming.cancel(channel, consumer_tag, self.now())
-
-    def get(self, channel: int, queue: str, *, no_ack: bool) -> tuple[Delivery, int] | None:
-        """Take the head of a queue; returns it and the number still ready, or None."""
-        with self._command(channel):
-            return self.engine.consuming.get(channel, queue, self.now(), no_ack=no_ack)
-
-    def basic_recover(self, channel: int, *, requeue: bool) -> None:
-        """Requeue everything that the channel has in flight."""
-        with self._command(channel):
-            self.engine.consuming.recover(channel, self.now(), requeue=requeue)
-
-    def confirm_select(self, channel: int) -> None:
-        """Confirm publishes from now on."""
-        with self._command(channel):
-            self.engine.publishing.confirm_select(channel)
-
-    def tx_select(self, channel: int) -> None:
-        """Hold publishes and settlements back until `tx_commit`."""
-        with self._command(channel):
-            self.engine.publishing.tx_select(channel)
-
-    def tx_commit(self, channel: int) -> None:
-        """Commit the transaction."""
-        with self._command(channel):
-            self.engine.publishing.tx_commit(channel, self.now())
-
-    def tx_rollback(self, channel: int) -> None:
-        """Discard the transaction."""
-        with self._command(channel):
-            self.engine.publishing.tx_rollback(channel)
-
-    def refuse(self, channel: int, refusal: ReplyError) -> None:
-        """Close the channel, or its connection, as for a command that was refused.
-
-        For what a server refuses by itself: its receiver is notified in the same order.
-        """
-        self._runner.refuse(channel, refusal)
-
-    def declare_exchange(
-        self, channel: int, name: str, type: str, **options: Unpack[ExchangeDeclareArguments]
-    ) -> None:
-        """Add an exchange, or check that it is the same."""
-        with self._command(channel):
-            self.engine.topology.declare_exchange(channel, name, type, **options)
-
-    def check_exchange(self, channel: int, name: str) -> None:
-        """Check that an exchange exists."""
-        with self._command(channel):
-            self.engine.topology.check_exchange(channel, name)
-
-    def delete_exchange(self, channel: int, name: str, *, if_unused: bool) -> None:
-        """Delete an exchange and its bindings."""
-        with self._command(channel):
-            self.engine.topology.delete_exchange(channel, name, if_unused=if_unused)
-
-    def declare_queue(
-        self, channel: int, name: str, **options: Unpack[QueueDeclareArguments]
-    ) -> Declared:
-        """Add a queue, or check that it is the same."""
-        with self._command(channel):
-            return self.engine.topology.declare_queue(channel, name, self.now(), **options)
-
-    def check_queue(self, channel: int, name: str) -> Declared:
-        """Check that a queue exists."""
-        with self._command(channel):
-            return self.engine.topology.check_queue(channel, name, self.now())
-
-    def delete_queue(self, channel: int, name: str, *, if_unused: bool, if_empty: bool) -> int:
-        """Delete a queue; returns the ready messages that went with it."""
-        with self._command(channel):
-            return self.engine.topology.delete_queue(
-                channel, name, if_unused=if_unused, if_empty=if_empty
-            )
-
-    def purge_queue(self, channel: int, name: str) -> int:
-        """Drop the ready messages; returns their number."""
-        with self._command(channel):
-            return self.engine.topology.purge_queue(channel, name)
-
-    def bind(
-        self,
-        channel: int,
-        destination: Destination,
-        source: str,
-        binding_key: str,
-        arguments: Arguments,
-    ) -> None:
-        """Bind a queue or an exchange to the exchange `source`."""
-        with self._command(channel):
-            self.engine.topology.bind(channel, destination, source, binding_key, arguments)
-
-    def unbind(
-        self,
-        channel: int,
-        destination: Destination,
-        source: str,
-        binding_key: str,
-        arguments: Arguments,
-    ) -> None:
-        """Remove a binding."""
-        with self._command(channel):
-            self.engine.topology.unbind(channel, destination, source, binding_key, arguments)
-
     # ---------------------------------------------------------------- one delivery, nsq's way
 
     def finish(self, channel: int, delivery_tag: int) -> SettleResult:
@@ -657,7 +284,7 @@ class Node:
         """
         if not self.accepts:
             return NodeClosed(delivery_tag)
-        with self._command(channel):
+        with Command(self._runner, channel):
             return self.engine.consuming.finish(channel, delivery_tag, self.now())
 
     def requeue(self, channel: int, delivery_tag: int, *, delay: float = 0.0) -> SettleResult:
@@ -674,7 +301,7 @@ class Node:
         """
         if not self.accepts:
             return NodeClosed(delivery_tag)
-        with self._command(channel):
+        with Command(self._runner, channel):
             return self.engine.consuming.requeue(channel, delivery_tag, self.now(), delay=delay)
 
     def touch(self, channel: int, delivery_tag: int) -> SettleResult:

@@ -52,7 +52,8 @@ class SessionChannel:
             number: of the channel on that connection.
         """
         self.number = number
-        self._node, self._config, self._writer = node, config, writer
+        self._node, self._commands = node, node.commands
+        self._config, self._writer = config, writer
         self._permissions = permissions
         self._id = node.open_channel(
             connection,
@@ -83,7 +84,7 @@ class SessionChannel:
             return
         permitted, refusal = self._permitted(messages)
         try:
-            self._node.publish(self._id, messages if refusal is None else messages[:permitted])
+            self._commands.publish(self._id, messages if refusal is None else messages[:permitted])
             if refusal is not None:
                 self._refuse(refusal)
         except ReplyError:
@@ -109,7 +110,7 @@ class SessionChannel:
         """Ack single deliveries."""
         if not self._is_over:
             try:
-                self._node.ack_each(self._id, delivery_tags)
+                self._commands.ack_each(self._id, delivery_tags)
             except ReplyError:
                 self._refused(SETTLE_IDS["ack"])
 
@@ -120,9 +121,9 @@ class SessionChannel:
         _, kind, tag, multiple, requeue = settled
         try:
             if kind == "ack":
-                self._node.ack(self._id, tag, multiple=multiple)
+                self._commands.ack(self._id, tag, multiple=multiple)
             else:
-                self._node.nack(self._id, tag, requeue=requeue, multiple=multiple)
+                self._commands.nack(self._id, tag, requeue=requeue, multiple=multiple)
         except ReplyError:
             self._refused(SETTLE_IDS[kind])
 
@@ -153,13 +154,13 @@ class SessionChannel:
     def set_flow(self, *, active: bool) -> None:
         """Deliver, or stop."""
         if not self.is_gone and not self._is_over:
-            self._node.flow(self._id, active=active)
+            self._commands.flow(self._id, active=active)
 
     def cancel_consumers(self) -> None:
         """Stop the consumers, and notify the client."""
         if not self._is_over:
             for tag in tuple(self._consumers):
-                self._node.cancel(self._id, tag)
+                self._commands.cancel(self._id, tag)
                 self.cancelled(tag)
 
     def _close(self) -> None:
@@ -173,7 +174,7 @@ class SessionChannel:
         self._offender, self._is_over = ids, True
 
     def _refuse(self, refusal: ReplyError) -> NoReturn:
-        self._node.refuse(self._id, refusal)
+        self._commands.refuse(self._id, refusal)
         raise refusal
 
     # ---------------------------------------------------------------- replies
@@ -211,9 +212,9 @@ class SessionChannel:
 
     def _exchange_declare(self, method: commands.Exchange.Declare) -> None:
         if method.passive:
-            self._node.check_exchange(self._id, method.exchange)
+            self._commands.check_exchange(self._id, method.exchange)
         else:
-            self._node.declare_exchange(
+            self._commands.declare_exchange(
                 self._id,
                 method.exchange,
                 method.exchange_type,
@@ -225,27 +226,27 @@ class SessionChannel:
         self._changed(commands.Exchange.DeclareOk(), method.nowait)
 
     def _exchange_delete(self, method: commands.Exchange.Delete) -> None:
-        self._node.delete_exchange(self._id, method.exchange, if_unused=method.if_unused)
+        self._commands.delete_exchange(self._id, method.exchange, if_unused=method.if_unused)
         self._changed(commands.Exchange.DeleteOk(), method.nowait)
 
     def _exchange_bind(self, method: commands.Exchange.Bind) -> None:
         destination = Destination("exchange", method.destination)
         arguments = method.arguments or {}
-        self._node.bind(self._id, destination, method.source, method.routing_key, arguments)
+        self._commands.bind(self._id, destination, method.source, method.routing_key, arguments)
         self._changed(commands.Exchange.BindOk(), method.nowait)
 
     def _exchange_unbind(self, method: commands.Exchange.Unbind) -> None:
         destination = Destination("exchange", method.destination)
         arguments = method.arguments or {}
-        self._node.unbind(self._id, destination, method.source, method.routing_key, arguments)
+        self._commands.unbind(self._id, destination, method.source, method.routing_key, arguments)
         self._changed(commands.Exchange.UnbindOk(), method.nowait)
 
     def _queue_declare(self, method: commands.Queue.Declare) -> None:
         if method.passive:
-            declared = self._node.check_queue(self._id, method.queue)
+            declared = self._commands.check_queue(self._id, method.queue)
         else:
             self._check_queue_limit(method.queue)
-            declared = self._node.declare_queue(
+            declared = self._commands.declare_queue(
                 self._id,
                 method.queue,
                 durable=method.durable,
@@ -272,7 +273,7 @@ class SessionChannel:
             )
 
     def _queue_delete(self, method: commands.Queue.Delete) -> None:
-        count = self._node.delete_queue(
+        count = self._commands.delete_queue(
             self._id,
             self._named(method.queue),
             if_unused=method.if_unused,
@@ -281,19 +282,19 @@ class SessionChannel:
         self._changed(commands.Queue.DeleteOk(count), method.nowait)
 
     def _queue_purge(self, method: commands.Queue.Purge) -> None:
-        count = self._node.purge_queue(self._id, self._named(method.queue))
+        count = self._commands.purge_queue(self._id, self._named(method.queue))
         self._changed(commands.Queue.PurgeOk(count), method.nowait)
 
     def _queue_bind(self, method: commands.Queue.Bind) -> None:
         queue, key = self._named(method.queue), self._binding_key(method)
         destination, arguments = Destination("queue", queue), method.arguments or {}
-        self._node.bind(self._id, destination, method.exchange, key, arguments)
+        self._commands.bind(self._id, destination, method.exchange, key, arguments)
         self._changed(commands.Queue.BindOk(), method.nowait)
 
     def _queue_unbind(self, method: commands.Queue.Unbind) -> None:
         queue, key = self._named(method.queue), self._binding_key(method)
         destination, arguments = Destination("queue", queue), method.arguments or {}
-        self._node.unbind(self._id, destination, method.exchange, key, arguments)
+        self._commands.unbind(self._id, destination, method.exchange, key, arguments)
         self._changed(commands.Queue.UnbindOk())
 
     def _named(self, queue: str) -> str:
@@ -311,14 +312,14 @@ class SessionChannel:
     def _basic_qos(self, method: commands.Basic.Qos) -> None:
         if method.prefetch_size:
             self._refuse(not_implemented(f"prefetch_size!=0 ({method.prefetch_size})"))
-        self._node.qos(self._id, method.prefetch_count, shared=method.global_)
+        self._commands.qos(self._id, method.prefetch_count, shared=method.global_)
         self._reply(commands.Basic.QosOk())
 
     def _basic_consume(self, method: commands.Basic.Consume) -> None:
         most = self._config.max_consumers_per_channel
         if most and len(self._consumers) >= most:
             self._refuse(not_allowed(f"reached maximum ({most}) of consumers per channel"))
-        tag = self._node.consume(
+        tag = self._commands.consume(
             self._id,
             self._named(method.queue),
             consumer_tag=method.consumer_tag,
@@ -332,7 +333,7 @@ class SessionChannel:
 
     def _basic_cancel(self, method: commands.Basic.Cancel) -> None:
         tag = method.consumer_tag or ""
-        self._node.cancel(self._id, tag)
+        self._commands.cancel(self._id, tag)
         self._consumers.discard(tag)
         # Behind the deliveries made before, and so is what is answered later.
         if method.nowait:
@@ -341,7 +342,7 @@ class SessionChannel:
             self._reply_after_effects(commands.Basic.CancelOk(tag))
 
     def _basic_get(self, method: commands.Basic.Get) -> None:
-        got = self._node.get(self._id, self._named(method.queue), no_ack=method.no_ack)
+        got = self._commands.get(self._id, self._named(method.queue), no_ack=method.no_ack)
         if got is None:
             self._reply(commands.Basic.GetEmpty())
             return
@@ -352,7 +353,7 @@ class SessionChannel:
         )
 
     def _basic_recover(self, method: commands.Basic.Recover | commands.Basic.RecoverAsync) -> None:
-        self._node.basic_recover(self._id, requeue=method.requeue)
+        self._commands.basic_recover(self._id, requeue=method.requeue)
         if isinstance(method, commands.Basic.Recover):
             self._reply(commands.Basic.RecoverOk())
 
@@ -364,20 +365,20 @@ class SessionChannel:
     # ---------------------------------------------------------------- confirms, transactions
 
     def _confirm_select(self, method: commands.Confirm.Select) -> None:
-        self._node.confirm_select(self._id)
+        self._commands.confirm_select(self._id)
         if not method.nowait:
             self._reply(commands.Confirm.SelectOk())
 
     def _tx_select(self, _method: commands.Tx.Select) -> None:
-        self._node.tx_select(self._id)
+        self._commands.tx_select(self._id)
         self._reply(commands.Tx.SelectOk())
 
     def _tx_commit(self, _method: commands.Tx.Commit) -> None:
-        self._node.tx_commit(self._id)
+        self._commands.tx_commit(self._id)
         self._reply_after_effects(commands.Tx.CommitOk())
 
     def _tx_rollback(self, _method: commands.Tx.Rollback) -> None:
-        self._node.tx_rollback(self._id)
+        self._commands.tx_rollback(self._id)
         self._reply(commands.Tx.RollbackOk())
 
     # ---------------------------------------------------------------- from the node

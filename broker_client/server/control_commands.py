@@ -43,7 +43,7 @@ def _stats(node: Node, _request: Mapping[str, Any]) -> Any:
         "connections": stats.connections,
         "channels": stats.channels,
         "alarms": list(node.alarms),
-        "vhosts": list(node.vhosts),
+        "vhosts": list(node.administration.vhosts),
         "time": node.now(),
         "queues": [asdict(queue) for queue in stats.queues],
     }

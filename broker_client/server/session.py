@@ -246,7 +246,7 @@ class Session(asyncio.Protocol):
         vhost, user = event.vhost, self.user
         try:
             may_use = self._owner or self._node.access.may_use_vhost(user, vhost)
-            if self._node.has_vhost(vhost) and not may_use:
+            if self._node.administration.has_vhost(vhost) and not may_use:
                 refused = f"NOT_ALLOWED - access to vhost '{vhost}' refused for user '{user}'"
                 raise ReplyError(530, refused, "connection")
             self._admission.admit(user, vhost)

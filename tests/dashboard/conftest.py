@@ -131,7 +131,7 @@ def encoded(name: str) -> str:
 async def shown_node(base_path: str = "") -> AsyncIterator[Shown]:
     """A node of ours with everything on ports of its own."""
     node = Node()
-    node.add_vhost("/")
+    node.administration.add_vhost("/")
     node.access.add_default_user()
     server = Server(node, [parse_listen_address("amqp://127.0.0.1:0")], ServerConfig())
     await server.start()

@@ -111,7 +111,7 @@ async def test_an_export_of_rabbitmq_is_imported_and_exported_again_the_same(
     ann = node.access.authenticate("ann", "secret")
     assert ann is not None
     assert ann.tags == ("monitoring",)
-    effective = node.effective_policy("q", vhost=VHOST)
+    effective = node.administration.effective_policy("q", vhost=VHOST)
     assert (effective.policy, effective.operator_policy) == ("short", "guard")
     assert effective.definition == {"max-length": 7, "expires": 80_000}
     await node.close()

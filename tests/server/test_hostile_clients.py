@@ -117,12 +117,12 @@ async def test_a_consumer_that_never_reads_is_sent_a_bounded_amount(listen: List
     channel = node.open_channel(
         node.open_connection("/", RecordingReceiver()), RecordingReceiver(), confirm=False
     )
-    node.publish(channel, [a_message(body=bytes(_MIB))] * 200)
+    node.commands.publish(channel, [a_message(body=bytes(_MIB))] * 200)
     peer.send(1, commands.Basic.Consume(queue="q", no_ack=True, nowait=True))
     peer.reader._transport.pause_reading()  # type: ignore[attr-defined] # noqa: SLF001 - it never reads
 
     def left() -> int:
-        return node.check_queue(channel, "q").message_count
+        return node.commands.check_queue(channel, "q").message_count
 
     await eventually(lambda: left() < 200)
     before = -1
@@ -149,16 +149,16 @@ async def test_a_client_that_asks_and_never_reads_is_no_longer_listened_to(liste
     channel = node.open_channel(
         node.open_connection("/", RecordingReceiver()), RecordingReceiver(), confirm=False
     )
-    node.publish(channel, [a_message(body=bytes(_MIB))] * 100)
+    node.commands.publish(channel, [a_message(body=bytes(_MIB))] * 100)
     peer.reader._transport.pause_reading()  # type: ignore[attr-defined] # noqa: SLF001 - it never reads
     for _ in range(100):
         peer.send(1, commands.Basic.Get(queue="q", no_ack=True))
     await peer.writer.drain()
-    await eventually(lambda: node.check_queue(channel, "q").message_count < 100)
+    await eventually(lambda: node.commands.check_queue(channel, "q").message_count < 100)
     for _ in range(5):
         await asyncio.sleep(0.02)
         await node.drain()
-    assert node.check_queue(channel, "q").message_count > 80
+    assert node.commands.check_queue(channel, "q").message_count > 80
     peer.reader._transport.resume_reading()  # type: ignore[attr-defined] # noqa: SLF001 - and now it does
     for _ in range(100):
         await peer.expect(commands.Basic.GetOk)

@@ -129,7 +129,7 @@ class ServerMachine(Machine):
         )
         try:
             await node.recover()
-            node.add_vhost("/")
+            node.administration.add_vhost("/")
             if node.access.add_default_user():
                 await node.drain()
             server = Server(node, [ListenAddress("amqp", *PLACE)], _CONFIG)

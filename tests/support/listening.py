@@ -36,7 +36,7 @@ class Listening:
             settings: of the server.
         """
         node = Node(settings=EngineSettings(**(engine or {})))
-        node.add_vhost("/")
+        node.administration.add_vhost("/")
         node.access.add_default_user()
         where = [parse_listen_address(each) for each in addresses]
         server = Server(node, where, ServerConfig(**settings))

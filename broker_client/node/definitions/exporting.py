@@ -43,9 +43,9 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
     Raises:
         ReplyError: 530 where there is no such vhost.
     """
-    policies = node.policies(vhost)
+    policies = node.administration.policies(vhost)
     notes: list[str] = []
-    names = node.vhosts if vhost is None else (vhost,)
+    names = node.administration.vhosts if vhost is None else (vhost,)
     document: dict[str, Any] = {
         "rabbit_version": _version(node),
         "rabbitmq_version": _version(node),
@@ -61,20 +61,20 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
         document["vhosts"] = [
             {
                 "name": name,
-                "limits": node.vhost_limits(name),
-                "metadata": metadata_object(node.vhost_metadata(name)),
+                "limits": node.administration.vhost_limits(name),
+                "metadata": metadata_object(node.administration.vhost_metadata(name)),
             }
             for name in names
         ]
         document["global_parameters"] = [
             global_parameter_object(name, value)
-            for name, value in node.global_parameters().items()
+            for name, value in node.administration.global_parameters().items()
             if name != INTERNAL_CLUSTER_ID
         ]
     else:
         document["rabbitmq_definition_format"] = "single_virtual_host"
-        document["limits"] = node.vhost_limits(vhost)
-        document["metadata"] = metadata_object(node.vhost_metadata(vhost))
+        document["limits"] = node.administration.vhost_limits(vhost)
+        document["metadata"] = metadata_object(node.administration.vhost_metadata(vhost))
     document["parameters"] = [each for name in names for each in parameter_objects(node, name)]
     document["policies"] = [policy_object(policy) for policy in policies if not policy.is_operator]
     for section in ("queues", "exchanges", "bindings"):
@@ -151,12 +151,12 @@ def policy_object(policy: Policy) -> dict[str, Any]:
 def parameter_objects(node: Node, vhost: str) -> list[dict[str, Any]]:
     """Operator policies and limits of a vhost, as RabbitMQ has them among its parameters."""
     found: list[dict[str, Any]] = []
-    for policy in node.policies(vhost):
+    for policy in node.administration.policies(vhost):
         if policy.is_operator:
             value = policy_object(policy)
             parameter = {key: value.pop(key) for key in ("vhost", "name")}
             found.append({**parameter, "component": OPERATOR_POLICY, "value": value})
-    if limits := node.vhost_limits(vhost):
+    if limits := node.administration.vhost_limits(vhost):
         parameter = {"vhost": vhost, "name": LIMITS, "component": VHOST_LIMITS}
         found.append({**parameter, "value": limits})
     return found

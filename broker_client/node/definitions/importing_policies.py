@@ -17,7 +17,7 @@ def set_limits(plan: Plan, item: Item, key: str, vhost: str, limits: Mapping[str
     """Set the limits of a vhost, which `item` has under `key`."""
     for problem in limit_problems(limits):
         item.problem(key, problem)
-    plan.steps.append(lambda: plan.node.set_vhost_limits(vhost, limits))
+    plan.steps.append(lambda: plan.node.administration.set_vhost_limits(vhost, limits))
 
 
 def read_parameter(plan: Plan, item: Item) -> bool:
@@ -48,7 +48,7 @@ def read_global_parameter(plan: Plan, item: Item) -> bool:
     value = item.values["value"]
     if problem := parameter_problem(name, value):
         item.problem("", problem)
-    plan.steps.append(lambda: plan.node.set_global_parameter(name, value))
+    plan.steps.append(lambda: plan.node.administration.set_global_parameter(name, value))
     return True
 
 

@@ -26,7 +26,7 @@ class Plan:
         self.notes: list[str] = []
         self.steps: list[Callable[[], object]] = []
         self.counts: dict[str, int] = {}
-        self.vhosts: set[str] = set(node.vhosts)
+        self.vhosts: set[str] = set(node.administration.vhosts)
         self.users: set[str] = {user.name for user in node.access.users}
         self.queues: set[tuple[str, str]] = set()
         self.exchanges: dict[tuple[str, str], str | None] = {}
@@ -78,7 +78,7 @@ class Plan:
         if not name:
             self.problems.append(f"{path}: a name must not be empty")
         self.vhosts.add(name)
-        self.steps.append(lambda: self.node.add_vhost(name))
+        self.steps.append(lambda: self.node.administration.add_vhost(name))
         for predeclared, exchange in VirtualHost(name).exchanges.items():
             self.exchanges.setdefault((name, predeclared), exchange.kind)
 

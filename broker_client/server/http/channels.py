@@ -64,7 +64,7 @@ class RequestChannel:
         """
         if refusal := self.permissions.check_message(message):
             raise refusal
-        self._node.publish(self.id, [message])
+        self._node.commands.publish(self.id, [message])
         # The outcome comes with the effects, in a later turn of the event loop.
         self._confirmed = asyncio.get_running_loop().create_future()
         acked = await self._confirmed

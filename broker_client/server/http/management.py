@@ -83,7 +83,7 @@ class Management:
     @property
     def cluster_name(self) -> str:
         """What the broker was named, by default as its node."""
-        named = self.node.global_parameters().get(CLUSTER_NAME)
+        named = self.node.administration.global_parameters().get(CLUSTER_NAME)
         return named if isinstance(named, str) else self.name
 
     def versions(self) -> dict[str, str]:

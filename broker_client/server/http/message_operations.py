@@ -114,7 +114,7 @@ async def get_messages(call: Call) -> Any:
     with the_channel(call) as channel:
         channel.check(get)
         async for _ in paced(range(min(count, _MAX_GET))):
-            got = node.get(channel.id, name, no_ack=False)
+            got = node.commands.get(channel.id, name, no_ack=False)
             if got is None:
                 break
             taken.append(got)
@@ -126,11 +126,11 @@ async def get_messages(call: Call) -> Any:
 def _settle(node: Node, channel: int, tag: int, ackmode: str) -> None:
     match ackmode:
         case "ack_requeue_true":
-            node.release(channel, tag)  # looked at only: this is not an attempt
+            node.commands.release(channel, tag)  # looked at only: this is not an attempt
         case "ack_requeue_false":
-            node.ack(channel, tag)
+            node.commands.ack(channel, tag)
         case "reject_requeue_true" | "reject_requeue_false":
-            node.nack(channel, tag, requeue=ackmode == "reject_requeue_true")
+            node.commands.nack(channel, tag, requeue=ackmode == "reject_requeue_true")
 
 
 def _count(data: Mapping[str, Any], key: str) -> int:

@@ -203,9 +203,9 @@ async def aliveness_test(call: Call) -> Any:
     declare.queue = name
     with the_channel(call) as channel:
         channel.check(declare)
-        node.declare_queue(channel.id, name, durable=True)
+        node.commands.declare_queue(channel.id, name, durable=True)
         await channel.publish(Outgoing("", name, b"test_message", Properties(), mandatory=True))
-        if node.get(channel.id, name, no_ack=True) is None:
+        if node.commands.get(channel.id, name, no_ack=True) is None:
             raise failed("the message did not come back")
         await node.drain()
     return {"status": "ok"}

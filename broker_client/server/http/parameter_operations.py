@@ -63,8 +63,8 @@ async def put_parameter(call: Call) -> int:
         return put_policy_of(call, value, is_operator=True)
     if name != LIMITS:
         raise bad_request(f"the limits of a vhost are one parameter, which is named {LIMITS}")
-    is_new = not call.node.vhost_limits(vhost)
-    call.node.set_vhost_limits(vhost, value)
+    is_new = not call.node.administration.vhost_limits(vhost)
+    call.node.administration.set_vhost_limits(vhost, value)
     return CREATED if is_new else NO_CONTENT
 
 
@@ -73,9 +73,9 @@ async def delete_parameter(call: Call) -> int:
     parameter = _the_parameter(call)
     vhost, name = parameter["vhost"], parameter["name"]
     if _writable_component(call) == OPERATOR_POLICY:
-        call.node.delete_policy(name, vhost=vhost, is_operator=True)
+        call.node.administration.delete_policy(name, vhost=vhost, is_operator=True)
     else:
-        call.node.set_vhost_limits(vhost, {})
+        call.node.administration.set_vhost_limits(vhost, {})
     return NO_CONTENT
 
 
@@ -113,12 +113,15 @@ def _need_value(data: dict[str, Any]) -> None:
 
 @operations.listing("/api/global-parameters", "Parameters of the broker", POLICYMAKER)
 async def list_global_parameters(call: Call) -> Any:
-    return [global_parameter_object(*each) for each in call.node.global_parameters().items()]
+    return [
+        global_parameter_object(*each)
+        for each in call.node.administration.global_parameters().items()
+    ]
 
 
 @operations.get("/api/global-parameters/{name}", "One parameter of the broker", POLICYMAKER)
 async def get_global_parameter(call: Call) -> Any:
-    name, known = call.name("name"), call.node.global_parameters()
+    name, known = call.name("name"), call.node.administration.global_parameters()
     if name not in known:
         raise not_found()
     return global_parameter_object(name, known[name])
@@ -133,14 +136,14 @@ async def get_global_parameter(call: Call) -> Any:
 async def put_global_parameter(call: Call) -> int:
     name, data = call.name("name"), await call.json()
     _need_value(data)
-    is_new = name not in call.node.global_parameters()
-    call.node.set_global_parameter(name, data["value"])
+    is_new = name not in call.node.administration.global_parameters()
+    call.node.administration.set_global_parameter(name, data["value"])
     return CREATED if is_new else NO_CONTENT
 
 
 @operations.delete("/api/global-parameters/{name}", "Delete a parameter of the broker", POLICYMAKER)
 async def delete_global_parameter(call: Call) -> int:
-    if not call.node.delete_global_parameter(call.name("name")):
+    if not call.node.administration.delete_global_parameter(call.name("name")):
         raise not_found()
     return NO_CONTENT
 
@@ -152,5 +155,5 @@ async def cluster_name(call: Call) -> Any:
 
 @operations.put("/api/cluster-name", "Name the broker", ADMINISTRATOR, body=("name",))
 async def put_cluster_name(call: Call) -> int:
-    call.node.set_global_parameter(CLUSTER_NAME, text(await call.json(), "name"))
+    call.node.administration.set_global_parameter(CLUSTER_NAME, text(await call.json(), "name"))
     return NO_CONTENT

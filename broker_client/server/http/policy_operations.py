@@ -74,7 +74,7 @@ def _policies(call: Call, *, is_operator: bool) -> list[dict[str, Any]]:
     return [
         policy_object(policy)
         for vhost in call.vhosts()
-        for policy in call.node.policies(vhost.name)
+        for policy in call.node.administration.policies(vhost.name)
         if policy.is_operator is is_operator
     ]
 
@@ -99,7 +99,7 @@ def put_policy_of(call: Call, data: Mapping[str, Any], *, is_operator: bool) -> 
     if not isinstance(definition, dict):
         raise bad_request("definition must be an object")
     known = {each["name"] for each in _policies(call, is_operator=is_operator)}
-    call.node.set_policy(
+    call.node.administration.set_policy(
         name,
         text(data, "pattern"),
         definition,
@@ -113,7 +113,7 @@ def put_policy_of(call: Call, data: Mapping[str, Any], *, is_operator: bool) -> 
 
 async def _delete(call: Call, *, is_operator: bool) -> int:
     vhost, name = call.vhost().name, call.name("name")
-    if not call.node.delete_policy(name, vhost=vhost, is_operator=is_operator):
+    if not call.node.administration.delete_policy(name, vhost=vhost, is_operator=is_operator):
         raise not_found()
     return NO_CONTENT
 
@@ -127,7 +127,7 @@ async def list_limits(call: Call) -> Any:
     return [
         {"vhost": vhost.name, "value": limits}
         for vhost in call.vhosts()
-        if (limits := call.node.vhost_limits(vhost.name))
+        if (limits := call.node.administration.vhost_limits(vhost.name))
     ]
 
 
@@ -139,16 +139,19 @@ async def list_limits(call: Call) -> Any:
 )
 async def put_limit(call: Call) -> int:
     vhost, data = call.vhost().name, await call.json()
-    limits = {**call.node.vhost_limits(vhost), call.name("name"): number(data, "value")}
-    call.node.set_vhost_limits(vhost, limits)
+    limits = {
+        **call.node.administration.vhost_limits(vhost),
+        call.name("name"): number(data, "value"),
+    }
+    call.node.administration.set_vhost_limits(vhost, limits)
     return NO_CONTENT
 
 
 @operations.delete("/api/vhost-limits/{vhost}/{name}", "Remove a limit", ADMINISTRATOR)
 async def delete_limit(call: Call) -> int:
     vhost, name = call.vhost().name, call.name("name")
-    limits = dict(call.node.vhost_limits(vhost))
+    limits = dict(call.node.administration.vhost_limits(vhost))
     if limits.pop(name, None) is None:
         raise not_found()
-    call.node.set_vhost_limits(vhost, limits)
+    call.node.administration.set_vhost_limits(vhost, limits)
     return NO_CONTENT

@@ -93,7 +93,7 @@ async def put_exchange(call: Call) -> int:
     declare.exchange, declare.arguments = name, arguments
     with the_channel(call) as channel:
         channel.check(declare)
-        call.node.declare_exchange(
+        call.node.commands.declare_exchange(
             channel.id,
             name,
             text(data, "type", "direct"),
@@ -115,7 +115,7 @@ async def delete_exchange(call: Call) -> int:
     with the_channel(call) as channel:
         channel.check(delete)
         if_unused = call.query.get("if-unused") == "true"
-        call.node.delete_exchange(channel.id, name, if_unused=if_unused)
+        call.node.commands.delete_exchange(channel.id, name, if_unused=if_unused)
     return NO_CONTENT
 
 
@@ -177,7 +177,7 @@ async def put_queue(call: Call) -> int:
     declare.queue, declare.arguments = name, arguments
     with the_channel(call) as channel:
         channel.check(declare)
-        call.node.declare_queue(
+        call.node.commands.declare_queue(
             channel.id,
             name,
             durable=flag(data, "durable", True),
@@ -195,7 +195,7 @@ async def delete_queue(call: Call) -> int:
     delete.queue = name
     with the_channel(call) as channel:
         channel.check(delete)
-        call.node.delete_queue(
+        call.node.commands.delete_queue(
             channel.id,
             name,
             if_unused=call.query.get("if-unused") == "true",
@@ -211,7 +211,7 @@ async def purge_queue(call: Call) -> int:
     purge.queue = name
     with the_channel(call) as channel:
         channel.check(purge)
-        call.node.purge_queue(channel.id, name)
+        call.node.commands.purge_queue(channel.id, name)
     return NO_CONTENT
 
 
@@ -319,7 +319,7 @@ async def _bind(call: Call, kind: str) -> Response:
     key, arguments = text(data, "routing_key", ""), arguments_of(data)
     with the_channel(call) as channel:
         channel.check(_bind_method(source, destination, key, unbind=False))
-        call.node.bind(channel.id, destination, source, key, arguments)
+        call.node.commands.bind(channel.id, destination, source, key, arguments)
     made = next(
         binding
         for binding in reversed(vhost.exchanges[source].bindings)
@@ -336,7 +336,9 @@ async def _unbind(call: Call, kind: str) -> int:
     destination = binding.destination
     with the_channel(call) as channel:
         channel.check(_bind_method(binding.source, destination, binding.binding_key, unbind=True))
-        call.node.unbind(channel.id, destination, binding.source, binding.binding_key, arguments)
+        call.node.commands.unbind(
+            channel.id, destination, binding.source, binding.binding_key, arguments
+        )
     return NO_CONTENT
 
 

@@ -53,8 +53,8 @@ async def put_vhost(call: Call) -> int:
         raise bad_request("the name of a vhost must not be empty")
     metadata = _metadata_of(data)
     metadata.check(name)
-    is_new = call.node.add_vhost(name)
-    call.node.set_vhost_metadata(name, **metadata_object(metadata))
+    is_new = call.node.administration.add_vhost(name)
+    call.node.administration.set_vhost_metadata(name, **metadata_object(metadata))
     if is_new:  # RabbitMQ: whoever adds a vhost may use it
         call.node.access.set_permissions(
             call.caller.name, name, configure=".*", write=".*", read=".*"
@@ -84,7 +84,7 @@ def _metadata_of(data: Mapping[str, Any]) -> VHostMetadata:
     "/api/vhosts/{vhost}", "Delete a vhost with all in it, and close its connections", ADMINISTRATOR
 )
 async def delete_vhost(call: Call) -> int:
-    if not call.node.delete_vhost(call.name("vhost")):
+    if not call.node.administration.delete_vhost(call.name("vhost")):
         raise not_found()
     return NO_CONTENT
 

@@ -42,6 +42,7 @@ class EmbeddedChannel:
 
     __slots__ = (
         "_acks",
+        "_commands",
         "_consumers",
         "_id",
         "_is_refused",
@@ -62,7 +63,7 @@ class EmbeddedChannel:
         self.on_confirm: Callable[[int, int, bool], None] | None = None
         self.on_return: Callable[[Returned], None] | None = None
         self.on_close: Callable[[TransportError], None] | None = None
-        self._node = node
+        self._node, self._commands = node, node.commands
         self._id = node.open_channel(
             connection, self, confirm=confirm, consumer_timeout=consumer_timeout
         )
@@ -99,7 +100,7 @@ class EmbeddedChannel:
         node = self._node
         messages = [as_received(message, _FRAME_MAX) for message in batch]
         try:
-            node.publish(self._id, messages)
+            self._commands.publish(self._id, messages)
         except ReplyError as refusal:
             self._refused(refusal)
         if self._publish_seq:
@@ -118,38 +119,38 @@ class EmbeddedChannel:
     ) -> None:
         check_names(exchange=name, exchange_type=type)
         options["arguments"] = _as_received(options.get("arguments"))
-        await self._change(self._node.declare_exchange, name, type, **options)
+        await self._change(self._commands.declare_exchange, name, type, **options)
 
     async def check_exchange(self, name: str) -> None:
         check_names(exchange=name)
-        self._do(self._node.check_exchange, name)
+        self._do(self._commands.check_exchange, name)
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         check_names(exchange=name)
-        await self._change(self._node.delete_exchange, name, if_unused=if_unused)
+        await self._change(self._commands.delete_exchange, name, if_unused=if_unused)
 
     async def declare_queue(
         self, name: str, **options: Unpack[QueueDeclareArguments]
     ) -> QueueState:
         check_names(queue=name)
         options["arguments"] = _as_received(options.get("arguments"))
-        return QueueState(*await self._change(self._node.declare_queue, name, **options))
+        return QueueState(*await self._change(self._commands.declare_queue, name, **options))
 
     async def check_queue(self, name: str) -> QueueState:
         check_names(queue=name)
-        return QueueState(*self._do(self._node.check_queue, name))
+        return QueueState(*self._do(self._commands.check_queue, name))
 
     async def delete_queue(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False
     ) -> int:
         check_names(queue=name)
         return await self._change(
-            self._node.delete_queue, name, if_unused=if_unused, if_empty=if_empty
+            self._commands.delete_queue, name, if_unused=if_unused, if_empty=if_empty
         )
 
     async def purge_queue(self, name: str) -> int:
         check_names(queue=name)
-        return await self._change(self._node.purge_queue, name)
+        return await self._change(self._commands.purge_queue, name)
 
     async def bind_queue(
         self, queue: str, exchange: str, binding_key: str, arguments: Arguments | None = None
@@ -175,13 +176,13 @@ class EmbeddedChannel:
         self, destination: Destination, source: str, key: str, arguments: Arguments | None
     ) -> None:
         check_names(**{destination.kind: destination.name}, source=source, binding_key=key)
-        await self._change(self._node.bind, destination, source, key, _as_received(arguments))
+        await self._change(self._commands.bind, destination, source, key, _as_received(arguments))
 
     async def _unbind(
         self, destination: Destination, source: str, key: str, arguments: Arguments | None
     ) -> None:
         check_names(**{destination.kind: destination.name}, source=source, binding_key=key)
-        await self._change(self._node.unbind, destination, source, key, _as_received(arguments))
+        await self._change(self._commands.unbind, destination, source, key, _as_received(arguments))
 
     async def _change(
         self, command: Callable[Concatenate[int, P], T], *args: P.args, **options: P.kwargs
@@ -197,26 +198,26 @@ class EmbeddedChannel:
 
     async def qos(self, prefetch: int, *, shared: bool = False) -> None:
         check_prefetch(prefetch)
-        self._do(self._node.qos, prefetch, shared=shared)
+        self._do(self._commands.qos, prefetch, shared=shared)
 
     async def consume(
         self, queue: str, callbacks: ConsumerCallbacks, **options: Unpack[BasicConsumeArguments]
     ) -> str:
         check_names(queue=queue, consumer_tag=options.get("consumer_tag", ""))
         options["arguments"] = _as_received(options.get("arguments"))
-        tag = self._do(self._node.consume, queue, **options)
+        tag = self._do(self._commands.consume, queue, **options)
         self._consumers[tag] = callbacks
         return tag
 
     async def cancel(self, consumer_tag: str) -> None:
         check_names(consumer_tag=consumer_tag)
-        self._do(self._node.cancel, consumer_tag)
+        self._do(self._commands.cancel, consumer_tag)
         await self._node.drain()  # deliveries made before may still arrive; none after this
         self._consumers.pop(consumer_tag, None)
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
         check_names(queue=queue)
-        got = self._do(self._node.get, queue, no_ack=no_ack)
+        got = self._do(self._commands.get, queue, no_ack=no_ack)
         self._check_store()
         return None if got is None else _plain(got[0])
 
@@ -224,7 +225,7 @@ class EmbeddedChannel:
         if not self.is_usable:
             self._check()
         if multiple:
-            self._settle(self._node.ack, delivery_tag, multiple=True)
+            self._settle(self._commands.ack, delivery_tag, multiple=True)
             return
         if delivery_tag in self._acks:
             self._send_acks()  # and then the second ack, to be refused
@@ -237,18 +238,18 @@ class EmbeddedChannel:
             return
         tags, self._acks = self._acks, {}
         try:
-            self._node.ack_each(self._id, list(tags))
+            self._commands.ack_each(self._id, list(tags))
         except ReplyError as refusal:
             self._refused(refusal)
 
     def nack(self, delivery_tag: int, *, requeue: bool = False, multiple: bool = False) -> None:
-        self._settle(self._node.nack, delivery_tag, requeue=requeue, multiple=multiple)
+        self._settle(self._commands.nack, delivery_tag, requeue=requeue, multiple=multiple)
 
     def release(self, delivery_tag: int, *, multiple: bool = False) -> None:
-        self._settle(self._node.release, delivery_tag, multiple=multiple)
+        self._settle(self._commands.release, delivery_tag, multiple=multiple)
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
-        self._settle(self._node.nack, delivery_tag, requeue=True, delay=delay)
+        self._settle(self._commands.nack, delivery_tag, requeue=True, delay=delay)
 
     def _settle(
         self, command: Callable[Concatenate[int, P], None], *args: P.args, **options: P.kwargs

@@ -42,25 +42,27 @@ def place(
 async def _prepare(path: Path) -> None:
     node = Node("test", store=SqliteStore(str(path)))
     await node.recover()
-    node.add_vhost("/")
+    node.administration.add_vhost("/")
     connection = node.open_connection("/", RecordingReceiver())
     channel = node.open_channel(connection, RecordingReceiver(), confirm=True)
     to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-    node.declare_queue(channel, "work", arguments=to_dead)
-    node.declare_queue(channel, "brief", arguments={**to_dead, "x-message-ttl": 0})
+    node.commands.declare_queue(channel, "work", arguments=to_dead)
+    node.commands.declare_queue(channel, "brief", arguments={**to_dead, "x-message-ttl": 0})
     for name in ("dead", "other", "line", "moved"):
-        node.declare_queue(channel, name)
+        node.commands.declare_queue(channel, name)
     lines = [a_message("line", body=b"%d" % n, delivery_mode=PERSISTENT) for n in range(MANY)]
-    node.publish(channel, lines)
+    node.commands.publish(channel, lines)
     for n in range(6):
         headers = {"odd": str(n % 2)}
         message = a_message("work", body=b"%d" % n, headers=headers, delivery_mode=PERSISTENT)
-        node.publish(channel, [message])
-        got = node.get(channel, "work", no_ack=False)
+        node.commands.publish(channel, [message])
+        got = node.commands.get(channel, "work", no_ack=False)
         assert got is not None
-        node.nack(channel, got[0].delivery_tag, requeue=False)
-    node.publish(channel, [a_message("brief", body=b"late", delivery_mode=PERSISTENT)])
-    node.publish(channel, [a_message("dead", body=b"never died", delivery_mode=PERSISTENT)])
+        node.commands.nack(channel, got[0].delivery_tag, requeue=False)
+    node.commands.publish(channel, [a_message("brief", body=b"late", delivery_mode=PERSISTENT)])
+    node.commands.publish(
+        channel, [a_message("dead", body=b"never died", delivery_mode=PERSISTENT)]
+    )
     await node.close()
 
 

@@ -48,7 +48,7 @@ class Api:
 @contextlib.asynccontextmanager
 async def an_api() -> AsyncIterator[Api]:
     node = Node()
-    node.add_vhost("/")
+    node.administration.add_vhost("/")
     node.access.add_default_user()
     server = Server(node, [parse_listen_address("amqp://127.0.0.1:0")], ServerConfig())
     await server.start()

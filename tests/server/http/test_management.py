@@ -686,7 +686,7 @@ async def test_page_of_our_own_may_change_something(api: Api) -> None:
 async def test_long_list_leaves_turns_to_others(api: Api) -> None:
     with RequestChannel(api.node, "guest", "/") as channel:
         for n in range(1_000):
-            api.node.declare_queue(channel.id, f"queue-{n}", durable=True)
+            api.node.commands.declare_queue(channel.id, f"queue-{n}", durable=True)
     turns = 0
 
     async def count() -> None:

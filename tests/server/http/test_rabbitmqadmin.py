@@ -116,9 +116,9 @@ async def test_policies_and_limits(api: Api) -> None:
     assert (shown["component"], shown["value"]) == ("vhost-limits", {"max-queues": 7})
     parameter = ("parameter", "component=vhost-limits", "name=limits")
     await admin(api, "declare", *parameter, 'value={"max-connections": 9}')
-    assert api.node.vhost_limits("/") == {"max-connections": 9}
+    assert api.node.administration.vhost_limits("/") == {"max-connections": 9}
     await admin(api, "delete", *parameter)
-    assert api.node.vhost_limits("/") == {}
+    assert api.node.administration.vhost_limits("/") == {}
     await admin(api, "declare", "vhost_limit", "vhost=/", "name=max-queues", "value=7")
     await admin(api, "delete", "vhost_limit", "vhost=/", "name=max-queues")
     assert await listed(api, "vhost_limits") == await listed(api, "parameters") == []
@@ -127,17 +127,17 @@ async def test_policies_and_limits(api: Api) -> None:
 async def test_export_and_import(api: Api, tmp_path: Path) -> None:
     await admin(api, "declare", "queue", "name=q")
     await admin(api, "declare", "user", "name=ann", "password=secret", "tags=monitoring")
-    api.node.set_global_parameter("mine", [1, None])
-    api.node.set_vhost_limits("/", {"max-queues": 7})
+    api.node.administration.set_global_parameter("mine", [1, None])
+    api.node.administration.set_vhost_limits("/", {"max-queues": 7})
     file = str(tmp_path / "definitions.json")
     await admin(api, "export", file, vhost=None)
     await admin(api, "delete", "queue", "name=q")
     await admin(api, "delete", "user", "name=ann")
-    api.node.delete_global_parameter("mine")
-    api.node.set_vhost_limits("/", {})
+    api.node.administration.delete_global_parameter("mine")
+    api.node.administration.set_vhost_limits("/", {})
     await admin(api, "import", file, vhost=None)
-    assert api.node.global_parameters() == {"mine": [1, None]}
-    assert api.node.vhost_limits("/") == {"max-queues": 7}
+    assert api.node.administration.global_parameters() == {"mine": [1, None]}
+    assert api.node.administration.vhost_limits("/") == {"max-queues": 7}
     assert [each["name"] for each in await listed(api, "queues", "name")] == ["q"]
     assert api.node.access.authenticate("ann", "secret") is not None
 

@@ -30,7 +30,7 @@ HASH = hash_password("secret", b"salt")
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     node = Node("test")
-    node.add_vhost("/")
+    node.administration.add_vhost("/")
     yield node
     await node.close()
 
@@ -47,31 +47,37 @@ def a_channel(node: Node, vhost: str = "/") -> int:
 
 def a_full_node(node: Node) -> None:
     """One with something in every section."""
-    node.add_vhost("shop")
+    node.administration.add_vhost("shop")
     node.access.import_user("ann", HASH, SHA256, ("administrator", "monitoring"))
     node.access.set_permissions("ann", "shop", configure="^a", write=".*", read="")
     node.access.set_topic_permissions("ann", "shop", "amq.topic", write="^x", read=".*")
-    node.set_policy("short", "^q", {"max-length": 7, "overflow": "reject-publish"}, vhost="shop")
-    node.set_policy("guard", "", {"expires": 90_000}, vhost="shop", is_operator=True, priority=2)
-    node.set_vhost_limits("shop", {"max-queues": 20})
-    node.set_vhost_metadata("shop", description="the shop", tags=["a", "b"])
-    node.set_global_parameter("owner", {"a": 1})
-    node.set_global_parameter("internal_cluster_id", "of this broker alone")
+    node.administration.set_policy(
+        "short", "^q", {"max-length": 7, "overflow": "reject-publish"}, vhost="shop"
+    )
+    node.administration.set_policy(
+        "guard", "", {"expires": 90_000}, vhost="shop", is_operator=True, priority=2
+    )
+    node.administration.set_vhost_limits("shop", {"max-queues": 20})
+    node.administration.set_vhost_metadata("shop", description="the shop", tags=["a", "b"])
+    node.administration.set_global_parameter("owner", {"a": 1})
+    node.administration.set_global_parameter("internal_cluster_id", "of this broker alone")
     channel = a_channel(node, "shop")
-    node.declare_exchange(channel, "spare", "fanout")
-    node.declare_exchange(
+    node.commands.declare_exchange(channel, "spare", "fanout")
+    node.commands.declare_exchange(
         channel, "orders", "topic", auto_delete=True, arguments={"alternate-exchange": "spare"}
     )
-    node.declare_exchange(channel, "by-header", "headers", durable=False, internal=True)
-    node.declare_queue(channel, "q", arguments={"x-message-ttl": 60_000, "x-max-priority": 5})
-    node.declare_queue(channel, "safe", arguments={"x-queue-type": "quorum"})
-    node.declare_queue(channel, "fleeting", durable=False, auto_delete=True)
-    node.declare_queue(channel, "mine", exclusive=True)
-    node.bind(channel, Destination("queue", "q"), "orders", "order.#", {})
-    node.bind(channel, Destination("exchange", "by-header"), "orders", "*", {})
+    node.commands.declare_exchange(channel, "by-header", "headers", durable=False, internal=True)
+    node.commands.declare_queue(
+        channel, "q", arguments={"x-message-ttl": 60_000, "x-max-priority": 5}
+    )
+    node.commands.declare_queue(channel, "safe", arguments={"x-queue-type": "quorum"})
+    node.commands.declare_queue(channel, "fleeting", durable=False, auto_delete=True)
+    node.commands.declare_queue(channel, "mine", exclusive=True)
+    node.commands.bind(channel, Destination("queue", "q"), "orders", "order.#", {})
+    node.commands.bind(channel, Destination("exchange", "by-header"), "orders", "*", {})
     arguments = {"x-match": "any", "kind": "a", "size": 3}
-    node.bind(channel, Destination("queue", "safe"), "by-header", "", arguments)
-    node.bind(channel, Destination("queue", "mine"), "orders", "gone", {})
+    node.commands.bind(channel, Destination("queue", "safe"), "by-header", "", arguments)
+    node.commands.bind(channel, Destination("queue", "mine"), "orders", "gone", {})
 
 
 async def test_an_export_that_is_imported_makes_the_same_broker(node: Node) -> None:
@@ -96,13 +102,13 @@ async def test_an_export_that_is_imported_makes_the_same_broker(node: Node) -> N
     }
     assert export_definitions(other).document == exported.document
     assert other.access.authenticate("ann", "secret") is not None
-    assert other.effective_policy("q", vhost="shop").definition == {
+    assert other.administration.effective_policy("q", vhost="shop").definition == {
         "max-length": 7,
         "overflow": "reject-publish",
         "expires": 90_000,
     }
     channel = a_channel(other, "shop")
-    other.publish(channel, [a_message("order.new", exchange="orders")])
+    other.commands.publish(channel, [a_message("order.new", exchange="orders")])
     assert {queue.name: queue.ready for queue in other.stats().queues}["q"] == 1
     assert import_definitions(other, json.loads(text)).counts == report.counts
     await other.close()
@@ -122,7 +128,7 @@ async def test_of_a_whole_file_one_vhost_may_be_taken(node: Node) -> None:
     a_full_node(node)
     other = Node("other")
     import_definitions(other, export_definitions(node).document, "shop")
-    assert other.vhosts == ("shop",)
+    assert other.administration.vhosts == ("shop",)
     assert len(other.access.users) == 0
     assert len(other.stats().queues) == 3
     await other.close()
@@ -157,8 +163,8 @@ async def test_what_is_imported_is_in_the_file(tmp_path: Path, node: Node) -> No
 
 async def test_what_is_there_and_different_stays_and_is_named(node: Node) -> None:
     channel = a_channel(node)
-    node.declare_queue(channel, "q", arguments={"x-max-length": 3})
-    node.declare_exchange(channel, "x", "topic")
+    node.commands.declare_queue(channel, "q", arguments={"x-max-length": 3})
+    node.commands.declare_exchange(channel, "x", "topic")
     report = import_definitions(
         node,
         a_document(
@@ -174,7 +180,7 @@ async def test_what_is_there_and_different_stays_and_is_named(node: Node) -> Non
 
 
 async def test_a_type_that_is_written_out_is_no_difference(node: Node) -> None:
-    node.declare_queue(a_channel(node), "q")
+    node.commands.declare_queue(a_channel(node), "q")
     queue = {"name": "q", "vhost": "/", "arguments": {"x-queue-type": "classic"}}
     assert import_definitions(node, a_document(queues=[queue])).notes == ()
 
@@ -235,14 +241,14 @@ async def test_what_is_not_supported_is_named_and_left_out_with_what_hangs_on_it
         "policies": 1,
         "queues": 1,
     }
-    assert node.global_parameters() == {"cluster_name": "rabbit@a"}
+    assert node.administration.global_parameters() == {"cluster_name": "rabbit@a"}
     assert export_definitions(node).document["policies"][0]["definition"] == {"ha-mode": "all"}
 
 
 async def test_metadata_comes_beside_the_name_or_in_its_object_and_counts_for_the_queues(
     node: Node,
 ) -> None:
-    node.set_vhost_metadata("/", description="kept", default_queue_type="quorum")
+    node.administration.set_vhost_metadata("/", description="kept", default_queue_type="quorum")
     metadata = {"description": "inner", "tags": ["x"], "default_queue_type": "quorum"}
     report = import_definitions(
         node,
@@ -261,9 +267,9 @@ async def test_metadata_comes_beside_the_name_or_in_its_object_and_counts_for_th
         ),
     )
     assert report.notes == ()
-    assert node.vhost_metadata("/") == VHostMetadata("kept", ("a", "b"), "quorum")
-    assert node.vhost_metadata("in") == VHostMetadata("inner", ("x",), "quorum")
-    assert node.vhost_metadata("beside") == VHostMetadata("d")
+    assert node.administration.vhost_metadata("/") == VHostMetadata("kept", ("a", "b"), "quorum")
+    assert node.administration.vhost_metadata("in") == VHostMetadata("inner", ("x",), "quorum")
+    assert node.administration.vhost_metadata("beside") == VHostMetadata("d")
     vhosts = node.engine.state.vhosts
     types = {(v, q): each.type for v in vhosts for q, each in vhosts[v].queues.items()}
     assert types == {
@@ -272,7 +278,7 @@ async def test_metadata_comes_beside_the_name_or_in_its_object_and_counts_for_th
         ("beside", "q"): "classic",
         ("/", "q"): "quorum",
     }
-    node.declare_queue(a_channel(node, "in"), "q")
+    node.commands.declare_queue(a_channel(node, "in"), "q")
     wrong = {"description": 1, "tags": [1], "default_queue_type": "rubbish"}
     with pytest.raises(InvalidDefinitionsError) as refused:
         import_definitions(node, a_document(vhosts=[{"name": "/", "metadata": wrong}]))
@@ -281,7 +287,7 @@ async def test_metadata_comes_beside_the_name_or_in_its_object_and_counts_for_th
         "vhosts[0].tags",
         "vhosts[0]",
     ]
-    assert node.vhost_metadata("/").description == "kept"
+    assert node.administration.vhost_metadata("/").description == "kept"
 
 
 async def test_every_problem_is_told_with_its_place_and_nothing_is_imported(node: Node) -> None:
@@ -417,8 +423,8 @@ async def test_a_user_may_come_with_a_plain_password(node: Node) -> None:
 
 async def test_what_rabbitmq_would_refuse_is_told_at_the_export(node: Node) -> None:
     channel = a_channel(node)
-    node.declare_queue(channel, "q", arguments={"x-delivery-limit": 3})
-    node.declare_exchange(
+    node.commands.declare_queue(channel, "q", arguments={"x-delivery-limit": 3})
+    node.commands.declare_exchange(
         channel, "later", "x-delayed-message", arguments={"x-delayed-type": "direct"}
     )
     assert list(export_definitions(node).notes) == [
@@ -466,14 +472,14 @@ async def test_import_in_steps_does_the_same_and_lets_others_have_turns(node: No
 async def test_what_is_deleted_while_definitions_are_imported_is_noted(node: Node) -> None:
     async def delete() -> None:
         for _ in range(10_000):
-            if node.delete_vhost("shop"):
+            if node.administration.delete_vhost("shop"):
                 return
             await asyncio.sleep(0)
 
     deleting = asyncio.create_task(delete())
     report = await import_in_steps(node, _many(1_000))
     await deleting
-    assert not node.has_vhost("shop")
+    assert not node.administration.has_vhost("shop")
     assert report.notes == (
         "left out, since something else was changed meanwhile: 530 NOT_ALLOWED - vhost shop not "
         "found",
@@ -485,4 +491,4 @@ async def test_import_in_steps_of_what_is_wrong_imports_nothing(node: Node) -> N
     document["bindings"].append({**document["bindings"][0], "destination": "missing"})
     with pytest.raises(InvalidDefinitionsError, match="there is no queue 'missing'"):
         await import_in_steps(node, document)
-    assert not node.has_vhost("shop")
+    assert not node.administration.has_vhost("shop")

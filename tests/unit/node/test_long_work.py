@@ -26,13 +26,13 @@ class Filled:
         self.channel = node.open_channel(self.connection, receiver, confirm=False)
 
     def fill(self, messages: int) -> None:
-        self.node.declare_queue(self.channel, "q")
+        self.node.commands.declare_queue(self.channel, "q")
         batch = [a_message(delivery_mode=PERSISTENT) for _ in range(messages)]
-        self.node.publish(self.channel, batch)
+        self.node.commands.publish(self.channel, batch)
 
     def declare(self, queues: int) -> None:
         for number in range(queues):
-            self.node.declare_queue(self.channel, f"q{number}")
+            self.node.commands.declare_queue(self.channel, f"q{number}")
 
 
 @pytest.fixture
@@ -60,13 +60,13 @@ async def turns_until_answered(node: Node) -> int:
 
 def _delete_vhost(each: Filled) -> None:
     each.node.close_connection(each.connection)
-    each.node.delete_vhost("/")
+    each.node.administration.delete_vhost("/")
 
 
 LONG: dict[str, Callable[[Filled], object]] = {
-    "purge": lambda each: each.node.purge_queue(each.channel, "q"),
+    "purge": lambda each: each.node.commands.purge_queue(each.channel, "q"),
     "purge by state": lambda each: each.node.purge("q", deferred=True, in_flight=True),
-    "delete queue": lambda each: each.node.delete_queue(
+    "delete queue": lambda each: each.node.commands.delete_queue(
         each.channel, "q", if_unused=False, if_empty=False
     ),
     "delete vhost": _delete_vhost,
@@ -87,12 +87,12 @@ async def test_others_have_their_turns_while_many_messages_are_dropped(
 async def test_others_have_their_turns_while_a_policy_changes_many_queues(filled: Filled) -> None:
     filled.declare(600)
     await filled.node.drain()
-    filled.node.set_policy("all", ".*", {"max-length": 5})
+    filled.node.administration.set_policy("all", ".*", {"max-length": 5})
     assert await turns_until_answered(filled.node) >= 5
-    assert filled.node.effective_policy("q599").policy == "all"
-    assert filled.node.delete_policy("all")
+    assert filled.node.administration.effective_policy("q599").policy == "all"
+    assert filled.node.administration.delete_policy("all")
     assert await turns_until_answered(filled.node) >= 5
-    assert filled.node.effective_policy("q599").policy is None
+    assert filled.node.administration.effective_policy("q599").policy is None
 
 
 async def test_answers_keep_their_order_behind_long_work(filled: Filled) -> None:
@@ -108,7 +108,7 @@ async def test_answers_keep_their_order_behind_long_work(filled: Filled) -> None
         else:
             node.call_after_effects(lambda: answered.append("second"))
 
-    node.purge_queue(filled.channel, "q")
+    node.commands.purge_queue(filled.channel, "q")
     node.call_after_effects(lambda: answered.append("first"))
     ask_when_done()
     await eventually(lambda: len(answered) == 2)
@@ -122,7 +122,7 @@ async def test_a_purge_that_was_answered_stays_after_a_restart(tmp_path: Path) -
     filled = Filled(node)
     filled.fill(3_000)
     await node.drain()
-    node.purge_queue(filled.channel, "q")
+    node.commands.purge_queue(filled.channel, "q")
     await node.drain()
     node.stop()  # nothing more is written
     await node.store.close()
@@ -137,7 +137,7 @@ async def test_a_purge_that_was_answered_stays_after_a_restart(tmp_path: Path) -
 async def test_a_node_that_is_stopped_meanwhile_calls_who_waits(filled: Filled) -> None:
     filled.fill(5_000)
     await filled.node.drain()
-    filled.node.purge_queue(filled.channel, "q")
+    filled.node.commands.purge_queue(filled.channel, "q")
     waiting = asyncio.create_task(filled.node.drain())
     await asyncio.sleep(0)
     filled.node.stop()

@@ -285,7 +285,7 @@ async def test_single_acks_that_nobody_waits_for_are_committed_together() -> Non
     node.engine.consuming.consume(channel, "q", node.now())
     await store.settle(node)
     for tag in range(1, 21):
-        node.ack(channel, tag)
+        node.commands.ack(channel, tag)
         await asyncio.sleep(0)  # another turn of the event loop
     settled = [record for record in store.records if isinstance(record, Settled)]
     assert len(settled) >= 19, "written at once"
@@ -372,7 +372,7 @@ async def test_get_tells_how_many_are_left_ready(node: Node) -> None:
     channel, _ = opened(node)
     publish(node, channel, b"1", b"2", b"3")
     counts = []
-    while (got := node.get(channel, "q", no_ack=True)) is not None:
+    while (got := node.commands.get(channel, "q", no_ack=True)) is not None:
         counts.append((got[0].body, got[1]))
     assert counts == [(b"1", 2), (b"2", 1), (b"3", 0)]
 
@@ -381,9 +381,9 @@ async def test_basic_recover_gives_back_all_that_the_channel_has_in_flight(node:
     channel, _ = opened(node)
     publish(node, channel, b"1", b"2")
     for _ in range(2):
-        node.get(channel, "q", no_ack=False)
-    node.basic_recover(channel, requeue=True)
-    got = node.get(channel, "q", no_ack=True)
+        node.commands.get(channel, "q", no_ack=False)
+    node.commands.basic_recover(channel, requeue=True)
+    got = node.commands.get(channel, "q", no_ack=True)
     assert got is not None
     assert (got[0].body, got[0].redelivered, got[1]) == (b"1", True, 1)
 
@@ -393,13 +393,13 @@ async def test_a_rolled_back_publish_is_forgotten_and_a_committed_one_arrives(no
     other = node.open_channel(
         node.open_connection("/", RecordingReceiver()), RecordingReceiver(), confirm=False
     )
-    node.tx_select(other)
+    node.commands.tx_select(other)
     publish(node, other, b"forgotten")
-    node.tx_rollback(other)
+    node.commands.tx_rollback(other)
     publish(node, other, b"kept")
-    assert node.check_queue(channel, "q").message_count == 0
-    node.tx_commit(other)
-    got = node.get(channel, "q", no_ack=True)
+    assert node.commands.check_queue(channel, "q").message_count == 0
+    node.commands.tx_commit(other)
+    got = node.commands.get(channel, "q", no_ack=True)
     assert got is not None
     assert (got[0].body, got[1]) == (b"kept", 0)
 
@@ -407,7 +407,7 @@ async def test_a_rolled_back_publish_is_forgotten_and_a_committed_one_arrives(no
 async def test_a_servers_own_refusal_is_told_behind_the_confirms_before_it(node: Node) -> None:
     channel, receiver = opened(node)
     publish(node, channel, b"1")
-    node.refuse(channel, ReplyError(404, "NOT_FOUND - no previously declared queue"))
+    node.commands.refuse(channel, ReplyError(404, "NOT_FOUND - no previously declared queue"))
     await node.drain()
     assert receiver.heard == [("confirm", 1, 1, True), ("closed", 404)]
 
@@ -416,28 +416,28 @@ async def test_nothing_is_delivered_to_a_channel_whose_flow_is_stopped(node: Nod
     channel, receiver = opened(node)
     other, other_receiver = opened(node)
     for each in (channel, other):
-        node.consume(each, "q", no_ack=True)
-    node.flow(channel, active=False)
+        node.commands.consume(each, "q", no_ack=True)
+    node.commands.flow(channel, active=False)
     publish(node, other, b"1", b"2")
     await node.drain()
     assert [delivery.body for delivery in other_receiver.deliveries] == [b"1", b"2"]
-    node.flow(other, active=False)
+    node.commands.flow(other, active=False)
     publish(node, other, b"3")
     await node.drain()
     assert not receiver.deliveries
-    node.flow(channel, active=True)
+    node.commands.flow(channel, active=True)
     await node.drain()
     assert [delivery.body for delivery in receiver.deliveries] == [b"3"]
 
 
 async def test_a_consumer_started_while_the_flow_is_stopped_waits_too(node: Node) -> None:
     channel, receiver = opened(node)
-    node.flow(channel, active=False)
-    node.consume(channel, "q", no_ack=False)
+    node.commands.flow(channel, active=False)
+    node.commands.consume(channel, "q", no_ack=False)
     publish(node, channel, b"1")
     await node.drain()
     assert not receiver.deliveries
-    node.flow(channel, active=True)
+    node.commands.flow(channel, active=True)
     await node.drain()
     assert [delivery.body for delivery in receiver.deliveries] == [b"1"]
 
@@ -447,8 +447,8 @@ async def test_large_messages_are_delivered_in_steps_that_a_stop_may_come_betwee
 ) -> None:
     channel, receiver = opened(node)
     publish(node, channel, *[bytes(1024 * 1024)] * 100)
-    node.consume(channel, "q", no_ack=True)
-    receiver.on_delivery = lambda _: node.flow(channel, active=False)
+    node.commands.consume(channel, "q", no_ack=True)
+    receiver.on_delivery = lambda _: node.commands.flow(channel, active=False)
     await node.drain()
     await node.drain()
     assert 0 < len(receiver.deliveries) < 30
@@ -459,12 +459,12 @@ async def test_publishers_are_blocked_until_the_last_alarm_is_over(node: Node) -
     channel = node.open_channel(
         node.open_connection("/", connection), RecordingReceiver(), confirm=False
     )
-    node.declare_queue(channel, "q")
+    node.commands.declare_queue(channel, "q")
     node.set_alarm("disk", True)
     node.set_alarm("file descriptors", True)
     assert not connection.heard
     for _ in range(2):
-        node.publish(channel, [a_message()])
+        node.commands.publish(channel, [a_message()])
     assert connection.heard == [("blocked", "low on disk & file descriptors")]
     node.set_alarm("disk", False)
     await node.drain()
@@ -476,5 +476,5 @@ async def test_publishers_are_blocked_until_the_last_alarm_is_over(node: Node) -
 async def test_a_vhost_that_is_not_there_is_refused_unless_it_may_be_created(node: Node) -> None:
     with pytest.raises(ReplyError, match="530 NOT_ALLOWED - vhost v not found"):
         node.open_connection("v", RecordingReceiver(), create=False)
-    node.add_vhost("v")
+    node.administration.add_vhost("v")
     assert node.open_connection("v", RecordingReceiver(), create=False)

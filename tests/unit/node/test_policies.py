@@ -31,26 +31,34 @@ def opened(node: Node, vhost: str = "/") -> int:
 async def test_policies_and_limits_are_there_again_after_a_restart(tmp_path: Path) -> None:
     node = await a_node(tmp_path / "broker.db")
     channel = opened(node)
-    node.declare_queue(channel, "q")
-    node.declare_exchange(channel, "x", "direct")
-    node.set_policy("p", "^q", {"max-length-bytes": 12, "expires": 60_000}, priority=3)
-    node.set_policy("guard", "", {"max-length": 5}, is_operator=True, apply_to="queues")
-    node.set_policy("spare", "^x$", {"alternate-exchange": "amq.fanout"}, apply_to="exchanges")
-    node.set_policy("gone", "^q", {"max-length": 1}, priority=9)
-    node.delete_policy("gone")
-    node.set_vhost_limits("/", {"max-queues": 1})
-    before, effective = node.policies(), node.effective_policy("q")
-    node.publish(channel, [a_message(body=b"hello", delivery_mode=PERSISTENT) for _ in range(3)])
+    node.commands.declare_queue(channel, "q")
+    node.commands.declare_exchange(channel, "x", "direct")
+    node.administration.set_policy(
+        "p", "^q", {"max-length-bytes": 12, "expires": 60_000}, priority=3
+    )
+    node.administration.set_policy(
+        "guard", "", {"max-length": 5}, is_operator=True, apply_to="queues"
+    )
+    node.administration.set_policy(
+        "spare", "^x$", {"alternate-exchange": "amq.fanout"}, apply_to="exchanges"
+    )
+    node.administration.set_policy("gone", "^q", {"max-length": 1}, priority=9)
+    node.administration.delete_policy("gone")
+    node.administration.set_vhost_limits("/", {"max-queues": 1})
+    before, effective = node.administration.policies(), node.administration.effective_policy("q")
+    node.commands.publish(
+        channel, [a_message(body=b"hello", delivery_mode=PERSISTENT) for _ in range(3)]
+    )
     await node.close()
 
     node = await a_node(tmp_path / "broker.db")
-    assert node.policies() == before
-    assert node.effective_policy("q") == effective
-    assert node.vhost_limits("/") == {"max-queues": 1}
+    assert node.administration.policies() == before
+    assert node.administration.effective_policy("q") == effective
+    assert node.administration.vhost_limits("/") == {"max-queues": 1}
     assert node.engine.state.vhosts["/"].exchanges["x"].alternate == "amq.fanout"
     [stats] = node.stats().queues
     assert stats.ready == 2
-    node.publish(opened(node), [a_message(body=b"hello")])
+    node.commands.publish(opened(node), [a_message(body=b"hello")])
     [stats] = node.stats().queues
     assert (stats.ready, stats.drop_count) == (2, 1)
     await node.close()
@@ -59,40 +67,44 @@ async def test_policies_and_limits_are_there_again_after_a_restart(tmp_path: Pat
 async def test_metadata_of_a_vhost_is_there_again_after_a_restart(tmp_path: Path) -> None:
     node = await a_node(tmp_path / "broker.db")
     for vhost in ("a", "b", "c"):
-        node.add_vhost(vhost)
-        node.set_vhost_metadata(vhost, description="old")
-    node.set_vhost_metadata(
+        node.administration.add_vhost(vhost)
+        node.administration.set_vhost_metadata(vhost, description="old")
+    node.administration.set_vhost_metadata(
         "a", description="Bücher, 'a\0b'", tags=["x", "y z"], default_queue_type="quorum"
     )
-    node.declare_queue(opened(node, "a"), "q")
-    node.delete_vhost("b")
-    node.add_vhost("b")
-    node.set_vhost_metadata("c")
+    node.commands.declare_queue(opened(node, "a"), "q")
+    node.administration.delete_vhost("b")
+    node.administration.add_vhost("b")
+    node.administration.set_vhost_metadata("c")
     await node.close()
 
     node = await a_node(tmp_path / "broker.db")
     metadata = VHostMetadata("Bücher, 'a\0b'", ("x", "y z"), "quorum")
-    assert node.vhost_metadata("a") == metadata
-    assert node.vhost_metadata("b") == node.vhost_metadata("c") == VHostMetadata()
+    assert node.administration.vhost_metadata("a") == metadata
+    assert (
+        node.administration.vhost_metadata("b")
+        == node.administration.vhost_metadata("c")
+        == VHostMetadata()
+    )
     queue = node.engine.state.vhosts["a"].queues["q"]
     assert dict(queue.arguments) == {"x-queue-type": "quorum"}
-    node.declare_queue(opened(node, "a"), "q")
+    node.commands.declare_queue(opened(node, "a"), "q")
     await node.close()
 
 
 async def test_global_parameters_are_there_again_after_a_restart(tmp_path: Path) -> None:
     node = await a_node(tmp_path / "broker.db")
     value = {"a": [1, 2.5, None, True, "ü"]}
-    node.set_global_parameter("mine", value)
+    node.administration.set_global_parameter("mine", value)
     value["a"].append("later")
     for name in ("none", "gone", "changed"):
-        node.set_global_parameter(name, None)
-    assert node.delete_global_parameter("gone")
-    assert not node.delete_global_parameter("gone")
-    node.set_global_parameter("changed", "new")
+        node.administration.set_global_parameter(name, None)
+    assert node.administration.delete_global_parameter("gone")
+    assert not node.administration.delete_global_parameter("gone")
+    node.administration.set_global_parameter("changed", "new")
     await node.close()
     node = await a_node(tmp_path / "broker.db")
-    assert node.global_parameters() == {
+    assert node.administration.global_parameters() == {
         "changed": "new",
         "mine": {"a": [1, 2.5, None, True, "ü"]},
         "none": None,
@@ -107,23 +119,26 @@ async def test_global_parameters_are_there_again_after_a_restart(tmp_path: Path)
 async def test_global_parameter_that_cannot_be_kept_is_refused(name: str, value: object) -> None:
     node = Node("test")
     with pytest.raises(InvalidParameterError):
-        node.set_global_parameter(name, value)
-    assert node.global_parameters() == {}
+        node.administration.set_global_parameter(name, value)
+    assert node.administration.global_parameters() == {}
     await node.close()
 
 
 async def test_policies_go_with_their_vhost(tmp_path: Path) -> None:
     node = await a_node(tmp_path / "broker.db")
     for vhost in ("a", "b"):
-        node.add_vhost(vhost)
-        node.set_policy("p", "^q", {"max-length": 1}, vhost=vhost)
-        node.set_vhost_limits(vhost, {"max-queues": 1})
-    node.delete_vhost("a")
-    node.add_vhost("a")
+        node.administration.add_vhost(vhost)
+        node.administration.set_policy("p", "^q", {"max-length": 1}, vhost=vhost)
+        node.administration.set_vhost_limits(vhost, {"max-queues": 1})
+    node.administration.delete_vhost("a")
+    node.administration.add_vhost("a")
     await node.close()
     node = await a_node(tmp_path / "broker.db")
-    assert node.policies() == (Policy("b", "p", "^q", {"max-length": 1}),)
-    assert (node.vhost_limits("a"), node.vhost_limits("b")) == ({}, {"max-queues": 1})
+    assert node.administration.policies() == (Policy("b", "p", "^q", {"max-length": 1}),)
+    assert (node.administration.vhost_limits("a"), node.administration.vhost_limits("b")) == (
+        {},
+        {"max-queues": 1},
+    )
     await node.close()
 
 
@@ -132,18 +147,20 @@ async def test_a_policy_with_a_limit_in_bytes_weighs_what_is_only_in_the_file(
 ) -> None:
     node = await a_node(tmp_path / "broker.db")
     channel = opened(node)
-    node.declare_queue(channel, "q")
-    node.publish(channel, [a_message(body=b"x" * 10, delivery_mode=PERSISTENT) for _ in range(9)])
+    node.commands.declare_queue(channel, "q")
+    node.commands.publish(
+        channel, [a_message(body=b"x" * 10, delivery_mode=PERSISTENT) for _ in range(9)]
+    )
     await node.close()
     node = await a_node(tmp_path / "broker.db")
-    node.set_policy("p", "^q", {"max-length-bytes": 45})
+    node.administration.set_policy("p", "^q", {"max-length-bytes": 45})
     assert node.stats().queues[0].ready == 4
     await node.close()
 
 
 async def test_a_policy_that_cannot_be_is_refused(tmp_path: Path) -> None:
     node = Node("test")
-    node.add_vhost("/")
+    node.administration.add_vhost("/")
     with pytest.raises(InvalidPolicyError, match="policy 'p' in vhost '/': 0 is not a valid queue"):
-        node.set_policy("p", "^q", {"expires": 0})
+        node.administration.set_policy("p", "^q", {"expires": 0})
     await node.close()

@@ -183,8 +183,8 @@ async def test_what_came_due_while_the_machine_was_suspended_is_done_soon_after(
     connection = node.open_connection("/", RecordingReceiver())
     channel = node.open_channel(connection, receiver, confirm=False)
     queues(node, channel, 1)
-    node.consume(channel, "q0")
-    node.publish(channel, [a_message("q0", headers={"x-delay": 3_600_000})])
+    node.commands.consume(channel, "q0")
+    node.commands.publish(channel, [a_message("q0", headers={"x-delay": 3_600_000})])
     await asyncio.sleep(1.0)
     clock.suspended = 7_200.0
     await asyncio.sleep(5.1)

@@ -55,7 +55,7 @@ NEEDS: list[tuple[Frame, set[tuple[Permission, str]]]] = [
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     node = Node()
-    node.add_vhost("/")
+    node.administration.add_vhost("/")
     node.access.add_user("ann", "secret")
     yield node
     await node.close()

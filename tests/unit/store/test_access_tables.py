@@ -89,13 +89,13 @@ async def test_file_of_an_earlier_version_gets_what_is_new(tmp_path: Path, versi
     assert (report.schema, report.messages, report.problems) == (tables.VERSION, 2, ())
     async with a_node(path) as node:
         assert len(node.access.users) == 2
-        node.set_policy("p", "^q", {"max-length": 7})
-        node.set_vhost_metadata("/", description="older")
-        node.set_global_parameter("mine", 7)
+        node.administration.set_policy("p", "^q", {"max-length": 7})
+        node.administration.set_vhost_metadata("/", description="older")
+        node.administration.set_global_parameter("mine", 7)
     async with a_node(path) as node:
-        assert [each.name for each in node.policies()] == ["p"]
-        assert node.vhost_metadata("/").description == "older"
-        assert node.global_parameters() == {"mine": 7}
+        assert [each.name for each in node.administration.policies()] == ["p"]
+        assert node.administration.vhost_metadata("/").description == "older"
+        assert node.administration.global_parameters() == {"mine": 7}
 
 
 @pytest.mark.parametrize("version", range(4, tables.VERSION))
