@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
@@ -36,6 +37,9 @@ from tests.support.rabbitmq import RabbitMQ
 
 WARM_UP = 0.25
 """Part of the time, at its beginning, that the slopes leave out."""
+
+MOST = 12
+"""Types of objects, those that became most, that are printed."""
 
 _EVERY = 2.0  # seconds between two samples, and between two rounds
 _TELL_EVERY = 60.0  # seconds
@@ -69,6 +73,13 @@ class Sample:
             process.num_fds(),
             sum(each.stat().st_size for each in folder.iterdir()) / 2**20,
         )
+
+
+def types_of_objects() -> Counter[str]:
+    """How many objects of each type the collector knows."""
+    return Counter(
+        f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects()
+    )
 
 
 ALLOWED = Sample(memory_mib=8.0, objects=20_000, tasks=10, threads=2, descriptors=6, file_mib=16.0)
@@ -369,6 +380,7 @@ def main() -> int:
     console.print(_row("seconds", "published", *names))
     told = -_TELL_EVERY
     snapshot: tracemalloc.Snapshot | None = None
+    types: list[Counter[str]] = []
     if options.trace:
         tracemalloc.start(8)
 
@@ -377,7 +389,10 @@ def main() -> int:
         if at - told >= _TELL_EVERY:
             told = at
             console.print(_row(f"{at:.0f}", application.published, *_numbers(astuple(sample))))
-        if options.trace and snapshot is None and at >= WARM_UP * options.seconds:
+        if at < WARM_UP * options.seconds:
+            return
+        types[1:] = [types_of_objects()]
+        if options.trace and snapshot is None:
             snapshot = tracemalloc.take_snapshot()
 
     with _server(options.broker) as server:
@@ -385,6 +400,8 @@ def main() -> int:
     if snapshot is not None:
         for each in tracemalloc.take_snapshot().compare_to(snapshot, "lineno")[:25]:
             console.print(str(each), markup=False)
+    for name, more in (types[-1] - types[0]).most_common(MOST):
+        console.print(f"{more:+6} {name}", markup=False)
     console.print(_row("an hour", "", *_numbers(list(history.slopes().values()))))
     console.print(
         f"{application.published:,} published, {application.handled:,} handled, "

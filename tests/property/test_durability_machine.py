@@ -34,7 +34,6 @@ class DurabilityMachine(RuleBasedStateMachine):
         try:
             self.world.guarded(lambda: action(*arguments, **options))
             self.world.check()
-            self.world.check_memory()
         except BrokenPromiseError as error:
             raise AssertionError(str(error)) from error
 

@@ -4,6 +4,7 @@ python -m tests.simulation                                     # seeds 0 to 99 o
 python -m tests.simulation --level node --seeds 10000
 python -m tests.simulation --level full --seed 7 --steps 1,4   # again, step by step
 python -m tests.simulation --bugs                              # are planted bugs found, how soon?
+python -m tests.simulation --level node-short --seeds 1000000 --jobs 2 --resume node-short.json
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 
 from tests.simulation.bugs import BUGS
+from tests.simulation.campaign import Campaign
 from tests.simulation.levels import LEVELS, Level, failure_of, reason_of
 
 _MOST = 2_000  # seeds in which a planted bug must be found
@@ -24,10 +27,10 @@ def _say(text: str) -> None:
 
 def _again(level: Level, seed: int, steps: str | None) -> int:
     """Run one seed, and show its steps."""
-    kept = None
+    run = level.draw(seed)
     if steps is not None:
-        kept = [int(each) for each in steps.split(",") if each != "none"]
-    level.run(seed, kept, _say)
+        run = run.only([int(each) for each in steps.split(",") if each != "none"])
+    run.run(_say)
     _say(f"seed {seed}: all promises kept")
     return 0
 
@@ -49,7 +52,7 @@ def seeds_until_found(level: Level, bug: str, most: int = _MOST) -> int | None:
     """After how many seeds `level` finds the planted `bug`; None when it does not."""
     with BUGS[bug].planted():
         for seed in range(most):
-            if reason_of(level, seed) is not None:
+            if reason_of(level.draw(seed)) is not None:
                 return seed + 1
     return None
 
@@ -73,6 +76,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, metavar="N")
     parser.add_argument("--first", type=int, default=0, metavar="SEED")
     parser.add_argument("--seconds", type=float, help="go on for so long instead of N seeds")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keeps how far it is")
     parser.add_argument("--bug", choices=BUGS, help="plant it")
     parser.add_argument("--bugs", action="store_true", help="plant each, and look for it")
     options = parser.parse_args()
@@ -83,6 +88,9 @@ def main() -> int:
         BUGS[options.bug].planted().__enter__()
     if options.seed is not None:
         return _again(level, options.seed, options.steps)
+    if options.jobs > 1 or options.resume is not None:
+        campaign = Campaign(level.name, options.first, options.seeds, options.resume)
+        return campaign.run(options.jobs, _say)
     return _many(level, options.first, options.seeds, options.seconds)
 
 

@@ -1,19 +1,59 @@
-"""The two simulations as their command and their tests see them, and how a failure is shrunk."""
+"""The simulations as their command and their tests see them, and how a failure is shrunk."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from tests.simulation import world
-from tests.simulation.node_run import NodeRun
+from tests.simulation.node_run import STEPS, NodePlan
 from tests.simulation.node_world import BrokenPromiseError as BrokenNodePromiseError
 from tests.simulation.plan import Plan
 from tests.simulation.promises import BrokenPromiseError
 
 Trace = Callable[[str], None]
+_SHORT = 30  # steps
+
+
+class Run(Protocol):
+    """What one seed does."""
+
+    @property
+    def steps(self) -> Sequence[object]: ...
+
+    def only(self, numbers: Collection[int]) -> Run:
+        """The same with fewer steps."""
+        ...
+
+    def run(self, trace: Trace | None = None) -> Any:
+        """Do it. Raises what `reason_of` catches."""
+        ...
+
+    def program(self) -> str:
+        """Python that does the same."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan, and the world in which it happens."""
+
+    plan: Plan
+    run_plan: Callable[[Plan, Trace | None], object]
+
+    @property
+    def steps(self) -> Sequence[object]:
+        return self.plan.steps
+
+    def only(self, numbers: Collection[int]) -> PlannedRun:
+        return PlannedRun(self.plan.only(numbers), self.run_plan)
+
+    def run(self, trace: Trace | None = None) -> None:
+        self.run_plan(self.plan, trace)
+
+    def program(self) -> str:
+        return self.plan.program(self.run_plan.__module__)
 
 
 @dataclass(frozen=True)
@@ -21,10 +61,8 @@ class Level:
     """A kind of simulation."""
 
     name: str
-    count: Callable[[int], int]
-    """How many steps a seed has."""
-    run: Callable[[int, Collection[int] | None, Trace | None], None]
-    """Runs a seed, or some of its steps; raises what `failure` catches."""
+    draw: Callable[[int], Run]
+    """What a seed does."""
 
 
 @dataclass(frozen=True)
@@ -35,55 +73,29 @@ class Failure:
     seed: int
     steps: tuple[int, ...]
     reason: str
+    program: str
 
     def __str__(self) -> str:
         steps = ",".join(map(str, self.steps)) or "none"
         return (
             f"seed {self.seed}: {self.reason}\n"
             f"again: python -m tests.simulation --level {self.level} "
-            f"--seed {self.seed} --steps {steps}"
+            f"--seed {self.seed} --steps {steps}\n"
+            f"the same as a program, for when the seed means something else:\n\n{self.program}"
         )
 
 
-def _run_full(seed: int, kept: Collection[int] | None, trace: Trace | None) -> None:
-    plan = Plan.drawn(seed)
-    world.run(plan if kept is None else plan.only(kept), trace)
-
-
-def _run_node(seed: int, kept: Collection[int] | None, trace: Trace | None) -> None:
-    with _quiet():
-        NodeRun(seed).run(kept, trace)
-
-
-def _run_short(seed: int, kept: Collection[int] | None, trace: Trace | None) -> None:
-    with _quiet():
-        NodeRun(seed, _SHORT).run(kept, trace)
-
-
-_SHORT = 30
-
 LEVELS = {
-    "full": Level("full", lambda seed: len(Plan.drawn(seed).steps), _run_full),
-    "node": Level("node", lambda seed: len(NodeRun(seed).plan), _run_node),
-    "node-short": Level("node-short", lambda seed: _SHORT, _run_short),
+    "full": Level("full", lambda seed: PlannedRun(Plan.drawn(seed), world.run)),
+    "node": Level("node", lambda seed: NodePlan.drawn(seed, STEPS)),
+    "node-short": Level("node-short", lambda seed: NodePlan.drawn(seed, _SHORT)),
 }
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """A failed store is reported as it shall be, hundreds of times."""
-    before = logging.root.manager.disable
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-def reason_of(level: Level, seed: int, kept: Collection[int] | None = None) -> str | None:
+def reason_of(run: Run) -> str | None:
     """What is wrong with that run; None when nothing is."""
     try:
-        level.run(seed, kept, None)
+        run.run()
     except (Exception, BrokenPromiseError, BrokenNodePromiseError) as error:  # noqa: BLE001 - told
         return f"{type(error).__name__}: {error}"
     return None
@@ -91,12 +103,14 @@ def reason_of(level: Level, seed: int, kept: Collection[int] | None = None) -> s
 
 def failure_of(level: Level, seed: int) -> Failure | None:
     """Run `seed`; a failure is shrunk. None when every promise is kept."""
-    reason = reason_of(level, seed)
+    run = level.draw(seed)
+    reason = reason_of(run)
     if reason is None:
         return None
-    steps = tuple(range(level.count(seed)))
-    steps = shrunk(steps, lambda kept: reason_of(level, seed, kept) is not None)
-    return Failure(level.name, seed, steps, reason_of(level, seed, steps) or reason)
+    steps = tuple(range(len(run.steps)))
+    steps = shrunk(steps, lambda kept: reason_of(run.only(kept)) is not None)
+    small = run.only(steps)
+    return Failure(level.name, seed, steps, reason_of(small) or reason, small.program())
 
 
 def shrunk(steps: tuple[int, ...], fails: Callable[[tuple[int, ...]], bool]) -> tuple[int, ...]:

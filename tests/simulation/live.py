@@ -74,7 +74,7 @@ class LiveRun:
     async def _follow_plan(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        for step in self.plan.todo():
+        for step in self.plan.steps:
             await asyncio.sleep(began + step.at / _SPEED - loop.time())
             self._do(step)
         await asyncio.sleep(began + self.plan.end / _SPEED - loop.time())

@@ -1,4 +1,4 @@
-"""One run of a node alone, on a disk that is a model: quick, so there can be many.
+"""Runs of a node alone, on a disk that is a model: quick, so there can be many.
 
 Every command of the core, in any order, with deaths between any two effects. What clients, sockets
 and SQLite add is in `world`.
@@ -6,108 +6,141 @@ and SQLite add is in `world`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import partial
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from tests.simulation.node_world import DEAD, FANOUT, QUEUES, SINGLE, World
+from tests.simulation.node_world import DEAD, FANOUT, QUEUES, World
 
 STEPS = 120
+_FEW_STEPS, _FEW_QUEUES = 60, 2
+"""A run shorter than that has only so many queues of a kind of their own: a life begins sooner."""
+_OF_THEIR_KIND = [name for name in QUEUES if name not in (*FANOUT, DEAD)]
 
 
-class NodeRun:
+@dataclass(frozen=True, slots=True)
+class NodeStep:
+    """A call of the world's: its method, and the arguments."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        options = (f"{name}={value!r}" for name, value in self.options.items())
+        return ", ".join([repr(self.name), *map(repr, self.arguments), *options])
+
+
+@dataclass(frozen=True)
+class NodePlan:
     """One schedule."""
 
-    def __init__(self, seed: int, steps: int = STEPS) -> None:
-        self.seed = seed
+    queues: tuple[str, ...]
+    memory_limit: int
+    steps: tuple[NodeStep, ...]
+
+    @classmethod
+    def drawn(cls, seed: int, steps: int = STEPS) -> NodePlan:
         chance = Random(seed)
-        self.world = World(memory_limit=chance.choice([0, 5, 1 << 20]))
+        queues = tuple(QUEUES)
+        if steps < _FEW_STEPS:
+            queues = (*FANOUT, *chance.sample(_OF_THEIR_KIND, _FEW_QUEUES), DEAD)
+        memory_limit = chance.choice([0, 5, 1 << 20])
         # Each run has a character of its own, so that rare things also come together.
         weights = {name: chance.choice([0, 1, 1, 2, 4]) for name in _STEPS}
         weights["publish"] += 2
         weights["turn"] += 2
         weights["end_commit"] += 1
         names = chance.choices(list(weights), list(weights.values()), k=steps)
-        self.plan = [(name, _STEPS[name](chance, self.world)) for name in names]
+        drawn = tuple(NodeStep(name, *_STEPS[name](chance, queues)) for name in names)
+        return cls(queues, memory_limit, drawn)
 
-    def run(
-        self, kept: Collection[int] | None = None, trace: Callable[[str], None] | None = None
-    ) -> None:
+    def only(self, numbers: Collection[int]) -> NodePlan:
+        """The same with fewer steps."""
+        return replace(self, steps=tuple(self.steps[number] for number in sorted(numbers)))
+
+    def run(self, trace: Callable[[str], None] | None = None) -> World:
         """Do what is planned; then all that is left must be as promised.
 
         Args:
-            kept: the numbers of the steps to do; None for all.
             trace: gets each step.
 
         Raises:
             BrokenPromiseError: the node did other than it had said.
         """
-        world = self.world
-        for number, (name, planned) in enumerate(self.plan):
-            if kept is not None and number not in kept:
-                continue
-            action = planned
-            if world.node.failure is not None and name not in _AFTER_FAILURE:
-                name, action = "crash", world.crash
-            if trace is not None:
-                trace(f"{number:4} life {world.lives} {_shown(name, action)}")
-            world.guarded(action)
-            world.check()
-            world.check_memory()
-        world.guarded(world.crash)
-        world.settle_down()
-        world.check()
+        with _quiet():
+            world = World(queues=self.queues, memory_limit=self.memory_limit)
+            for number, step in enumerate(self.steps):
+                if trace is not None:
+                    trace(f"{number:4} life {world.lives} {step}")
+                world.do(step.name, *step.arguments, **step.options)
+            world.end()
+        return world
+
+    def program(self) -> str:
+        """Python that does the same, whatever becomes of the generator."""
+        steps = "".join(f"world.do({step})\n" for step in self.steps)
+        return (
+            "from tests.simulation.node_world import World\n\n"
+            f"world = World(queues={self.queues!r}, memory_limit={self.memory_limit})\n"
+            f"{steps}world.end()\n"
+        )
 
 
-def _shown(name: str, action: Callable[[], object]) -> str:
-    if isinstance(action, partial):
-        given = [*map(repr, action.args), *(f"{k}={v!r}" for k, v in action.keywords.items())]
-        return f"{name}({', '.join(given)})"
-    return name
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A failed store is reported as it shall be, thousands of times."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
-Step = Callable[[Random, World], Callable[[], Any]]
+Drawn = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def _publish(random: Random, world: World) -> Callable[[], Any]:
-    return partial(
-        world.publish,
-        random.randrange(3),
-        random.choice([None, *SINGLE]),
-        persistent=random.random() < 0.9,
-        priority=random.randrange(4),
-    )
+def _publish(random: Random, queues: tuple[str, ...]) -> Drawn:
+    at, queue = random.randrange(3), random.choice([None, *queues[:-1]])
+    return (at, queue), {"persistent": random.random() < 0.9, "priority": random.randrange(4)}
 
 
-def _die_soon(random: Random, world: World) -> Callable[[], Any]:
-    def arm(points: int, commits: int) -> None:
-        world.die_in, world.commits_at_death = points, commits
-
-    return partial(arm, random.randrange(1, 12), random.randrange(3))
+def _get(random: Random, queues: tuple[str, ...]) -> Drawn:
+    return (random.randrange(3), random.choice(queues)), {"no_ack": random.random() < 0.3}
 
 
-_STEPS: dict[str, Step] = {
+def _end_commit(random: Random, queues: tuple[str, ...]) -> Drawn:
+    return (), {"fail": True} if random.random() < 0.03 else {}
+
+
+def _nothing(random: Random, queues: tuple[str, ...]) -> Drawn:
+    return (), {}
+
+
+def _given(draw: Callable[[Random, tuple[str, ...]], tuple[Any, ...]]) -> Any:
+    return lambda random, queues: (draw(random, queues), {})
+
+
+_STEPS: dict[str, Callable[[Random, tuple[str, ...]], Drawn]] = {
     "publish": _publish,
-    "consume": lambda r, w: partial(
-        w.consume, r.randrange(3), r.choice(list(QUEUES)), r.randrange(4)
-    ),
-    "cancel": lambda r, w: partial(w.cancel, r.randrange(3)),
-    "get": lambda r, w: partial(
-        w.get, r.randrange(3), r.choice(list(QUEUES)), no_ack=r.random() < 0.3
-    ),
-    "ack": lambda r, w: partial(w.ack, r.randrange(20)),
-    "reject": lambda r, w: partial(w.reject, r.randrange(20)),
-    "requeue": lambda r, w: partial(w.requeue, r.randrange(20), r.choice([None, None, 0.0, 3.0])),
-    "touch": lambda r, w: partial(w.touch, r.randrange(20)),
-    "close_channel": lambda r, w: partial(w.close_channel, r.randrange(3)),
-    "purge": lambda r, w: partial(w.purge, r.choice([*FANOUT, DEAD])),
-    "remake": lambda r, w: partial(w.remake, r.choice([*FANOUT, "short"])),
-    "advance": lambda r, w: partial(w.advance, r.choice([0.0, 0.5, 2.0, 6.0])),
-    "turn": lambda r, w: w.turn,
-    "end_commit": lambda r, w: partial(w.end_commit, fail=r.random() < 0.03),
-    "note_attempts": lambda r, w: w.note_attempts,
-    "crash": lambda r, w: w.crash,
-    "die_soon": _die_soon,
+    "consume": _given(lambda r, queues: (r.randrange(3), r.choice(queues), r.randrange(4))),
+    "cancel": _given(lambda r, _: (r.randrange(3),)),
+    "get": _get,
+    "ack": _given(lambda r, _: (r.randrange(20),)),
+    "reject": _given(lambda r, _: (r.randrange(20),)),
+    "requeue": _given(lambda r, _: (r.randrange(20), r.choice([None, None, 0.0, 3.0]))),
+    "touch": _given(lambda r, _: (r.randrange(20),)),
+    "close_channel": _given(lambda r, _: (r.randrange(3),)),
+    "purge": _given(lambda r, _: (r.choice([*FANOUT, DEAD]),)),
+    "remake": _given(lambda r, queues: (r.choice(queues[:-1]),)),
+    "advance": _given(lambda r, _: (r.choice([0.0, 0.5, 2.0, 6.0]),)),
+    "turn": _nothing,
+    "end_commit": _end_commit,
+    "note_attempts": _nothing,
+    "crash": _nothing,
+    "die_soon": _given(lambda r, _: (r.randrange(1, 12), r.randrange(3))),
 }
-_AFTER_FAILURE = {"turn", "end_commit", "crash", "die_soon"}

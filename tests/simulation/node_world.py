@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from broker_client.core.exchange import Destination
@@ -43,6 +43,11 @@ QUEUES: dict[str, dict[str, Any]] = {
 }
 SINGLE = [name for name in QUEUES if name != DEAD]
 FANOUT = ("one", "two")
+IN_ORDER = ("one", "two", "rejecting")
+"""Queues in which nothing changes places but by a settlement."""
+
+
+_AFTER_FAILURE = {"turn", "end_commit", "crash", "die_soon"}
 
 
 class Died(BaseException):
@@ -155,10 +160,31 @@ class WorldReceiver:
     def unblocked(self) -> None: ...
 
 
+class _DiskView:
+    """What the disk holds, by place."""
+
+    def __init__(self, disk: DiskState) -> None:
+        self.changes = disk.changes
+        self.held = list(disk.held.values())
+        self.places = {(held.queue, held.message.body) for held in self.held}
+
+    def bodies(self, queue: str) -> list[bytes]:
+        """What `queue` holds, by position."""
+        held = [each for each in self.held if each.queue == queue]
+        held.sort(key=lambda each: each.entry.position)
+        return [each.message.body for each in held]
+
+
 class World:
     """One node over its lives, and what it has promised in them."""
 
-    def __init__(self, *, memory_limit: int = 1 << 20) -> None:
+    def __init__(self, *, queues: Collection[str] = QUEUES, memory_limit: int = 1 << 20) -> None:
+        """
+        Args:
+            queues: names of those of `QUEUES` that there are.
+            memory_limit: bytes of bodies in memory.
+        """
+        self.queues = [name for name in QUEUES if name in queues]
         self.clock = ManualClock()
         self.disk = DiskState()
         self.lives = 0
@@ -179,6 +205,9 @@ class World:
         self.attempts: Counter[tuple[str, bytes]] = Counter()
         self.safe_attempts: dict[tuple[str, bytes], int] = {}
         self.moved: set[tuple[str, bytes]] = set()
+        self._safe_notes = 0
+        self._view: _DiskView | None = None
+        self._checked: tuple[int, ...] = ()
         self._begin()
 
     # ---------------------------------------------------------------- life and death
@@ -213,8 +242,12 @@ class World:
         for _ in range(3):
             self.open_channel()
         admin = self.receivers[0].channel
-        for name, arguments in QUEUES.items():
-            self.engine.topology.declare_queue(admin, name, self.clock.now(), arguments=arguments)
+        there = self.engine.state.vhosts["/"].queues
+        for name in self.queues:
+            if name not in there:
+                self.engine.topology.declare_queue(
+                    admin, name, self.clock.now(), arguments=QUEUES[name]
+                )
         for name in FANOUT:
             self.engine.topology.bind(admin, Destination("queue", name), "amq.fanout", "", {})
         self.node.wake()
@@ -232,6 +265,30 @@ class World:
         # A delivery that nobody had heard of when it died is no promise.
         self.attempts = Counter(self.safe_attempts)
         self._begin()
+
+    def do(self, step: str, *arguments: Any, **options: Any) -> None:
+        """Call a method of this world as one step of a run, and check the books after it.
+
+        After its store has failed, a node can only end: any other step is a crash then.
+
+        Raises:
+            BrokenPromiseError: the node did other than it had said.
+        """
+        if self.node.failure is not None and step not in _AFTER_FAILURE:
+            self.guarded(self.crash)
+        else:
+            self.guarded(functools.partial(getattr(self, step), *arguments, **options))
+        self.check()
+
+    def end(self) -> None:
+        """Crash, and let all happen that is due then."""
+        self.guarded(self.crash)
+        self.settle_down()
+        self.check()
+
+    def die_soon(self, points: int, commits: int) -> None:
+        """Die after so many points; so many of the commits under way have reached the disk."""
+        self.die_in, self.commits_at_death = points, commits
 
     def guarded(self, action: Callable[[], object]) -> None:
         """Do `action`; if the process dies in it, start anew."""
@@ -391,7 +448,12 @@ class World:
     def note_attempts(self) -> None:
         """From when this is safe, a crash may not forget these deliveries."""
         seen = dict(self.attempts)
-        self.after(lambda: self.safe_attempts.update(seen))
+
+        def safe() -> None:
+            self.safe_attempts.update(seen)
+            self._safe_notes += 1
+
+        self.after(safe)
 
     def settle_down(self) -> None:
         """Let everything happen that is due now."""
@@ -428,39 +490,54 @@ class World:
     # ---------------------------------------------------------------- the books
 
     def _is_safe(self, queue: str, body: bytes) -> bool:
-        if {(queue, body), (DEAD, body)} & self.begun:
+        if (queue, body) in self.begun or (DEAD, body) in self.begun:
             return True
-        return body in self.disk.bodies(queue) or (
-            "x-dead-letter-exchange" in QUEUES[queue] and body in self.disk.bodies(DEAD)
+        disk = self._disk_view()
+        return (queue, body) in disk.places or (
+            "x-dead-letter-exchange" in QUEUES[queue] and (DEAD, body) in disk.places
         )
+
+    def _disk_view(self) -> _DiskView:
+        """What is on disk, computed anew when it has changed."""
+        if self._view is None or self._view.changes != self.disk.changes:
+            self._view = _DiskView(self.disk)
+        return self._view
 
     def check(self) -> None:
         """Compare the books with what is there, in memory and on disk."""
         self.engine.check_conservation()
         entries = self._entries()
-        promise(len({id(each) for each in entries}) == len(entries), "two places hold one entry")
-        for queue, body in self.promised:
-            promise(self._is_safe(queue, body), f"{body!r} is lost from {queue!r}")
-        on_disk = {name: self.disk.bodies(name) for name in QUEUES}
-        for name, bodies in on_disk.items():
-            promise(len(bodies) == len(set(bodies)), f"{name!r} holds something twice: {bodies}")
-            for body in bodies:
-                promise((name, body) not in self.gone, f"{body!r} is back in {name!r}")
-                promise(body not in self.transient, f"{body!r} is transient, and was kept")
-        for held in self.disk.held.values():
-            least = self.safe_attempts.get((held.queue, held.message.body), 0)
-            promise(held.entry.attempts >= least or held.queue == DEAD, held)
-        for name in ("one", "two", "rejecting"):
-            kept = [int(body) for body in on_disk[name] if (name, body) not in self.moved]
-            promise(kept == sorted(kept), f"{name!r} is out of order: {kept}")
-
+        promise(len(set(map(id, entries))) == len(entries), "two places hold one entry")
+        self._check_disk()
+        self._check_memory(entries)
         if self.store.is_at_rest and not self.engine.has_effects:
-            self._check_disk_is_memory()
+            self._check_disk_is_memory(entries)
 
-    def _check_disk_is_memory(self) -> None:
+    def _check_disk(self) -> None:
+        """Skipped while neither the disk nor the books have changed since it was last right."""
+        books = self.disk.changes, len(self.promised), len(self.gone), self._safe_notes
+        if books == self._checked:
+            return
+        disk = self._disk_view()
+        for queue, body in self.promised - disk.places:
+            promise(self._is_safe(queue, body), f"{body!r} is lost from {queue!r}")
+        promise(len(disk.places) == len(disk.held), "a queue holds something twice", disk.held)
+        for queue, body in disk.places & self.gone:
+            promise(False, f"{body!r} is back in {queue!r}")
+        for held in disk.held:
+            body = held.message.body
+            promise(body not in self.transient, f"{body!r} is transient, and was kept")
+            least = self.safe_attempts.get((held.queue, body), 0)
+            promise(held.entry.attempts >= least or held.queue == DEAD, held)
+        for name in IN_ORDER:
+            kept = [int(body) for body in disk.bodies(name) if (name, body) not in self.moved]
+            promise(kept == sorted(kept), f"{name!r} is out of order: {kept}")
+        self._checked = books
+
+    def _check_disk_is_memory(self, entries: list[Any]) -> None:
         in_memory = {}
         spilled = set()
-        for entry in self._entries():
+        for entry in entries:
             if entry.record_id < 0:
                 spilled.add(message_number(entry.record_id))
             elif entry.record_id and not entry.queue.deleted:
@@ -473,20 +550,23 @@ class World:
         promise(in_memory == on_disk, "memory and disk differ", in_memory, on_disk)
         promise(spilled == set(self.disk.spilled), "what was spilled stays", self.disk.spilled)
 
-    def check_memory(self) -> None:
-        """No more stays in memory than the limit, but for what was just read or is in flight."""
+    def _check_memory(self, entries: list[Any]) -> None:
+        """The bodies in memory are counted right."""
         paging = self.engine.state.paging
-        resident = sum(
-            len(entry.message.body) for entry in self._entries() if entry.message is not ON_DISK
-        )
-        assert paging.resident_bytes == resident
+        resident = sum(len(entry.message.body) for entry in entries if entry.message is not ON_DISK)
+        promise(paging.resident_bytes == resident, "bodies in memory", paging.resident_bytes)
 
     def _entries(self) -> list[Any]:
         found: list[Any] = []
-        for queue in [q for v in self.engine.state.vhosts.values() for q in v.queues.values()]:
-            found += [*queue.ready, *queue.deferred.keys()]
+        for vhost in self.engine.state.vhosts.values():
+            for queue in vhost.queues.values():
+                if queue.ready:
+                    found += queue.ready
+                if queue.deferred:
+                    found += queue.deferred.keys()
         for channel in self.engine.state.channels.values():
-            found += [*channel.ledger.entries()]
+            if channel.ledger:
+                found += channel.ledger.entries()
         return found
 
     def _queue(self, name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -58,8 +58,6 @@ class Plan:
 
     seed: int
     steps: tuple[Step, ...]
-    kept: tuple[int, ...]
-    """The numbers of the steps that are done."""
     variant: Variant
     """How the applications are configured."""
 
@@ -77,24 +75,32 @@ class Plan:
             ]
         steps.sort(key=lambda step: step.at)
         variant = Variant.drawn(Random(f"variant {seed}"))
-        return cls(seed, tuple(steps), tuple(range(len(steps))), variant)
+        return cls(seed, tuple(steps), variant)
 
     def only(self, numbers: Collection[int]) -> Plan:
         """The same with fewer steps."""
-        kept = tuple(number for number in self.kept if number in numbers)
-        return Plan(self.seed, self.steps, kept, self.variant)
-
-    def todo(self) -> list[Step]:
-        return [self.steps[number] for number in self.kept]
+        return replace(self, steps=tuple(self.steps[number] for number in sorted(numbers)))
 
     @property
     def end(self) -> float:
         """Seconds from the start until the last fault is over, if not earlier."""
-        return max((step.at + step.seconds for step in self.todo()), default=0.0)
+        return max((step.at + step.seconds for step in self.steps), default=0.0)
 
-    def __str__(self) -> str:
-        steps = (f"{number:3} {self.steps[number]}" for number in self.kept)
-        return "\n".join((str(self.variant), *steps))
+    def program(self, runner: str) -> str:
+        """Python that does the same, whatever becomes of the generator.
+
+        Args:
+            runner: module of the function `run` that takes a plan.
+        """
+        steps = "".join(f"    {step!r},\n" for step in self.steps)
+        return (
+            "from tests.simulation.plan import Plan, Step\n"
+            "from tests.simulation.variant import Variant\n"
+            f"from {runner} import run\n\n"
+            f"variant = {self.variant!r}\n"
+            f"steps = (\n{steps})\n"
+            f"run(Plan({self.seed}, steps, variant))  # the seed also draws who runs when\n"
+        )
 
 
 def _publish(chance: Random) -> Step:

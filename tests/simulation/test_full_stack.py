@@ -9,7 +9,9 @@ import pytest
 
 from tests.simulation.bugs import BUGS
 from tests.simulation.levels import LEVELS, failure_of, reason_of
+from tests.simulation.node_world import BrokenPromiseError as BrokenNodePromiseError
 from tests.simulation.plan import Plan
+from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.world import World, run
 
 SEEDS = 30
@@ -54,16 +56,28 @@ def _told(world: World) -> object:
 def test_a_planted_bug_is_found(bug: str, level: object, first: int) -> None:
     assert isinstance(level, type(FULL))
     with BUGS[bug].planted():
-        found = any(reason_of(level, seed) for seed in range(first, first + NEAR))
+        found = any(reason_of(level.draw(seed)) for seed in range(first, first + NEAR))
     assert found, BUGS[bug].what
 
 
-def test_a_failure_is_shrunk_to_a_program_that_fails_again() -> None:
-    with BUGS["shared-lease"].planted():
+def test_a_failure_is_shrunk_to_a_command_and_a_program_that_fail_again() -> None:
+    bug = BUGS["shared-lease"]
+    with bug.planted():
         failures = (failure_of(NODE, seed) for seed in range(10, 10 + NEAR))
         failure = next(each for each in failures if each is not None)
-    assert len(failure.steps) < NODE.count(failure.seed) / 4
-    command = str(failure).rpartition("again: python ")[2].split()
+    assert len(failure.steps) < len(NODE.draw(failure.seed).steps) / 4
+    command = str(failure).partition("again: python ")[2].partition("\n")[0].split()
     again = [sys.executable, *command]
     assert subprocess.run([*again, "--bug", "shared-lease"], capture_output=True).returncode == 1
     assert subprocess.run(again, capture_output=True).returncode == 0
+    with bug.planted(), pytest.raises(BrokenNodePromiseError):
+        exec(failure.program, {})
+    exec(failure.program, {})
+
+
+def test_a_failure_of_the_full_stack_is_told_as_a_program_too() -> None:
+    with BUGS["double-end"].planted():
+        failure = next(filter(None, (failure_of(FULL, seed) for seed in range(NEAR))))
+        with pytest.raises(BrokenPromiseError, match="more than one terminal event"):
+            exec(failure.program, {})
+    exec(failure.program, {})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.simulation.campaign import Campaign
 from tests.simulation.levels import LEVELS, Level, failure_of
-from tests.simulation.node_run import NodeRun
+from tests.simulation.node_run import NodePlan
 
-SEEDS = {"node": 240, "node-short": 600}
-PARTS = 8
+SEEDS = {"node": 240, "node-short": 10_000}
+PARTS = 10
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -20,8 +24,16 @@ def test_every_promise_of_a_node_is_kept(level: Level, part: int) -> None:
 
 
 def test_a_schedule_is_the_same_every_time() -> None:
-    once, twice = NodeRun(7), NodeRun(7)
-    once.run()
-    twice.run()
-    assert once.world.disk == twice.world.disk
-    assert once.world.gone == twice.world.gone
+    once, twice = NodePlan.drawn(7).run(), NodePlan.drawn(7).run()
+    assert once.disk == twice.disk
+    assert once.gone == twice.gone
+
+
+def test_very_many_seeds_go_on_from_where_they_were(tmp_path: Path) -> None:
+    file, told = tmp_path / "done.json", list[str]()
+    assert Campaign("node-short", 7, 40, file).run(1, told.append, size=15) == 0
+    assert json.loads(file.read_text()) == {"level": "node-short", "first": 7, "done": 40}
+    again = Campaign("node-short", 1_000, 60, file)  # started on another day
+    assert (again.first, again.done) == (7, 40)
+    assert again.run(1, told.append, size=15) == 0
+    assert told[-1] == "node-short: 60 seeds from 7, all promises kept"

@@ -102,7 +102,7 @@ class World:
         """
         with self.threads.in_place(), _logged_failures(self.promises):
             self._check_regularly()
-            for step in self.plan.todo():
+            for step in self.plan.steps:
                 self._run_until(step.at, lambda: False)
                 if trace is not None:
                     trace(f"{self.scheduler.steps:6} {step}")

@@ -69,6 +69,8 @@ class DiskState:
     """Messages that no restart brings back, by number."""
     access: list[AccessRecord] = field(default_factory=list)
     """All of users and permissions, in order."""
+    changes: int = field(default=0, compare=False)
+    """Grows with each that is applied."""
 
     def copy(self) -> DiskState:
         return DiskState(
@@ -77,6 +79,7 @@ class DiskState:
 
     def apply(self, records: Iterable[Record]) -> None:
         for record in records:
+            self.changes += 1
             self._apply(record)
 
     def _apply(self, record: Record) -> None:
