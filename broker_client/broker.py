@@ -27,7 +27,7 @@ from broker_client.connection.vhost import Vhost
 from broker_client.consuming.consumer import CANCEL_TIMEOUT
 from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.handle_call import HandleMiddleware
-from broker_client.consuming.handlers import Handler
+from broker_client.consuming.handler_signature import Handler
 from broker_client.consuming.redeliveries import CounterFactory
 from broker_client.consuming.setup import ConsumingStores, check_capabilities
 from broker_client.consuming.shovels import Shovel

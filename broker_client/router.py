@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from broker_client.config.loader import Source
 from broker_client.consuming.handle_call import HandleMiddleware
-from broker_client.consuming.handlers import Handler
+from broker_client.consuming.handler_signature import Handler
 from broker_client.errors import InvalidHandlerError
 from broker_client.publishing.publish_call import PublishMiddleware
 

@@ -17,8 +17,9 @@ from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.dispatcher import Dispatcher
 from broker_client.consuming.handle_call import HandleMiddleware, HandlerChain
+from broker_client.consuming.handler_signature import Handler
 from broker_client.consuming.handler_switch import Condition, HandlerSwitch, Listen
-from broker_client.consuming.handlers import Handler, Onward, check_listener, listener_from
+from broker_client.consuming.handlers import Onward, check_listener, listener_from
 from broker_client.consuming.iterator import DeliveryIterator
 from broker_client.consuming.pauses import Pauses
 from broker_client.consuming.recovery import Recovery

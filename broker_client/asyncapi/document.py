@@ -24,7 +24,7 @@ from broker_client.config import (
     SubscriptionConfig,
 )
 from broker_client.config.url import DEFAULT_PORTS
-from broker_client.consuming.handlers import Handler, types_of
+from broker_client.consuming.handler_signature import Handler, types_of
 from broker_client.errors import ConfigError, Problem
 
 Object = dict[str, Any]

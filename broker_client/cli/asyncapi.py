@@ -12,7 +12,7 @@ import typer
 from broker_client.cli.node_file import failed
 from broker_client.cli.program import NoProgramError, find_router
 from broker_client.config.loader import load_config
-from broker_client.consuming.handlers import Handler
+from broker_client.consuming.handler_signature import Handler
 from broker_client.errors import BrokerClientError
 from broker_client.router import Router
 

@@ -7,8 +7,9 @@ durations in float seconds.
 from __future__ import annotations
 
 from broker_client.config.access import ManagementConfig, TlsConfig
+from broker_client.config.backoff import BackoffConfig, RetryConfig
 from broker_client.config.claim_check import ClaimCheckConfig
-from broker_client.config.connection import BackoffConfig, ConnectionConfig, RetryConfig
+from broker_client.config.connection import ConnectionConfig
 from broker_client.config.consuming import (
     BatchConfig,
     BreakerConfig,

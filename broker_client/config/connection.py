@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -24,51 +24,24 @@ from broker_client.config.access import (
     check_readable,
     read_secret,
 )
+from broker_client.config.backoff import RetryConfig
+from broker_client.config.connection_parts import (
+    LOGIN,
+    SOURCES,
+    revealed,
+    with_parts,
+    with_source_of_credentials,
+    with_url,
+)
 from broker_client.config.problems import complaints_of
-from broker_client.config.url import DEFAULT_PORTS, UrlParts, build_url, parse_url
-from broker_client.config.url_query import connection_keys
+from broker_client.config.url import build_url, parse_url
 from broker_client.config.values import (
     YAML_CONTEXT,
     ByteSize,
     Duration,
     Settings,
     WholeSeconds,
-    duration_seconds,
 )
-
-
-class BackoffConfig(Settings):
-    """Growing waits between attempts."""
-
-    min: Duration = 1.0
-    """The first wait."""
-    max: Duration = 60.0
-    """The longest wait."""
-    factor: Annotated[float, Field(ge=1.0)] = 2.0
-    """Factor between one wait and the next (`exponential`)."""
-    strategy: Literal["exponential", "linear"] = "exponential"
-    """`exponential` grows from min to max; `linear` waits between min and max each time."""
-
-    @model_validator(mode="after")
-    def _max_is_not_below_min(self) -> Self:
-        if self.max < self.min:
-            raise ValueError(f"max ({self.max:g}s) is below min ({self.min:g}s)")
-        return self
-
-
-class RetryConfig(BackoffConfig):
-    """How to try again after a failure. `retry: false` turns it off; `retry: true` is the
-    default."""
-
-    enabled: bool = True
-    """False makes no further attempts."""
-    stable_after: Duration = 30.0
-    """Waits start again at min once the link has stayed up this long."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_bool(cls, value: object) -> object:
-        return {"enabled": value} if isinstance(value, bool) else value
 
 
 class ConnectionConfig(Settings):
@@ -176,7 +149,7 @@ class ConnectionConfig(Settings):
         cls, value: ManagementConfig, info: ValidationInfo
     ) -> ManagementConfig:
         known = info.data
-        if not known.keys() >= {"scheme", *_LOGIN} or known["scheme"] == "embedded":
+        if not known.keys() >= {"scheme", *LOGIN} or known["scheme"] == "embedded":
             return value
         return value.completed(known["hostname"], known["user"], known["password"])
 
@@ -202,12 +175,12 @@ class ConnectionConfig(Settings):
         given = {key: each for key, each in value.items() if each is not None or key not in _KEYS}
         if isinstance(given.get("management"), str):
             given["management"] = {"url": given["management"]}
-        url = _revealed(given.get("url"))
+        url = revealed(given.get("url"))
         if url is None:
-            given = _with_url(given)
+            given = with_url(given)
         elif isinstance(url, str):
-            given = _with_parts(given, parse_url(url))
-        return _with_source_of_credentials(given, value)
+            given = with_parts(given, parse_url(url))
+        return with_source_of_credentials(given, value)
 
     def vhost_name(self, key: str) -> str:
         """The vhost to open, when the vhost is called `key` in the configuration."""
@@ -247,7 +220,7 @@ class ConnectionConfig(Settings):
     @property
     def has_own_credentials(self) -> bool:
         """True when user or password are found at each connect, by a file or a function."""
-        return any(getattr(self, key) is not None for key in _SOURCES)
+        return any(getattr(self, key) is not None for key in SOURCES)
 
     @property
     def masked_url(self) -> str:
@@ -270,7 +243,7 @@ class ConnectionConfig(Settings):
 
     def __repr_args__(self) -> Any:
         yield "url", self.masked_url
-        hidden = {"url", "scheme", "hostname", "port", "user", "password", "management", *_SOURCES}
+        hidden = {"url", "scheme", "hostname", "port", "user", "password", "management", *SOURCES}
         yield from ((key, value) for key, value in super().__repr_args__() if key not in hidden)
 
 
@@ -288,115 +261,3 @@ def connection_from(url: str) -> ConnectionConfig:
 
 
 _KEYS = frozenset(ConnectionConfig.model_fields)
-_LOGIN = ("hostname", "user", "password")
-_PARTS = ("scheme", "hostname", "port", "user", "password")
-_SOURCES = {
-    "user_file": ("user",),
-    "password_file": ("password",),
-    "credentials": ("user", "password"),
-}
-"""Keys that say where credentials are found, and the keys that they stand for."""
-
-
-def _revealed(value: object) -> Any:
-    return value.get_secret_value() if isinstance(value, SecretStr) else value
-
-
-def _with_source_of_credentials(given: dict[str, Any], written: Mapping[str, Any]) -> Any:
-    """`given` without the credentials that are found later; they must not be stated as well."""
-    sources = [key for key in _SOURCES if given.get(key) is not None]
-    changing = any("password" in _SOURCES[key] for key in sources)
-    if given.get("refresh_credentials") is not None and not changing:
-        raise ValueError("refresh_credentials needs password_file or credentials to read again")
-    if not sources:
-        return given
-    if given.get("scheme") == "embedded":
-        raise ValueError(f"{sources[0]} belongs to an amqp:// or amqps:// address")
-    if "credentials" in sources and len(sources) > 1:
-        raise ValueError(f"credentials and {sources[0]} contradict each other; give one of the two")
-    url = _revealed(written.get("url"))
-    in_url = parse_url(url) if isinstance(url, str) else UrlParts("amqp", user="guest")
-    for source in sources:
-        for key in _SOURCES[source]:
-            stated = written.get(key) is not None
-            if stated or getattr(in_url, key) not in ("", "guest"):
-                raise ValueError(f"{source} and {key} contradict each other; give one of the two")
-            given[key] = ""
-    if isinstance(given.get("url"), str):
-        parts = parse_url(given["url"])
-        parts = parts._replace(user=given.get("user", parts.user))
-        given["url"] = build_url(parts._replace(password=given.get("password", parts.password)))
-    return given
-
-
-def _with_url(given: dict[str, Any]) -> dict[str, Any]:
-    """`given` without `url`: built from the parts, or the built-in broker when none is there."""
-    parts = {key: _revealed(given[key]) for key in (*_PARTS, "vhost") if key in given}
-    if not parts.keys() - {"vhost"}:
-        nobody = {"hostname": "", "user": "", "password": ""}
-        return {**given, **nobody, "url": "embedded://", "scheme": "embedded"}
-    scheme = parts.get("scheme", "amqp")
-    if not all(isinstance(value, str) for key, value in parts.items() if key != "port"):
-        return given
-    if scheme == "embedded":
-        name = parts.get("hostname", "")
-        nobody = {"hostname": name, "user": "", "password": ""}
-        return {**given, **nobody, "url": build_url(UrlParts(scheme, name))}
-    if scheme not in DEFAULT_PORTS:
-        return given
-    port = parts.get("port", DEFAULT_PORTS[scheme])
-    if not str(port).isdecimal():
-        return given
-    url = build_url(
-        UrlParts(
-            scheme,
-            parts.get("hostname", "localhost"),
-            int(port),
-            parts.get("user", "guest"),
-            parts.get("password", "guest"),
-            parts.get("vhost"),
-        )
-    )
-    return {**given, "url": url, "port": port}
-
-
-def _add_options(target: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """Add what the query of a URL says; what is stated beside it must not contradict."""
-    for key, found in options.items():
-        stated = target.get(key)
-        if isinstance(stated, TlsConfig):
-            stated = stated.model_dump(exclude_unset=True)
-        if isinstance(found, Mapping) and isinstance(stated, Mapping):
-            target[key] = section = dict(stated)
-            _add_options(section, found)
-        elif stated is None:
-            target[key] = found
-        elif not _is_same(stated, found):
-            raise ValueError(f"url and {key} contradict each other; give one of the two")
-
-
-def _is_same(stated: object, found: object) -> bool:
-    if str(stated) == str(found):
-        return True
-    try:
-        return duration_seconds(stated) == duration_seconds(found)
-    except ValueError:
-        return False
-
-
-def _with_parts(given: dict[str, Any], parts: UrlParts) -> dict[str, Any]:
-    """`given` with the parts of its `url`; a part given beside it must not contradict."""
-    _add_options(given, connection_keys(parts.query, parts.scheme))
-    parts = parts._replace(query="")
-    for key in (*_PARTS, "vhost"):
-        found = getattr(parts, key)
-        stated = _revealed(given.get(key))
-        if stated is None or (key == "vhost" and found is None):
-            continue
-        if str(stated) != str(found):
-            raise ValueError(f"url and {key} contradict each other; give one of the two")
-    given |= {key: getattr(parts, key) for key in _PARTS}
-    if parts.vhost is not None:
-        given["vhost"] = parts.vhost
-    given["url"] = build_url(parts)
-    return given

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
+from broker_client.config.backoff import BackoffConfig, RetryConfig
 from broker_client.config.claim_check import ClaimCheckConfig
-from broker_client.config.connection import BackoffConfig, RetryConfig
 from broker_client.config.encryption import EncryptionConfig
 from broker_client.config.recovery import Strategy
 from broker_client.config.topology import Arguments

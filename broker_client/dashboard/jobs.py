@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker_client.amqp.x_death import Death
 from broker_client.dashboard.audit import Audit
 from broker_client.dashboard.credentials import Credentials
 from broker_client.dashboard.links import Links, refusal_of_error
@@ -20,15 +21,8 @@ from broker_client.dashboard.stories import error_of
 from broker_client.dashboard.turns import QueueTurns
 from broker_client.errors import BrokerClientError
 from broker_client.message import Delivery, Outgoing
-from broker_client.moving.move import (
-    Death,
-    Fate,
-    Moved,
-    MoveOptions,
-    copy_for,
-    copy_for_replay,
-    move_each,
-)
+from broker_client.moving.copies import Fate, copy_for, copy_for_replay
+from broker_client.moving.move import Moved, MoveOptions, move_each
 from broker_client.moving.selection import EVERYTHING, Selection
 
 log: logging.Logger = logging.getLogger("broker_client.dashboard")

@@ -8,13 +8,14 @@ from typing import Any
 
 from broker_client.amqp.json_values import body_of, timestamp_of
 from broker_client.amqp.tables import replaced
-from broker_client.amqp.x_death import without_deaths
+from broker_client.amqp.x_death import Death, without_deaths
 from broker_client.core.access import DEFAULT_EXCHANGE
 from broker_client.dashboard.messages import key_of
 from broker_client.dashboard.refusals import bad_request
 from broker_client.dashboard.requests import number, text
 from broker_client.message import Delivery, Outgoing, Properties
-from broker_client.moving.move import Death, Fate, Moved, MoveOptions, copied_properties, move_each
+from broker_client.moving.copies import Fate, copied_properties
+from broker_client.moving.move import Moved, MoveOptions, move_each
 from broker_client.transport.base import Link
 
 _NUMBERS = ("delivery_mode", "priority")

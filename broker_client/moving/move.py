@@ -17,26 +17,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import Enum
-from functools import lru_cache
-from typing import Any
 
-from broker_client.amqp.tables import FrozenTable, replaced
-from broker_client.amqp.x_death import TELLS_OF_DEATHS, newest_death, with_sound_deaths
+from broker_client.amqp.x_death import Death
 from broker_client.errors import ChannelClosedError, UsageError
 from broker_client.message import (
-    ORIGINAL_USER_ID,
     Delivery,
-    Headers,
     Outgoing,
-    Properties,
-    with_headers,
-    with_original_user,
 )
 from broker_client.moving.confirms import ConfirmedPublisher
+from broker_client.moving.copies import Fate, copy_for, copy_for_replay, last_death
 from broker_client.moving.selection import EVERYTHING, Selection
 from broker_client.moving.source import QueueSource
 from broker_client.runtime.pace import paced
@@ -48,25 +40,10 @@ WINDOW = 1_000
 LOOK_LIMIT = 10_000
 """A target with more ready messages is not looked through for earlier copies."""
 _TURNS = 10  # batches a second where the rate is limited
-_NOT_COPIED = frozenset(("CC", "x-delivery-count", "x-acquired-count"))
-"""Headers that are no part of the message: `CC` would send the copy to further queues, which had
-theirs the first time, and quorum queues add their counts."""
-_NOT_REPLAYED = _NOT_COPIED | TELLS_OF_DEATHS
-_ALIKE = 1_000  # bytes; dead letters of one second often have the same headers, which are read once
 
-
-class Fate(Enum):
-    """What becomes of a message that is not copied."""
-
-    KEEP = "keep"
-    REMOVE = "remove"
-
-
-Death = Mapping[str, Any]
 Decide = Callable[[Delivery, Death], Outgoing | Fate]
 """The copy of a delivery that is to be published, or what else becomes of it; its last death is
 read once for all."""
-_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -169,68 +146,6 @@ async def remove(
         return Fate.REMOVE
 
     return await move_each(link, queue, decide, options, dry_run=dry_run, keeps=False)
-
-
-def copy_for(queue: str, delivery: Delivery, headers: Headers | None) -> Outgoing | Fate:
-    """A copy of `delivery` for `queue` alone; it is kept where its properties cannot be read."""
-    if delivery.fault:
-        return Fate.KEEP
-    properties = copied_properties(delivery.properties, headers or {})
-    return Outgoing("", queue, delivery.body, properties, mandatory=True)
-
-
-def copy_for_replay(delivery: Delivery, death: Death) -> Outgoing | Fate:
-    """A copy for the queue of `death`, without headers about deaths; kept where it never died."""
-    origin = death.get("queue")
-    if not isinstance(origin, str) or not origin or delivery.fault:
-        return Fate.KEEP
-    properties = delivery.properties
-    headers = properties.headers
-    if type(headers) is FrozenTable and len(headers.encoded) <= _ALIKE:
-        kept = _kept_of(headers.encoded)
-    else:
-        kept = _kept(headers or _NOTHING)
-    properties = with_original_user(with_headers(properties, kept or None))
-    return Outgoing("", origin, delivery.body, properties, mandatory=True)
-
-
-def _kept(headers: Headers) -> Headers:
-    """What a replay keeps of `headers`."""
-    nothing_else = _NOT_REPLAYED.issuperset(headers)
-    return _NOTHING if nothing_else else replaced(headers, _NOT_REPLAYED)
-
-
-@lru_cache(maxsize=64)
-def _kept_of(encoded: bytes) -> Headers:
-    return _kept(FrozenTable(encoded))
-
-
-@lru_cache(maxsize=64)
-def _death_in(encoded: bytes) -> Death:
-    return newest_death(FrozenTable(encoded)) or _NOTHING
-
-
-def _last_death(headers: Headers | None) -> Death:
-    if type(headers) is FrozenTable and len(headers.encoded) <= _ALIKE:
-        return _death_in(headers.encoded)
-    return newest_death(headers) or _NOTHING
-
-
-def copied_properties(
-    properties: Properties, headers: Headers, added: Headers | None = None
-) -> Properties:
-    """The properties of a copy: with `headers`, but for those that a copy must not have.
-
-    Args:
-        properties: of the message.
-        headers: of the message, or some of them.
-        added: further ones.
-    """
-    more = dict(added or {})
-    if properties.user_id is not None:
-        more[ORIGINAL_USER_ID] = properties.user_id
-    kept = replaced(with_sound_deaths(headers), _NOT_COPIED, more)
-    return properties._replace(headers=kept or None, user_id=None)
 
 
 async def move_each(
@@ -351,7 +266,7 @@ class _Moving:
     def _fate(self, delivery: Delivery, now: datetime) -> Outgoing | Fate:
         if self._taken == self._options.limit:
             return Fate.KEEP
-        death = _last_death(delivery.properties.headers)
+        death = last_death(delivery.properties.headers)
         if self._selects and not self._options.selection.matches(delivery, death, now):
             return Fate.KEEP
         copy = self._decide(delivery, death)

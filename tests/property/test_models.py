@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from broker_client.codec.content import decode, encode
-from broker_client.consuming.handlers import content_check
+from broker_client.consuming.handler_signature import content_check
 
 
 class Colour(enum.Enum):

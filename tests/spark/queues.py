@@ -8,7 +8,8 @@ from typing import Any
 
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
 from broker_client.spark.loop_thread import LoopThread
-from broker_client.spark.writing.publish_job import PublishingLink, PublishJob, PublishLimits
+from broker_client.spark.writing.publish_job import PublishJob, PublishLimits
+from broker_client.spark.writing.publishing_link import PublishingLink
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.rabbitmq import RabbitMQ
 

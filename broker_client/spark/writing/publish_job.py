@@ -14,15 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from broker_client.errors import InvalidMessageError, TransportError
-from broker_client.message import Outgoing, Properties, Returned
-from broker_client.spark.endpoints import connect_any
+from broker_client.message import Outgoing, Returned
 from broker_client.spark.errors import SinkError
-from broker_client.transport.base import Channel, Connector, Link
+from broker_client.spark.writing.dead_copies import invalid_copy, unroutable_copy
+from broker_client.spark.writing.publishing_link import PublishingLink
+from broker_client.transport.base import Channel
 from broker_client.transport.closes import Meaning, meaning_of
 from broker_client.transport.confirms import ConfirmLedger
 
@@ -32,10 +32,9 @@ _BATCH = 200  # publishes written at once: enough to fill a socket, few enough t
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds before sending again
 _IDS_SHOWN = 5
 _INVALID_LOGGED = 10  # of a task
-_NOTE_LENGTH = 1_000  # characters of a header of a dead message
 _LONGEST_EXPIRATION = 2**32 - 1  # milliseconds; RabbitMQ closes the channel over more (406)
 
-Fate = Literal["raise", "drop", "dead"]
+OnFailure = Literal["raise", "drop", "dead"]
 """What happens to a message: its task fails, it is only counted, or it goes to the dead queue."""
 
 
@@ -57,8 +56,8 @@ class PublishLimits:
     confirm_timeout: float
     retries: int
     connect_timeout: float
-    unroutable: Fate = "raise"
-    invalid: Fate = "raise"
+    unroutable: OnFailure = "raise"
+    invalid: OnFailure = "raise"
     dead_queue: str | None = None
 
 
@@ -89,46 +88,6 @@ class _Unconfirmed:
     @property
     def message_id(self) -> str:
         return self.message.properties.message_id or ""
-
-
-class PublishingLink:
-    """One link with one confirming channel, made when needed and again when lost."""
-
-    def __init__(self, brokers: list[Connector]) -> None:
-        self._brokers = brokers
-        self._link: Link | None = None
-        self._channel: Channel | None = None
-
-    def __repr__(self) -> str:
-        return f"<PublishingLink {self._link!r}>"
-
-    async def channel(self, timeout: float) -> Channel:
-        """A usable channel, `timeout` seconds at most after a link was lost.
-
-        Raises:
-            TransportError: there is no link.
-        """
-        if self._channel is not None and self._channel.is_usable:
-            return self._channel
-        if self._link is None or not self._link.is_open:
-            self._link = await connect_any(self._brokers, timeout=timeout)
-        self._channel = await self._link.open_channel(confirm=True)
-        return self._channel
-
-    def drop(self) -> None:
-        """Forget the link: what is on its way there is in doubt."""
-        if self._channel is not None:
-            # We ended it; publishes on the next channel must not be affected.
-            self._channel.on_close = self._channel.on_confirm = self._channel.on_return = None
-        if self._link is not None:
-            self._link.abort()
-        self._link = self._channel = None
-
-    async def close(self) -> None:
-        """Close in order."""
-        if self._link is not None:
-            await self._link.close()
-        self._link = self._channel = None
 
 
 class PublishJob:
@@ -338,7 +297,7 @@ class PublishJob:
             f"returned by exchange {returned.exchange!r}: {returned.reply_code} "
             f"{returned.reply_text}; no queue is bound for {returned.routing_key!r}"
         )
-        self._end(entry, self._limits.unroutable, reason, _unroutable_copy(entry.message, returned))
+        self._end(entry, self._limits.unroutable, reason, unroutable_copy(entry.message, returned))
 
     def _set_aside(self, entry: _Unconfirmed, reason: str) -> None:
         """End `entry`, which AMQP cannot carry or the broker refuses."""
@@ -346,10 +305,10 @@ class PublishJob:
         self._by_id.pop(entry.message_id, None)
         if self.counts.invalid <= _INVALID_LOGGED:
             log.warning("message %.255s is set aside: %s", entry.message_id, reason)
-        self._end(entry, self._limits.invalid, reason, _invalid_copy(entry.message, reason))
+        self._end(entry, self._limits.invalid, reason, invalid_copy(entry.message, reason))
         self._wake.set()
 
-    def _end(self, entry: _Unconfirmed, fate: Fate, reason: str, copy: Outgoing) -> None:
+    def _end(self, entry: _Unconfirmed, fate: OnFailure, reason: str, copy: Outgoing) -> None:
         dead_queue = self._limits.dead_queue
         if entry.is_dead or fate == "raise":
             self._fatal = self._fatal or self._failed(reason, [entry])
@@ -381,37 +340,3 @@ def _is_about_a_message(error: TransportError) -> bool:
 
 def _is_expiration(text: str) -> bool:
     return text.isascii() and text.isdecimal() and int(text[:20]) <= _LONGEST_EXPIRATION
-
-
-def _unroutable_copy(message: Outgoing, returned: Returned) -> Outgoing:
-    """`message` for the dead queue, with a note of its exchange and routing key."""
-    headers = {
-        **(message.properties.headers or {}),
-        "x-unroutable-exchange": returned.exchange,
-        "x-unroutable-routing-key": returned.routing_key,
-        "x-unroutable-reason": returned.reply_text,
-    }
-    return message._replace(properties=message.properties._replace(headers=headers))
-
-
-def _invalid_copy(message: Outgoing, reason: str) -> Outgoing:
-    """The body of `message` for the dead queue, with what is safe to send of the rest."""
-    message_id = message.properties.message_id or ""
-    headers = {
-        "x-invalid-reason": reason[:_NOTE_LENGTH],
-        "x-invalid-exchange": message.exchange[:_NOTE_LENGTH],
-        "x-invalid-routing-key": message.routing_key[:_NOTE_LENGTH],
-        "x-invalid-message-id": message_id[:_NOTE_LENGTH],
-    }
-    properties = Properties(
-        message_id=message_id.encode()[:255].decode(errors="ignore"),
-        headers=headers,
-        delivery_mode=message.properties.delivery_mode,
-    )
-    return message._replace(body=message.body or b"", properties=properties)
-
-
-async def close_quietly(link: PublishingLink) -> None:
-    """Close a link that is no longer needed."""
-    with suppress(TransportError):
-        await link.close()

@@ -38,11 +38,10 @@ from broker_client.spark.writing.message_ids import (
 from broker_client.spark.writing.messages import MessageMaker, check_columns
 from broker_client.spark.writing.publish_job import (
     PublishCounts,
-    PublishingLink,
     PublishJob,
     PublishLimits,
-    close_quietly,
 )
+from broker_client.spark.writing.publishing_link import PublishingLink, close_quietly
 
 log: logging.Logger = logging.getLogger("broker_client.spark.sink")
 

@@ -34,7 +34,7 @@ from broker_client.transport.rabbitmq.errors import (
     unreachable,
 )
 from broker_client.transport.rabbitmq.link import NetworkLink
-from broker_client.transport.rabbitmq.reader import Limits
+from broker_client.transport.rabbitmq.rewritten_frames import Limits
 from broker_client.transport.rabbitmq.tls import explained, tls_context
 from broker_client.transport.versions import LEAST_FRAME_MAX
 

@@ -34,7 +34,8 @@ from broker_client.transport.rabbitmq.errors import (
     is_bare,
     translate,
 )
-from broker_client.transport.rabbitmq.reader import CLOSE_OK_FRAME, Limits, Streams
+from broker_client.transport.rabbitmq.rewritten_frames import CLOSE_OK_FRAME, Limits
+from broker_client.transport.rabbitmq.streams import Streams
 from broker_client.transport.versions import (
     DELAYED_RETRY_SINCE,
     SHARED_PREFETCH_UNTIL,

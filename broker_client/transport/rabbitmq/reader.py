@@ -12,15 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import ssl
 import struct
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, SupportsIndex
-
-from aiormq.connection import TransportFactory
-from yarl import URL
+from typing import Any, Protocol, SupportsIndex
 
 from broker_client.amqp import decode
 from broker_client.amqp.properties import readable_header
@@ -28,16 +23,18 @@ from broker_client.amqp.received_properties import received_header
 from broker_client.amqp.tables import decode_short
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Delivery, Properties, Returned
-from broker_client.runtime.forks import leave_connection_to_parent
+from broker_client.transport.rabbitmq.rewritten_frames import (
+    CLOSE_OK_FRAME,
+    TUNE,
+    Limits,
+    lowered_tune,
+    readable_close,
+)
 
 log: logging.Logger = logging.getLogger("broker_client.transport")
 
 _HEARTBEAT_FRAME = bytes((decode.HEARTBEAT, 0, 0, 0, 0, 0, 0, decode.FRAME_END))
-_TUNE, _CLOSE_OK = 10 << 16 | 30, 10 << 16 | 51  # connection.tune, connection.close-ok
 _UPDATE_SECRET_OK = 10 << 16 | 71  # RabbitMQ: connection.update-secret-ok
-_METHOD_FRAME = struct.Struct(">BHII")  # frame type, channel, payload size, method
-_TUNE_ARGUMENTS = struct.Struct(">HIH")  # channel_max, frame_max, heartbeat
-CLOSE_OK_FRAME = _METHOD_FRAME.pack(decode.METHOD, 0, 4, _CLOSE_OK) + bytes((decode.FRAME_END,))
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 _UNTUNED_FRAME_MAX = 131_072  # bytes; RabbitMQ's own, until connection.tune says otherwise
 _LARGEST_HEADER = 2**24
@@ -74,13 +71,6 @@ class LinkReceiver(Protocol):
     def secret_updated(self) -> None: ...
     def closing_by_broker(self, reply_code: int, reply_text: str) -> None: ...
     def socket_lost(self, error: BaseException | None) -> None: ...
-
-
-class Limits(NamedTuple):
-    """Limits that we propose for a connection; None takes what the broker proposes."""
-
-    channel_max: int | None = None
-    frame_max: int | None = None
 
 
 _NO_LIMITS = Limits()
@@ -282,7 +272,7 @@ class FrameReader(asyncio.StreamReader):
             self._contents.pop(number, None)
             if channel is not None:
                 self._guard(channel.closed_by_broker, *decode.close_reason(buffer, arguments))
-            self._instead = _readable_close(number, method, buffer, arguments)
+            self._instead = readable_close(number, method, buffer, arguments)
             return True
         elif method == decode.CHANNEL_CLOSE_OK:
             self._contents.pop(number, None)
@@ -298,10 +288,10 @@ class FrameReader(asyncio.StreamReader):
             if self._established:
                 self.finish()
             else:
-                self._instead = _readable_close(number, method, buffer, arguments)
+                self._instead = readable_close(number, method, buffer, arguments)
             return True
-        elif method == _TUNE:
-            self._instead = _lowered(buffer, arguments, self._limits)
+        elif method == TUNE:
+            self._instead = lowered_tune(buffer, arguments, self._limits)
             return True
         return False
 
@@ -336,106 +326,3 @@ class FrameReader(asyncio.StreamReader):
             callback(*args)
         except Exception:
             log.exception("internal error while handling a frame")
-
-
-def _readable_close(number: int, method: int, buffer: bytes, at: int) -> bytes:
-    """A close by the broker whose text aiormq can decode.
-
-    RabbitMQ cuts it after 255 bytes, which may be within a character.
-    """
-    _, text = decode.close_reason(buffer, at)
-    cause = at + 2 + 1 + buffer[at + 2]  # class and method that the broker complains of
-    data = text.encode()
-    arguments = buffer[at : at + 2] + bytes((len(data),)) + data + buffer[cause : cause + 4]
-    head = _METHOD_FRAME.pack(decode.METHOD, number, 4 + len(arguments), method)
-    return head + arguments + bytes((decode.FRAME_END,))
-
-
-def _lowered(buffer: bytes, at: int, limits: Limits) -> bytes:
-    """The broker's connection.tune with what we want less of (AMQP 0-9-1 §4.2.3, 1.4.2.5).
-
-    aiormq agrees to whatever it reads there.
-    """
-    channel_max, frame_max, heartbeat = _TUNE_ARGUMENTS.unpack_from(buffer, at)
-    arguments = _TUNE_ARGUMENTS.pack(
-        _lower(limits.channel_max, channel_max), _lower(limits.frame_max, frame_max), heartbeat
-    )
-    head = _METHOD_FRAME.pack(decode.METHOD, 0, 4 + len(arguments), _TUNE)
-    return head + arguments + bytes((decode.FRAME_END,))
-
-
-def _lower(ours: int | None, theirs: int) -> int:
-    """The smaller of two limits, where 0 is none."""
-    return min(ours, theirs) if ours and theirs else ours or theirs
-
-
-class _StreamProtocol(asyncio.StreamReaderProtocol):
-    """Tells the link at once when the socket is gone."""
-
-    def __init__(self, reader: FrameReader, link: LinkReceiver) -> None:
-        super().__init__(reader, loop=asyncio.get_running_loop())
-        self._link = link
-
-    def eof_received(self) -> bool | None:
-        self._link.socket_lost(None)
-        return super().eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._link.socket_lost(exc)
-        super().connection_lost(exc)
-
-
-class Streams(TransportFactory):
-    """The socket that aiormq gets; we have access to both of its ends."""
-
-    def __init__(self, link: LinkReceiver, limits: Limits) -> None:
-        self._link = link
-        self._limits = limits
-        self.reader: FrameReader | None = None
-        self.writer: asyncio.StreamWriter | None = None
-
-    async def open(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
-        """Connect, with TLS when there is a `context`.
-
-        Before aiormq comes in: it logs an error for each address where nothing listens.
-        """
-        loop = asyncio.get_running_loop()
-        reader = FrameReader(self._link, self._limits)
-        protocol = _StreamProtocol(reader, self._link)
-        transport, _ = await loop.create_connection(lambda: protocol, host, port, ssl=context)
-        self._opened(reader, protocol, transport)
-
-    async def open_local(self, connected: socket.socket) -> None:
-        """Take a Unix domain socket that is connected."""
-        loop = asyncio.get_running_loop()
-        reader = FrameReader(self._link, self._limits)
-        protocol = _StreamProtocol(reader, self._link)
-        transport, _ = await loop.create_unix_connection(lambda: protocol, sock=connected)
-        self._opened(reader, protocol, transport)
-
-    def _opened(
-        self, reader: FrameReader, protocol: _StreamProtocol, transport: asyncio.Transport
-    ) -> None:
-        leave_connection_to_parent(transport)
-        loop = asyncio.get_running_loop()
-        self.reader = reader
-        self.writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-
-    async def create(
-        self, url: URL, **kwargs: Any
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        assert self.reader is not None, "`open` comes first"
-        assert self.writer is not None
-        return self.reader, self.writer
-
-    @property
-    def has_heard(self) -> bool:
-        """True once there were bytes from the broker."""
-        return self.reader is not None and self.reader.has_heard
-
-    def abort(self) -> None:
-        """Drop the socket, if there is one."""
-        if self.reader is not None:
-            self.reader.abandon()
-        if self.writer is not None:
-            self.writer.transport.abort()

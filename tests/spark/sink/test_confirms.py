@@ -13,12 +13,12 @@ from broker_client.message import PERSISTENT, Outgoing, Properties
 from broker_client.spark.errors import SinkError
 from broker_client.spark.loop_thread import LoopThread
 from broker_client.spark.writing.publish_job import (
-    Fate,
+    OnFailure,
     PublishCounts,
-    PublishingLink,
     PublishJob,
     PublishLimits,
 )
+from broker_client.spark.writing.publishing_link import PublishingLink
 from tests.spark.queues import Queues, numbered, until
 from tests.support.eventually import eventually
 from tests.support.proxy import Proxy
@@ -57,8 +57,8 @@ def publish(
     *,
     retries: int = 3,
     confirm_timeout: float = 10.0,
-    unroutable: Fate = "raise",
-    invalid: Fate = "raise",
+    unroutable: OnFailure = "raise",
+    invalid: OnFailure = "raise",
     dead_queue: str | None = None,
 ) -> PublishCounts:
     limits = PublishLimits(WINDOW, confirm_timeout, retries, 10.0, unroutable, invalid, dead_queue)
@@ -285,7 +285,7 @@ def among_good_ones(bad: list[Outgoing]) -> tuple[list[str], list[Outgoing]]:
 
 @pytest.mark.parametrize("fate", ["drop", "dead"])
 def test_invalid_rows_are_set_aside_and_all_others_arrive(
-    queues: Queues, thread: LoopThread, fate: Fate
+    queues: Queues, thread: LoopThread, fate: OnFailure
 ) -> None:
     queues.declare("out", "dead")
     bad = hostile()

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 from broker_client.ackornack import AckOrNack
 from broker_client.config import SubscriptionConfig
-from broker_client.consuming.handlers import Handler, listener_from
+from broker_client.consuming.handler_signature import Handler
+from broker_client.consuming.handlers import listener_from
 from broker_client.consuming.threads import HandlerThreads
 from broker_client.errors import BrokerClientError, InvalidHandlerError
 from broker_client.message import Delivery, Message, Properties

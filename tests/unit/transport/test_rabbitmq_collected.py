@@ -12,7 +12,7 @@ from yarl import URL
 
 from broker_client.transport.rabbitmq.connector import _Connection
 from broker_client.transport.rabbitmq.link import NetworkLink
-from broker_client.transport.rabbitmq.reader import Limits
+from broker_client.transport.rabbitmq.rewritten_frames import Limits
 
 
 async def test_connection_collected_in_another_thread_starts_nothing() -> None:
