@@ -20,15 +20,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
 from enum import Enum
-from typing import Any
 
 from broker_client.config import Ack, Forward, Nack, Republish, Strategy
 from broker_client.connection.retry import growing
 from broker_client.consuming import recovery_headers, replies
 from broker_client.consuming.delivery import DeliveryOutcome, UnackedDelivery
-from broker_client.consuming.recovery_headers import Notes
+from broker_client.consuming.recovery_copies import RecoveryCopies, is_unsendable
 from broker_client.consuming.reports import Reports
 from broker_client.consuming.setup import ConsumingSetup
 from broker_client.consuming.unacked import Unacked
@@ -36,7 +34,6 @@ from broker_client.errors import (
     BrokerClientError,
     InvalidMessageError,
     MessageReturnedError,
-    MessageTooLargeError,
     PublishError,
     PublishRefusedError,
     RecoveryFailedError,
@@ -51,7 +48,6 @@ log: logging.Logger = logging.getLogger("broker_client.subscription")
 _LAST_RESORT = Nack.model_construct()
 _VERDICTS = (MessageReturnedError, PublishRefusedError)
 """Errors of a copy that another attempt would not avoid."""
-_NOT_FOUND = 404
 _RETURNS_REMEMBERED = 10_000  # messages
 
 
@@ -93,6 +89,7 @@ class Recovery:
         self._setup = setup
         self._config = setup.config
         self._publisher = publisher
+        self._copies = RecoveryCopies(setup, publisher)
         self._tasks = tasks
         self._reports = reports
         self._closing = asyncio.Event()
@@ -271,9 +268,13 @@ class Recovery:
                 if requeue or all or not await self._dead_letter(entry):
                     self.unacked.nack(entry, requeue=requeue, all=all)
             case Republish():
-                await self._republish(entry, strategy, error)
+                if self.unacked.is_ours(entry):
+                    await self._copies.republish(entry.message, strategy, error)
+                    self._copied(entry, DeliveryOutcome.REPUBLISHED)
             case Forward():
-                await self._forward(entry, strategy, error)
+                if self.unacked.is_ours(entry):
+                    await self._copies.forward(entry.message, strategy, error)
+                    self._copied(entry, DeliveryOutcome.FORWARDED)
         return True
 
     def _declines(self, message: Message, strategy: Strategy) -> bool:
@@ -300,12 +301,6 @@ class Recovery:
         if not isinstance(strategy, Republish | Forward) or self._setup.is_stream:
             return False
         return strategy.attempts is not None and self.returns_of(message) < strategy.attempts
-
-    def _least_notes(self, strategy: Republish | Forward) -> Notes:
-        """The minimum history of a copy, so that its message reaches the configured limits."""
-        is_counted = strategy.attempts is not None or self._config.max_hops is not None
-        is_marked = isinstance(strategy, Republish) and strategy.immediate_nack
-        return Notes.NO_ERROR if is_counted or is_marked else Notes.NONE
 
     def _can_defer(self, strategy: Nack) -> bool:
         return strategy.requeue and bool(strategy.defer) and self.can_defer
@@ -343,18 +338,11 @@ class Recovery:
 
         False leaves it to the broker: it can do that, or no exchange is known.
         """
-        message = entry.message
-        target = self._dead_letter_target(message)
+        target = self._copies.dead_letter_target(entry.message)
         if target is None or not self.unacked.is_ours(entry):
             return target is not None
-        exchange, key = target
         try:
-            await self._publish(
-                lambda notes: self._publisher.republish(
-                    message.vhost, recovery_headers.dead_letter(message, exchange, key, notes=notes)
-                ),
-                Notes.NO_ERROR,
-            )
+            await self._copies.dead_letter(entry.message, *target)
         except (PublishRefusedError, InvalidMessageError) as failure:
             # The broker can do more: RabbitMQ drops dead letters for an exchange that is missing,
             # and headers that no client may send are none to it.
@@ -367,75 +355,9 @@ class Recovery:
         self.unacked.ack(entry, DeliveryOutcome.NACKED)
         return True
 
-    def _dead_letter_target(self, message: Message) -> tuple[str, str | None] | None:
-        """Exchange and key, None for the original one, of a dead letter that we are to publish."""
-        setup = self._setup
-        if recovery_headers.has_lost_its_key(message) and setup.dead_letter_exchange is not None:
-            return setup.dead_letter_exchange, None
-        if recovery_headers.has_unsound_deaths(message) and setup.dead_letters is not None:
-            exchange, key = setup.dead_letters
-            return exchange, message.delivery.routing_key if key is None else key
-        return None
-
-    async def _republish(
-        self, entry: UnackedDelivery, strategy: Republish, error: BaseException | str
-    ) -> None:
-        message = entry.message
-
-        def publish(notes: Notes) -> Coroutine[Any, Any, None]:
-            copy = recovery_headers.republished(message, error, strategy, notes=notes)
-            return self._publisher.republish(message.vhost, copy)
-
-        if self.unacked.is_ours(entry):
-            await self._publish(publish, self._least_notes(strategy))
-            self._copied(entry, DeliveryOutcome.REPUBLISHED)
-
-    async def _forward(
-        self, entry: UnackedDelivery, strategy: Forward, error: BaseException | str
-    ) -> None:
-        message = entry.message
-
-        def publish(notes: Notes) -> Coroutine[Any, Any, None]:
-            headers = recovery_headers.forwarded(message, error, strategy, notes=notes)
-            return self._publisher.forward_copy(message, headers, strategy)
-
-        if self.unacked.is_ours(entry):
-            await self._publish(publish, self._least_notes(strategy))
-            self._copied(entry, DeliveryOutcome.FORWARDED)
-
-    async def _publish(
-        self, publish: Callable[[Notes], Coroutine[Any, Any, None]], least: Notes
-    ) -> None:
-        """Publish a copy with as much of its history as its headers have room for, `least` at
-        least."""
-        for notes in Notes:
-            try:
-                await publish(notes)
-            except BrokerClientError as failure:
-                if notes is least or not _may_be_for_headers(failure):
-                    raise
-            else:
-                return
-
     def _copied(self, entry: UnackedDelivery, outcome: DeliveryOutcome) -> None:
         self.unacked.ack(entry, outcome)
         self._forget_returns(entry.message)
-
-
-def _may_be_for_headers(failure: BrokerClientError) -> bool:
-    """True if a copy with fewer headers may be taken where this one was not."""
-    if isinstance(failure, MessageTooLargeError):
-        return False  # its body is
-    if isinstance(failure, PublishRefusedError):
-        return failure.reply_code != _NOT_FOUND
-    return isinstance(failure, InvalidMessageError)
-
-
-def is_unsendable(failure: BrokerClientError) -> bool:
-    """True if our own encoder refused a copy although the broker had accepted its message."""
-    if isinstance(failure, PublishRefusedError):
-        return not isinstance(failure, MessageTooLargeError) and not failure.reply_code
-    return isinstance(failure, InvalidMessageError)
 
 
 def _key_of(message: Message) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker_client.ackornack import AckOrNack
 from broker_client.config import Forward, Nack, ShovelConfig
-from broker_client.consuming.recovery import is_unsendable
+from broker_client.consuming.recovery_copies import is_unsendable
 from broker_client.consuming.recovery_headers import Notes, recovery_headers
 from broker_client.errors import (
     BrokerClientError,

@@ -23,8 +23,9 @@ from broker_client.events.stats import PublishQueueStats
 from broker_client.pool import ChannelPool
 from broker_client.publication import SENT, WAITING, Publication
 from broker_client.publishing.backlog import Backlog
+from broker_client.publishing.failures import PublishQueueOwner
 from broker_client.publishing.publish_log import PublishLog
-from broker_client.publishing.sender import PublishQueueOwner, Sender, nacked
+from broker_client.publishing.sender import Sender, nacked
 from broker_client.publishing.suspicion import Suspicion
 from broker_client.runtime.deadlines import NEVER
 from broker_client.runtime.tasks import TaskGroup

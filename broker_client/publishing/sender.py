@@ -2,8 +2,8 @@
 
 A sender leases a channel when it has something to send and keeps it as long as it is busy. What is
 unconfirmed when the channel dies goes back to the front, in order, with the same message ids; so
-does what the broker nacked, after a pause. When the broker closes the channel or the connection
-over one of them, without saying which, they are sent again one by one until the culprit is alone.
+does what the broker nacked, after a pause. What a failed channel means for them is decided in
+`failures`.
 
 A confirm that does not come in time ends its publish, not the channel: a slow link is not a dead
 one. Only a channel that has been silent since that publish was sent is asked whether it is there,
@@ -14,32 +14,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
 
 from broker_client.config import BackoffConfig, PublishQueueConfig
 from broker_client.connection.retry import Backoff
 from broker_client.errors import (
     BrokerClientError,
     ChannelClosedError,
-    InvalidMessageError,
-    MessageTooLargeError,
     OperationTimeoutError,
     PoolClosedError,
     PublishNackedError,
-    PublishRefusedError,
 )
 from broker_client.message import Returned
 from broker_client.pool import ChannelPool
 from broker_client.publication import ENDED, SENT, WAITING, Publication
 from broker_client.publishing.backlog import Backlog
+from broker_client.publishing.failures import (
+    ChannelFailures,
+    Next,
+    PublishQueueOwner,
+    too_large,
+)
 from broker_client.publishing.suspicion import Suspicion
 from broker_client.publishing.waiting import WaitingLine
 from broker_client.publishing.window import Window
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel
-from broker_client.transport.closes import Meaning, meaning_of
 from broker_client.transport.confirms import ConfirmLedger
-from broker_client.transport.limits import SizeLimit, size_limit_in
+from broker_client.transport.limits import SizeLimit
 
 log: logging.Logger = logging.getLogger("broker_client.lane")
 
@@ -49,20 +50,6 @@ _BATCH_BYTES = 2**20  # written at once, or one message: what is written cannot 
 _CONFIRM_GRACE = 5.0  # seconds a channel may answer, owe confirms to nobody, and give none
 _REFUSALS = BackoffConfig.model_construct(min=0.1, max=5.0, factor=2.0)
 _NACKS_WITHOUT_DEADLINE = 20  # tries of a message that may take forever: more than a minute
-_FRUITLESS = 5  # links lost in a row with nothing confirmed before what was sent is suspected
-
-
-class PublishQueueOwner(Protocol):
-    """What publishing needs of its vhost."""
-
-    @property
-    def link_state(self) -> str:
-        """State for error texts: up, or down since when and why."""
-        ...
-
-    async def restore_topology(self) -> None:
-        """Declare the topology again: something that a publication needs is missing."""
-        ...
 
 
 class Sender:
@@ -100,9 +87,9 @@ class Sender:
         self._backlog = backlog
         self._running = running
         self._suspicion = suspicion
-        self._owner = owner
         self._tasks = tasks
         self._waiting = WaitingLine()
+        self._failures = ChannelFailures(name, self._waiting, backlog, suspicion, owner)
         self._accepted = 0
         self._ledger: ConfirmLedger[Publication] = ConfirmLedger()
         self._window = Window(config.max_in_flight)
@@ -110,14 +97,12 @@ class Sender:
         self._changed = asyncio.Event()
         self._refusals = Backoff(_REFUSALS)  # of nacks, and of a broker that is short of something
         self._rest_until = 0.0  # loop time
-        self._restored = False  # the topology was declared again for the sake of these
         self._heard_at = 0.0  # loop time of the last sign of life of the present channel
         self._silent = False  # a confirm is overdue, and it has not been heard since
         self._give_up_at: float | None = None  # loop time; it answers, and confirms nothing
         self._taken_back: list[Publication] = []  # unconfirmed as the last channel failed
         self._sent_alone = False  # what is on its way is one suspect
         self._has_turn = False  # nobody else sends on this connection
-        self._fruitless = 0  # links lost in a row with nothing confirmed
         self._close_reason: BrokerClientError | None = None
         self.resent: int = 0
         """Publishes sent again after their channel was lost."""
@@ -201,7 +186,7 @@ class Sender:
                     await asyncio.sleep(_RETRY_PAUSE)
         finally:
             self._task = None
-            self._suspicion.clear(self)
+            self._failures.clear_suspects()
 
     async def _rest(self) -> None:
         pause = self._rest_until - asyncio.get_running_loop().time()
@@ -209,7 +194,7 @@ class Sender:
             await asyncio.sleep(pause)
 
     async def _take_turn(self) -> None:
-        if not self._suspicion.has(self):
+        if not self._failures.has_suspects:
             self._has_turn = False
             await self._suspicion.wait_none()
             async with self._pool.lease() as channel:
@@ -221,7 +206,7 @@ class Sender:
             if self._waiting.has_suspect_in_front:
                 async with self._pool.lease() as channel:
                     await self._send_on(channel, suspects_only=True)
-        self._suspicion.clear(self)
+        self._failures.clear_suspects()
 
     async def _send_on(self, channel: Channel, *, suspects_only: bool = False) -> None:
         """Send until nothing waits and everything is confirmed."""
@@ -337,7 +322,7 @@ class Sender:
                 break
             publication = line.popleft()
             if 0 < limit.size_bytes < publication.size:
-                self._refuse_large(publication, limit)
+                self._backlog.failed(publication, too_large(publication, limit))
             elif publication.deadline < latest:
                 self._waiting.set_aside(publication)
             else:
@@ -365,93 +350,12 @@ class Sender:
     # ------------------------------------------------------------------ failures
 
     async def _after_failure(self, error: BrokerClientError) -> None:
-        """Decide what a channel failure means for its publications."""
         taken_back, self._taken_back = self._taken_back, []
-        meaning = Meaning.REFUSED if isinstance(error, InvalidMessageError) else meaning_of(error)
-        if meaning is Meaning.LOST:
-            self._note_loss(taken_back)
-            if self._running.is_set():
-                await asyncio.sleep(_RETRY_PAUSE)  # the link's loss is noticed in a moment
-        elif meaning is Meaning.BUSY:
+        then = await self._failures.judge(error, taken_back, has_turn=self._has_turn)
+        if then is Next.BACK_OFF:
             self._back_off()
-        elif meaning is Meaning.MISSING and not self._restored:
-            await self._restore_topology()
-        elif not self._is_for_size(error):
-            self._find_culprit(taken_back, error)
-            if not taken_back:
-                await asyncio.sleep(_RETRY_PAUSE)  # none of ours is to blame: do not spin
-
-    def _is_for_size(self, error: BrokerClientError) -> bool:
-        """True when `error` tells the largest body, and what is larger was ended."""
-        if not isinstance(error, ChannelClosedError):
-            return False
-        limit = size_limit_in(error.reply_code, error.reply_text)
-        larger = [each for each in self._waiting if limit and each.size > limit.size_bytes]
-        for publication in larger:
-            assert limit is not None
-            self._waiting.remove(publication)
-            self._refuse_large(publication, limit)
-        return bool(larger)
-
-    def _find_culprit(self, taken_back: list[Publication], error: BrokerClientError) -> None:
-        """One of `taken_back` was refused: the only one, if it was sent alone for that."""
-        code, text, connection_ended = 0, str(error), False
-        if isinstance(error, ChannelClosedError):
-            code, text = error.reply_code or error.connection_code, error.reply_text
-            connection_ended = not error.reply_code
-        if self._was_alone(taken_back) and (self._has_turn or not connection_ended):
-            self._refuse(taken_back[0], code, text)
-        else:
-            self._suspect(taken_back, on_connection=connection_ended)
-
-    def _note_loss(self, taken_back: list[Publication]) -> None:
-        """The link was lost without a telling reason; if repeated, a message may be the cause."""
-        self._fruitless += bool(taken_back)
-        if self._was_alone(taken_back) and self._has_turn:
-            [publication] = taken_back
-            if self._suspicion.losses.is_the_cause(publication):
-                text = (
-                    "the link was lost each time it carried this message alone, and not with others"
-                )
-                self._refuse(publication, 320, text)
-                return
-            if (
-                other := self._suspicion.losses.another(publication, self._waiting.line)
-            ) is not None:
-                self._waiting.put_first(other)  # does it pass?
-                if other is publication:  # nobody else can tell; do not cost links all the time
-                    self._back_off()
-        elif taken_back and not taken_back[0].suspected:
-            self._suspicion.losses.note(taken_back[0])
-        if self._fruitless >= _FRUITLESS:
-            self._suspect(taken_back, on_connection=True)
-
-    def _was_alone(self, taken_back: list[Publication]) -> bool:
-        return len(taken_back) == 1 and taken_back[0].suspected
-
-    def _suspect(self, publications: list[Publication], *, on_connection: bool) -> None:
-        for publication in publications:
-            publication.suspected = True
-        if publications and on_connection:
-            self._suspicion.register(self)
-
-    def _refuse(self, publication: Publication, code: int, text: str) -> None:
-        if self._waiting.remove(publication):
-            error = PublishRefusedError(publication.name, publication.message_id, code, text)
-            self._backlog.failed(publication, error)
-
-    def _refuse_large(self, publication: Publication, limit: SizeLimit) -> None:
-        error = MessageTooLargeError(
-            publication.name, publication.message_id, publication.size, *limit
-        )
-        self._backlog.failed(publication, error)
-
-    async def _restore_topology(self) -> None:
-        self._restored = True
-        try:
-            await self._owner.restore_topology()
-        except BrokerClientError as failure:
-            log.warning("%s: restoring the topology: %s", self._name, failure)
+        elif then is Next.PAUSE and self._running.is_set():
+            await asyncio.sleep(_RETRY_PAUSE)
 
     def _back_off(self) -> None:
         """Pause sending, longer each time until something is confirmed."""
@@ -481,9 +385,7 @@ class Sender:
         for publication in settled:
             if publication.state is not ENDED:  # returned before, or its time had run out
                 succeeded(publication, now)
-        self._suspicion.losses.passed(settled)
-        self._fruitless = 0
-        self._restored = False
+        self._failures.confirmed(settled)
         if self._refusals.failures:
             self._refusals.reset()
 
