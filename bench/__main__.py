@@ -64,7 +64,7 @@ def one_run(contestant: Contestant, url: str, messages: int) -> Run:
 def all_rounds(
     present: Sequence[Contestant], url: str, messages: int, rounds: int
 ) -> dict[str, list[Run]]:
-    """Run them in turns, so that what else the machine does hits all alike."""
+    """Run them in turns, so that other load on the machine affects all of them equally."""
     runs: dict[str, list[Run]] = {contestant.name: [] for contestant in present}
     for number in range(1, rounds + 1):
         for contestant in present:

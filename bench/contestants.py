@@ -1,4 +1,4 @@
-"""Who is measured, how each is started, and whether it is there."""
+"""The clients that are measured: how each is started, and whether it is installed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run gave."""
+    """The figures of one run."""
 
     publish: float
     """Confirmed publishes a second."""

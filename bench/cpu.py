@@ -4,7 +4,7 @@
     python -m bench.cpu publish consume --on memory --rounds 30
     python -m bench.cpu publish consume --on memory --rooms    # the calls, by room of the package
 
-Wall time on a machine with other work tells little of a change of some percent. Processor time of
+On a machine with other work, wall time does not show a change of a few percent. Processor time of
 many short rounds does, taken by its median, and the number of calls does not depend on the machine
 at all. To compare two versions, run both in turns.
 
@@ -41,7 +41,7 @@ STEPS = ("publish", "publish-many", "consume", "touch")
 
 
 def config(place: str, folder: str) -> dict[str, Any]:
-    """The configuration for one place; a place that is none of `PLACES` is an URL."""
+    """The configuration for one place: one of `PLACES`, or a URL."""
     urls = {"memory": "embedded://", "event-log": "embedded://", "file": f"embedded://{folder}/s"}
     vhost = {
         "connection": urls.get(place, place),
@@ -127,7 +127,7 @@ async def _plainly(work: Work) -> None:
 
 
 class Processor:
-    """Measures processor time; the collector of garbage runs before, not during."""
+    """Measures processor time; garbage is collected before the block, not within it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -165,7 +165,7 @@ class Calls:
             sys.setprofile(None)
 
     def by_room(self) -> Counter[str]:
-        """The calls by room of the package; what is beside the rooms is one, `asyncio` another."""
+        """The calls by room of the package, by `asyncio`, and by everything else."""
         rooms: Counter[str] = Counter({"C functions": self.of_c})
         for file, calls in self.by_file.items():
             rooms[_room(Path(file))] += calls

@@ -1,12 +1,12 @@
-"""For how long each request of the management API and of the dashboard holds the broker's loop.
+"""Measures how long each request of the management API and the dashboard blocks the event loop.
 
     python -m bench.dashboard_holds                                # 1,000 queues, 100,000 messages
     python -m bench.dashboard_holds --queues 100 --messages 1000   # a quick look
 
 A node with its AMQP port, its API and the dashboard run in one event loop, as in ``serve``, and a
 thread asks. A row tells the longest callback of the loop while a request was answered, in
-processor time of the loop's thread (what else runs on the machine does not count), and how long
-the answer took. What is above 10 ms is marked. Requests that change the most come last.
+processor time of the loop's thread (so other load does not count), and the duration of the request.
+What is above 10 ms is marked. Requests that change the most come last.
 """
 
 from __future__ import annotations
@@ -19,26 +19,16 @@ import http.client
 import json
 import time
 from asyncio import events
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from bench.machine import facts
-from broker_client.config.listen import parse_listen_address
-from broker_client.config.server import ServerConfig
-from broker_client.dashboard.api import ManagementApi
-from broker_client.dashboard.application import beside_api, make_application
-from broker_client.dashboard.dashboard import Dashboard
 from broker_client.message import Outgoing, Properties
-from broker_client.node.node import Node
-from broker_client.server.http.application import as_monitoring
-from broker_client.server.http.application import make_application as make_api
-from broker_client.server.http.listener import HttpListener
-from broker_client.server.http.management import Management
-from broker_client.server.server import Server
 from broker_client.transport.rabbitmq.connector import NetworkConnector
+from tests.support.served_node import served_node
 
 FULL, DEAD, TARGET = "full", "dead", "target"
 LIMIT_MS = 10.0
@@ -49,7 +39,7 @@ _DIED = {"x-death": [{"queue": FULL, "reason": "rejected", "count": 1, "exchange
 
 
 class Holds:
-    """The longest callback of the event loop since the last look."""
+    """The longest callback of the event loop since the last reading."""
 
     def __init__(self) -> None:
         self.longest: float = 0.0
@@ -78,7 +68,7 @@ class Holds:
             events.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001
 
     def take(self) -> tuple[float, str]:
-        """Seconds, and whose; begins anew."""
+        """The longest callback in seconds, and its name; resets both."""
         taken = self.longest, self.whose
         self.longest, self.whose = 0.0, ""
         return taken
@@ -94,7 +84,7 @@ class Asked:
 
 
 def requests_of(queues: int) -> list[Asked]:
-    """All that is asked, what changes little first."""
+    """All requests; those that change the least come first."""
     every = [f"work.{number:04}" for number in range(queues)]
     dead = {"vhost": "/", "queue": DEAD}
     more = [
@@ -170,7 +160,7 @@ def _published() -> dict[str, Any]:
 
 
 class Client:
-    """Asks from a thread of its own: an own client in the loop would be measured with it."""
+    """An HTTP client for a separate thread: in the event loop it would be measured, too."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -178,7 +168,7 @@ class Client:
         self.headers["Authorization"] = "Basic Z3Vlc3Q6Z3Vlc3Q="  # guest:guest
 
     def log_in(self) -> None:
-        """Have the dashboard know who asks."""
+        """Log in to the dashboard."""
         connection = self._connection()
         body = json.dumps({"user": "guest", "password": "guest"})
         connection.request("POST", "/ui/login", body, self.headers)
@@ -188,7 +178,7 @@ class Client:
         connection.close()
 
     def ask(self, asked: Asked) -> tuple[int, bytes]:
-        """Status and body; of the stream its first events."""
+        """Status and body; for the event stream, its first events."""
         connection = self._connection()
         body = None if asked.body is None else json.dumps(asked.body)
         if body is None and asked.method != "GET":
@@ -207,36 +197,9 @@ class Client:
         return http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
 
 
-@contextlib.asynccontextmanager
-async def served() -> AsyncIterator[tuple[str, int]]:
-    """A node with everything in this loop: the URL of AMQP, and the port of HTTP."""
-    node = Node()
-    node.administration.add_vhost("/")
-    node.access.add_default_user()
-    server = Server(node, [parse_listen_address("amqp://127.0.0.1:0")], ServerConfig())
-    await server.start()
-    management = Management(node, server, [])
-    api = make_api(management)
-    monitoring = ManagementApi.in_process(as_monitoring(api, management))
-    dashboard = Dashboard(ManagementApi.in_process(api), monitoring, connect=server.connect_within)
-    pages = beside_api(make_application(dashboard), api)
-    listener = HttpListener(management, "127.0.0.1", 0, pages)
-    await listener.start()
-    dashboard.start()
-    try:
-        yield (
-            f"amqp://guest:guest@127.0.0.1:{server.addresses[0].port}/",
-            httpx.URL(listener.url).port or 0,
-        )
-    finally:
-        await dashboard.stop()
-        await listener.stop()
-        await server.stop()
-        await node.close()
-
-
 async def fill(url: str, client: Client, queues: int, messages: int) -> None:
-    """Queues, half of the messages in one, a quarter dead, the rest in all others alike."""
+    """Declare queues; put half of the messages into one, a quarter into dead letters, the rest
+    evenly into the others."""
     dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
     names = [f"work.{number:04}" for number in range(queues)]
     objects = [
@@ -275,8 +238,9 @@ async def fill(url: str, client: Client, queues: int, messages: int) -> None:
 async def measure(queues: int, messages: int) -> list[tuple[Asked, tuple[float, str], float, int]]:
     """Each request with its longest hold, its duration and the size of its answer."""
     holds, rows = Holds(), []
-    async with served() as (url, port):
-        client = Client(port)
+    async with served_node() as served:
+        url = f"amqp://guest:guest@127.0.0.1:{served.amqp_port}/"
+        client = Client(httpx.URL(served.url).port or 0)
         await asyncio.to_thread(client.log_in)
         await fill(url, client, queues, messages)
         gc.collect()

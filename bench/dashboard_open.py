@@ -1,11 +1,11 @@
-"""What an open dashboard costs the broker: its rate and its processor time, with one and without.
+"""Measures the load of an open dashboard: the broker's rate and processor time with and without.
 
     python -m bench.dashboard_open                              # 1,000 queues; some minutes
     python -m bench.dashboard_open --messages 20000 --rounds 3  # a quick look
 
 ``broker-client serve`` runs in a process of its own, and so do the client, which publishes with
-confirms and then consumes with acks, and who looks: it is logged in, holds the dashboard's event
-stream and asks at each sample for what the overview shows. Rounds with it and without take turns,
+confirms and then consumes with acks, and the viewer, which is logged in, reads the dashboard's
+event stream and requests the overview's data at each sample. Rounds with it and without take turns,
 each pair in the other order; a row is one of the two steps, and its ratios are of the medians.
 """
 
@@ -30,7 +30,7 @@ _AT_EACH_SAMPLE = ("overview", "history?range=fine")
 
 @contextmanager
 def looking(port: int) -> Iterator[None]:
-    """A process that looks, as long as the block lasts."""
+    """A viewer process that runs as long as the block."""
     command = [sys.executable, "-m", "bench.dashboard_open", "--look", str(port)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -42,7 +42,7 @@ def looking(port: int) -> Iterator[None]:
 
 
 def look(port: int) -> None:
-    """What a browser with the overview open asks for, until it is ended."""
+    """Request what a browser requests with the overview open, until the process is ended."""
     client = Client(port)
     client.log_in()
     connection = http.client.HTTPConnection("127.0.0.1", port)

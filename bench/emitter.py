@@ -1,8 +1,8 @@
-"""What an emitter costs: make one, listen, emit, as happens once for every publish.
+"""Measures an emitter: create one, add a listener, emit, as for every publish.
 
     python -m bench.emitter
 
-Compared with pyee's emitter for asyncio, the one of pyee's that takes async listeners as ours does.
+Compared with pyee's emitter for asyncio, which takes async listeners as ours does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUNDS = 7
 
 
 class Ours(Emitter):
-    """As a `Publication` is: slots, and events of its own."""
+    """Like `Publication`: with slots and declared events."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ def listener(message_id: str) -> None:
 
 
 def steps(make: Callable[[], Any]) -> dict[str, Callable[[], object]]:
-    """What is measured, by name."""
+    """The measurements by name."""
 
     def once() -> None:
         emitter = make()
@@ -51,7 +51,7 @@ def steps(make: Callable[[], Any]) -> dict[str, Callable[[], object]]:
 
 
 def microseconds(step: Callable[[], object], number: int) -> float:
-    """Of the quickest round: what is slower was disturbed."""
+    """Figures of the fastest round, since slower ones were disturbed."""
     return min(timeit.repeat(step, number=number, repeat=ROUNDS)) / number * 1e6
 
 

@@ -1,4 +1,4 @@
-"""How long an application cannot publish or consume when the broker it uses is killed.
+"""Measures how long an application cannot publish or consume after its broker was killed.
 
     python -m bench.failover [--nodes 3] [--kills 8] [--every 10]
 
@@ -39,7 +39,7 @@ def a_config(servers: list[RabbitMQ]) -> dict[str, Any]:
 
 
 class Probe:
-    """Publishes steadily, consumes, and remembers when something worked last."""
+    """Publishes steadily, consumes, and records the times of confirms and handled messages."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

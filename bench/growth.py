@@ -1,10 +1,10 @@
-"""Does the cost of a message stay the same as a broker grows?
+"""Measures the cost of a message as a broker grows.
 
     python -m bench.growth                       # some minutes, and 3 GiB for 5 million messages
     python -m bench.growth --most 1000 --rounds 1
 
-One line for each thing of which there may be many: microseconds of processor a message with the
-fewest, and the ratio to that with more. The built-in broker, in memory:
+One line for each quantity: microseconds of processor a message with the fewest, and the ratio to
+that with more. The built-in broker, in memory:
 
 * `queues`: publish to one of many queues after the other, by its routing key, and await the
   outcomes.
@@ -138,7 +138,7 @@ def an_engine() -> tuple[Engine, int]:
 
 
 def ack_all(engine: Engine, channel: int) -> int:
-    """Ack what is delivered; returns how many were."""
+    """Ack what is delivered; returns the number of deliveries."""
     tags = [e.delivery.delivery_tag for e in engine.take_effects() if isinstance(e, Deliver)]
     for tag in tags:
         engine.consuming.ack(channel, tag, 0.0)

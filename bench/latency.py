@@ -3,9 +3,8 @@
     python -m bench.latency [--url URL] [--rate 1000] [--seconds 10] [--waiting 200000]
 
 Latency is from just before the publish to the first line of the handler, at `rate` messages a
-second, ours and plain aio-pika's by turns on one RabbitMQ, and ours on `embedded://`. Memory is
-what the process grows by while `waiting` publishes queue up because the broker is away, a message,
-less the body.
+second, ours and plain aio-pika's by turns on one RabbitMQ, and ours on `embedded://`. Memory is the
+growth of the process per waiting publish while the broker is unreachable, without the body.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Send = Callable[[bytes], Awaitable[object]]
 
 
 async def at_rate(send: Send, rate: int, seconds: float) -> None:
-    """Call `send` with the time as body, `rate` times a second, late or not."""
+    """Call `send` with the time as body, `rate` times a second; catches up when late."""
     start, sent = time.perf_counter(), 0
     under_way: set[asyncio.Task[object]] = set()
     while (passed := time.perf_counter() - start) < seconds:

@@ -1,4 +1,4 @@
-"""Facts about the machine that a figure means nothing without."""
+"""Facts about the machine, which every figure depends on."""
 
 from __future__ import annotations
 

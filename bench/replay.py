@@ -1,4 +1,4 @@
-"""Replay of dead letters beside plain republishing of the same messages, in turns.
+"""Compares the replay of dead letters with plain republishing of the same messages, in turns.
 
     python -m bench.replay --on file memory --count 5000 --rounds 3
     python -m bench.replay --on server --count 100000 --rounds 1
@@ -87,7 +87,7 @@ async def let_die(link: Link, count: int) -> None:
 
 
 async def republish(link: Link, count: int) -> None:
-    """Move what is in `PLAIN` to `QUEUE`, and look at nothing but the body and the properties."""
+    """Move the messages of `PLAIN` to `QUEUE`; reads only their bodies and properties."""
     source = QueueSource(await link.open_channel(), PLAIN)
 
     def settled(delivery_tag: int, why: str) -> None:
@@ -110,7 +110,7 @@ async def republish(link: Link, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast one of the two was."""
+    """The figures of one of the two."""
 
     rate: float
     """Messages a second."""
@@ -119,7 +119,7 @@ class Speed:
 
 
 class Watch:
-    """Takes the time, and the processor's, of this process and perhaps a server's."""
+    """Measures wall time and processor time, of this process and optionally of a server."""
 
     def __init__(self, server: psutil.Process | None) -> None:
         self._server = server
@@ -129,7 +129,7 @@ class Watch:
         self._began, self._used = time.perf_counter(), self._processor()
 
     def speed(self, count: int) -> Speed:
-        """Of `count` messages since the start."""
+        """The figures of `count` messages since the start."""
         took, used = time.perf_counter() - self._began, self._processor() - self._used
         return Speed(count / took, used / count)
 

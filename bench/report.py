@@ -47,7 +47,7 @@ def results_of(runs: dict[str, Sequence[Run]]) -> Results:
 
 
 def table(results: Results, title: str, apart: Sequence[str]) -> Table:
-    """For people. The clients in `apart` stand below a line: they talk to another broker."""
+    """For people. The clients in `apart` use another broker and are printed below a line."""
     made = Table(title=title, box=SIMPLE_HEAD, title_style="bold")
     made.caption = f"messages a second: median (lowest-highest), and times {BASE}"
     made.add_column("client", no_wrap=True)

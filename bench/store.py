@@ -3,11 +3,11 @@
     python -m bench.store                       # all; some minutes and 3 GB of disk
     python -m bench.store speed --messages 5000 --rounds 1
 
-`speed` runs the same load on `embedded://` and on a file, in turns, each in a process of its own:
+`speed` runs the same load on `embedded://` and on a file, in turns, each in a separate process:
 publish with its outcome, then every message through a handler with ack. Every confirm has its
 commit, with fsync, behind it. `start` opens a file with a million messages of 256 bytes. `memory`
-queues half a million messages of 1 KiB and tells the resident memory along the way, so that its
-slope, and with it the memory of five millions, can be seen.
+queues half a million messages of 1 KiB and prints the resident memory along the way; its slope
+gives the memory of five million.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def speed(folder: Path, messages: int, rounds: int) -> dict[str, Any]:
 
 
 async def fill(path: str, count: int, size: int, memory_limit: int) -> dict[str, Any]:
-    """Publish, and tell the resident memory every tenth of the way."""
+    """Publish, and print the resident memory ten times."""
     settings = EngineSettings(memory_limit=memory_limit)
     node = Node("bench", store=SqliteStore(path), settings=settings)
     await node.recover()
@@ -172,7 +172,7 @@ def measure_memory(folder: Path, count: int) -> dict[str, Any]:
     points = filled["points"]
     for queued, resident in points:
         print(f"{queued:>9,} queued: {resident / MIB:7,.0f} MiB")
-    # From half way on: by then the 64 MiB of bodies that may stay in memory are there.
+    # The second half only: by then the 64 MiB of bodies that may stay in memory are used up.
     slope = (points[-1][1] - points[len(points) // 2][1]) / (
         points[-1][0] - points[len(points) // 2][0]
     )

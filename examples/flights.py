@@ -152,7 +152,7 @@ class Tally:
         }
 
     def problems(self) -> list[str]:
-        """Inconsistencies, as sentences."""
+        """The inconsistencies found, as sentences."""
         flights = self.flights.values()
         no_show = sum(flight["dep_time"] is None for flight in flights)
         total = len(flights)
@@ -183,7 +183,7 @@ class Tally:
         ]
 
     def missing(self) -> str:
-        """What is still awaited, in a sentence."""
+        """What has not arrived yet, as a sentence."""
         total = len(self.flights)
         unconfirmed = len(
             self.published.keys() - self.confirmed - self.returned - self.failed.keys()
@@ -205,7 +205,7 @@ class NeverDepartedError(Exception):
 
 
 async def publish_all(broker: Broker, tally: Tally) -> None:
-    """Publish every flight; what becomes of each comes as an event."""
+    """Publish every flight; events tell the outcome of each."""
 
     def confirmed(message_id: str) -> None:
         tally.confirmed.add(message_id)
@@ -268,7 +268,7 @@ async def subscribe_all(broker: Broker, tally: Tally) -> None:
 
 
 async def run(url: str, limit: int | None, progress: Bars | Lines) -> tuple[Tally, list[str]]:
-    """The demo; returns the counts, and sentences about what went wrong."""
+    """Run the demo; returns the counts, and the problems as sentences."""
     flights = {id_of(flight): flight for flight in read_flights(limit)}
     async with Broker.create(load_config(CONFIG, environ={"URL": url})) as broker:
         broker.on("error", lambda error, vhost: progress.say(f"{vhost}: {error}"))
@@ -285,7 +285,7 @@ async def run(url: str, limit: int | None, progress: Bars | Lines) -> tuple[Tall
             await asyncio.wait([publishing])
         tally.ended = time.perf_counter()
         await broker.unsubscribe_all()
-        await broker.purge()  # what a reconnect brought twice may still be on its way
+        await broker.purge()  # repeated deliveries of a reconnect may still arrive
     if stuck:
         return tally, [tally.missing(), *tally.problems()]
     return tally, tally.problems() + (tally.known_problems() if limit is None else [])

@@ -1,4 +1,4 @@
-"""A handler that fails, and what the recovery chain of its subscription does about it.
+"""A handler that fails, and the recovery chain of its subscription.
 
 The first order succeeds at its third delivery. The second never does: after two retries it goes
 to the dead-letter exchange, with the history of what happened in its headers.

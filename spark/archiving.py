@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ArchiveError(UsageError):
-    """An archive that cannot be made as asked."""
+    """The archive cannot be created with these arguments."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class ArchiveError(UsageError):
 
 
 def check(options: argparse.Namespace) -> None:
-    """Look at what was asked, before a session is started.
+    """Check the arguments before a session is started.
 
     Raises:
         ArchiveError: something is missing.
@@ -41,7 +41,7 @@ def run(spark: SparkSession, options: argparse.Namespace, console: Console) -> i
     """Add to the archive what is in the queue now; returns the exit status.
 
     A message is acked once it is on disk in the spool, and a batch of the spool is in the archive
-    as a whole or not at all. So whatever is killed, each message gets into it.
+    as a whole or not at all. So each message gets into the archive, whichever process is killed.
 
     Raises:
         ArchiveError: the query failed.
@@ -93,7 +93,7 @@ def run(spark: SparkSession, options: argparse.Namespace, console: Console) -> i
 
 
 def cause(text: str) -> str:
-    """What an error of ours says in a query's failure, which is some pages long."""
+    """The text of our error within a query's failure, which is several pages long."""
     ours = re.findall(r"^\s*broker_client\.[\w.]+: (.+?)(?: SQLSTATE.*)?$", text, re.MULTILINE)
     return str(ours[-1]) if ours else text  # what was raised last, and explains
 

@@ -1,7 +1,7 @@
-"""Java's classes as one JVM has loaded them, in a file that the next maps: half the time to start.
+"""An archive of the classes that a JVM has loaded, which halves the start of the next one.
 
-Java 13 and newer (JEP 350). A JVM passes over an archive that another Java or other jars have
-made, and a file that is not one. A truncated archive would crash it, so it gets its name when it
+Java 13 and newer (JEP 350). A JVM ignores an archive of another Java or of other jars, and a file
+that is not an archive. A truncated archive would crash it, so it gets its name when it
 is complete, and a session that does not start with one is started without.
 """
 
@@ -22,28 +22,28 @@ log = logging.getLogger("broker_client.spark.class_archive")
 S = TypeVar("S")
 
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
-"""No word about classes that cannot be archived: some hundred lines."""
+"""Suppresses some hundred warnings about classes that cannot be archived."""
 _DUMP_TIMEOUT = 600.0  # seconds
 
 
 class ClassArchive:
-    """An archive of classes at `path`, used where it is there and made where it is not."""
+    """An archive of classes at `path`: used if it exists, else created."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._half_made = self.path.with_name(f".{path.name}.{os.getpid()}")
 
     def java_options(self) -> str:
-        """For the command line of the JVM."""
+        """Options for the command line of the JVM."""
         if self.path.is_file():
             return f"{shlex.quote(f'-XX:SharedArchiveFile={self.path}')} {_QUIET}"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return f"{shlex.quote(f'-XX:ArchiveClassesAtExit={self._half_made}')} {_QUIET}"
 
     def start(self, create: Callable[[str], S]) -> S:
-        """What ``create(options)`` makes with the options of a JVM.
+        """The result of ``create(options)``, called with the options of a JVM.
 
-        When the JVM does not come up with the archive that is there, that archive is deleted.
+        If the JVM does not start with the existing archive, the archive is deleted.
         """
         from pyspark.errors import PySparkRuntimeError
 
@@ -61,7 +61,7 @@ class ClassArchive:
         return create(self.java_options())
 
     def finish(self, session: SparkSession) -> bool:
-        """End the session, and its JVM where it makes the archive: that takes it some seconds.
+        """End the session, and its JVM if it creates the archive, which takes some seconds.
 
         Returns:
             True when an archive was made.

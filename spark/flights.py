@@ -1,4 +1,4 @@
-"""`flights`: real input end to end. Does what Spark publishes arrive, and is it in the log?
+"""`flights`: real input end to end. Checks that what Spark publishes arrives and is in the log.
 
 Spark reads a month of flights, computes departures and mean delay a route and hour of day, and
 publishes one message for each late one through a publication of `config/demo.yaml`, whose
@@ -90,7 +90,7 @@ class Handled:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def subscribe(self, broker: Broker) -> None:
-        """Handle what comes from now on; what an earlier run left behind is thrown away."""
+        """Start to handle messages; those of an earlier run are dropped."""
         await broker.purge()
         for name in SUBSCRIPTIONS:
             await broker.subscribe(name, self._handler(name))
@@ -116,10 +116,10 @@ class Handled:
 
 
 def publish(late: DataFrame, config: BrokerConfig, log: Path | None) -> tuple[FrameReport, Handled]:
-    """Publish from the driver and see the messages handled, in the same process.
+    """Publish from the driver and handle the messages in the same process.
 
     Args:
-        log: where the client writes down what it sees, for a broker that does not.
+        log: event log of the client, for a broker that does not write one.
     """
     from broker_client.spark import DriverPublisher
 
@@ -148,7 +148,7 @@ def problems(
     airports: Mapping[str, int],
     known: Mapping[str, int],
 ) -> list[str]:
-    """Inconsistencies, as sentences. `late` are the messages that Spark made, by id."""
+    """The inconsistencies found, as sentences. `late` are the messages that Spark made, by id."""
     total = len(late)
     wanted = [
         ("messages were published", report.published, total),

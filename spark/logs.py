@@ -36,7 +36,7 @@ def load(spark: SparkSession, path: str, console: Console) -> DataFrame:
 
 
 def compact_to(spark: SparkSession, events: str | Path, out: str | Path) -> None:
-    """Add to the Parquet folder `out` what the log `events` has and it has not."""
+    """Add to the Parquet folder `out` the events of the log `events` that it lacks."""
     from broker_client.spark.event_log import read_events
     from spark import jobs
 

@@ -3,7 +3,8 @@
     python -m spark.pipeline JOB --events LOG --out FOLDER [--plot FILE.png|.html]
     spark-submit spark/pipeline.py JOB --events LOG --out FOLDER
 
-Each job prints tables and writes Parquet to FOLDER; `--plot` draws what one would rather look at.
+Each job prints tables and writes Parquet to FOLDER; `--plot` draws the results that are clearer as
+a picture.
 `flights` and `archive` need no log. See spark/README.md.
 """
 

@@ -202,7 +202,7 @@ def _reliability(rows: dict[str, Rows]) -> Figure:
 
 
 def _follows_a_nack(row: dict[str, Any]) -> bool:
-    """True when the same failure is there as `nacked` already."""
+    """True if the same failure is already counted as `nacked`."""
     return row["event"] == "requeued" and row["reason"] in ("rejected", "handler_error")
 
 
@@ -314,7 +314,7 @@ def flights(rows: dict[str, Rows], result: Mapping[str, Any]) -> Figure:
     return figure
 
 
-_OFTEN = 10  # departures in the month; below that a mean delay says little and is not drawn
+_OFTEN = 10  # departures in the month; with fewer, the mean delay is not significant and not drawn
 
 
 def _busiest(rows: Rows, column: str, *, most: int = _MOST_QUEUES) -> list[str]:

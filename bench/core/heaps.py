@@ -1,4 +1,4 @@
-"""Which structure should hold the deadlines: measured, at 1,000 to 1,000,000 keys.
+"""Compares data structures for deadlines, at 1,000 to 1,000,000 keys.
 
     python -m bench.core.heaps                  # the table of docs/core.md; about two minutes
     python -m bench.core.heaps --most 10000     # a quick look
@@ -124,7 +124,7 @@ def measure(make: Callable[[], Contestant], size: int, operations: int) -> dict[
     """Nanoseconds an operation at `size` keys."""
     rng = random.Random(size)
     held = make()
-    gap = 60.0 / size  # a minute's worth in flight
+    gap = 60.0 / size  # one minute of messages in flight
     for tag in range(size):
         held.set(tag, 60.0 + tag * gap)
     newest = range(size, size + operations)
@@ -167,7 +167,7 @@ def rounds(make: Callable[[], Contestant], size: int, count: int) -> dict[str, f
     best: dict[str, float] = {}
     for _ in range(count):
         gc.collect()
-        gc.disable()  # what the collector does is not the structure's doing
+        gc.disable()  # garbage collection is not part of the measurement
         try:
             result = measure(make, size, min(size // 10, 20_000))
         finally:

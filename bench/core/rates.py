@@ -1,4 +1,4 @@
-"""How fast is the engine alone, and does it stay so with a million in flight.
+"""Measures the engine alone, with up to a million messages in flight.
 
     python -m bench.core.rates                  # about a minute
     python -m bench.core.rates --most 100000
@@ -62,7 +62,8 @@ async def queue_rate(messages: int) -> float:
 
 
 def cost(action: Callable[[int], object], tags: Sequence[int]) -> float:
-    """Nanoseconds of processor a call; the best of four parts: the machine is not ours alone."""
+    """Nanoseconds of processor time per call: the best of four parts, to exclude other load on the
+    machine."""
     part = max(1, len(tags) // 4)
     best = float("inf")
     for start in range(0, len(tags), part):
@@ -82,7 +83,7 @@ def in_flight_costs(size: int) -> dict[str, float]:
         if n % BATCH == 0:
             engine.take_effects()
     engine.take_effects()
-    engine.admin.pause_queue("/", "q")  # what is given back stays there
+    engine.admin.pause_queue("/", "q")  # requeued messages are not delivered again
     now = size * 1e-5
     times = min(size // 10, 4_000)
     rng = random.Random(size)
@@ -132,7 +133,7 @@ def main() -> None:
         (engine_rate(options.messages), asyncio.run(queue_rate(options.messages)))
         for _ in range(options.rounds)
     ]
-    # The round in which both were disturbed the least by what else the machine does.
+    # The round in which other load on the machine disturbed both the least.
     engine, queue = max(rates, key=sum)
     sizes = [size for size in (1_000, 1_000_000) if size <= options.most]
     costs: dict[int, dict[str, float]] = {}

@@ -1,12 +1,12 @@
-"""How late is a time-out: our scan loop beside nsq's random sampling.
+"""Measures how late time-outs are: our scan loop and nsq's random sampling.
 
     python -m bench.core.scan                # the table of docs/core.md; about a minute
     python -m bench.core.scan --most 1000
 
-In each round every tenth queue has one message whose time comes, at a moment of its own within
+In each round every tenth queue has one message that becomes due, at a moment of its own within
 two seconds (`spread`), or all at one moment (`burst`). Ours is a real node on a real clock, the
-machine's own delays included. nsq's loop is modelled in steps of its tick, with no time taken for
-the work, which flatters it: 20 queues at random each 100 ms, again at once when more than a
+machine's own delays included. nsq's loop is modelled in steps of its tick, in which the work takes
+no time, which is to its advantage: 20 queues at random each 100 ms, again at once when more than a
 quarter of these had something due. Lateness is from the due time to the delivery.
 """
 
@@ -92,7 +92,7 @@ async def ours(queues: int, burst: bool) -> list[float]:
 
 
 def sampled(queues: int, burst: bool, settings: ScanSettings) -> list[float]:
-    """nsq's queueScanLoop over the same due times, the work itself taking no time."""
+    """nsq's queueScanLoop over the same due times; the work itself takes no time."""
     rng = random.Random(2)
     times = due_times(queues, burst, random.Random(1))
     late: list[float] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.peers.load import BODY, PREFETCH, QUEUE, Countdown, Seconds, in_window, run, timed
 
-# Loaded by name: it is there only where somebody installed it.
+# Imported by name, since it may not be installed.
 faststream: Any = importlib.import_module("faststream")
 rabbit: Any = importlib.import_module("faststream.rabbit")
 

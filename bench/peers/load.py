@@ -1,4 +1,4 @@
-"""What every peer written in Python has in common."""
+"""Code shared by the peers written in Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFETCH = 200
 
 
 class Seconds(NamedTuple):
-    """How long the two halves took."""
+    """Durations of publishing and consuming."""
 
     publish: float
     """From the first publish to the last confirm."""
@@ -26,7 +26,7 @@ class Seconds(NamedTuple):
 
 
 class Countdown:
-    """Tells when the last of `count` messages has been acked."""
+    """Notes the time at which the last of `count` messages is acked."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -50,7 +50,8 @@ async def timed(work: Awaitable[object]) -> float:
 
 
 async def in_window(publish: Callable[[], Awaitable[object]], count: int) -> None:
-    """Call `publish` `count` times, `WINDOW` at a time: for clients whose publish is one wait.
+    """Call `publish` `count` times, `WINDOW` at a time, for clients whose publish waits for the
+    confirm.
 
     Tasks that take turns cost such a client less than a task for every message.
     """

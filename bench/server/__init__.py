@@ -1,1 +1,1 @@
-"""The built-in broker as a server beside RabbitMQ: ``python -m bench.server``."""
+"""Compares the built-in broker as a server with RabbitMQ: ``python -m bench.server``."""

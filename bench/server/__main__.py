@@ -1,4 +1,4 @@
-"""``broker-client serve`` beside RabbitMQ, by the same clients, in turns, in one run.
+"""Compares ``broker-client serve`` with RabbitMQ: the same clients, in turns, in one run.
 
     python -m bench.server                                # everything; half an hour on two cores
     python -m bench.server --messages 20000 --rounds 1    # a quick look
@@ -69,7 +69,8 @@ def _clear(broker: RunningBroker) -> None:
 
 
 def raw(broker: RunningBroker, messages: int) -> Figures:
-    """Publish and confirm, deliver and ack: a second, and what a million cost the processor."""
+    """Rates of publishing with confirms and of consuming with acks, and processor time per
+    million."""
     figures: Figures = {}
     for what, name in (("publish", "publish + confirm"), ("consume", "deliver + ack")):
         before = broker.cpu_seconds()
@@ -107,10 +108,10 @@ def latency(broker: RunningBroker, _messages: int) -> Figures:
 
 
 def memory(broker: RunningBroker, _messages: int) -> Figures:
-    """Memory with messages queued, beyond that of the empty broker, and in all."""
+    """Memory with messages queued: in addition to the empty broker, and in total."""
     before = broker.memory_bytes()
     _raw("publish", broker, _QUEUED, "--size", "1024")
-    time.sleep(2)  # RabbitMQ gives memory back after a while
+    time.sleep(2)  # RabbitMQ releases memory after a while
     after = broker.memory_bytes()
     _clear(broker)
     return {
@@ -147,13 +148,13 @@ MEASURES: dict[str, Callable[[RunningBroker, int], Figures]] = {
     "latency": latency,
 }
 ONCE = ("idle", "memory")
-"""These need a broker that has not used, and kept, more memory before."""
+"""These need a fresh broker, since a broker keeps memory that it has used."""
 
 
 def measure(
     brokers: Sequence[RunningBroker], names: Sequence[str], messages: int, rounds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Quantity, broker, and the figure of each round."""
+    """Quantity, broker, and the figures of all rounds."""
     results: dict[str, dict[str, list[float]]] = {}
     for number in range(1, rounds + 1):
         for name in names:
@@ -176,7 +177,7 @@ def measure(
 
 
 def table(results: dict[str, dict[str, list[float]]], names: Sequence[str], title: str) -> Table:
-    """For people: medians, and times the first broker."""
+    """A table for people: medians, and ratios to the first broker."""
     made = Table(title=title, box=SIMPLE_HEAD, title_style="bold")
     made.add_column("quantity")
     for name in names:

@@ -65,7 +65,7 @@ class RawClient:
         return self.expect(answer)
 
     def expect(self, name: str) -> Any:
-        """The next frame of this name; what comes before it is dropped."""
+        """The next frame of this name; frames before it are dropped."""
         while True:
             size = 8 + int.from_bytes(self.rest[3:7], "big")
             if len(self.rest) < max(8, size):
@@ -169,7 +169,8 @@ def measure_consume(url: str, count: int) -> dict[str, float]:
 
 
 def _size_of_delivery(data: bytes) -> int:
-    """Bytes of the first delivery: method, content header and one body frame. 0: not yet whole."""
+    """Size in bytes of the first delivery: method, content header and one body frame; 0 while it is
+    incomplete."""
     at = 0
     for _ in range(3):
         if len(data) < at + 8:

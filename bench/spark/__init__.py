@@ -1,1 +1,1 @@
-"""What Spark and the delivery-event log cost, as ratios of two figures of one run."""
+"""Measures the cost of Spark and the delivery-event log, as ratios of two figures of one run."""

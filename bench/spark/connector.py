@@ -1,4 +1,4 @@
-"""The Spark connector against what it stands on: ratios of one run on one machine.
+"""Compares the Spark connector with its parts, as ratios of one run on one machine.
 
 python -m bench.spark.connector                      # its own RabbitMQ; some minutes
 python -m bench.spark.connector --url amqp://... --rows 5000 --json figures.json
@@ -83,7 +83,7 @@ class Bench:
     # ------------------------------------------------------------------ driver
 
     def feeds(self) -> list[Ratio]:
-        """What Spark hands to the driver, without publishing."""
+        """Collecting rows in the driver, without publishing."""
         rows = self.rows * 5
         frame = self.frame(rows, partitions=8)
 
@@ -116,7 +116,8 @@ class Bench:
         ]
 
     def publishers(self) -> Iterator[Ratio]:
-        """From a list, from the driver and from executors, to the same queue, emptied each time."""
+        """Publishing from a list, from the driver and from executors, to the same queue, which is
+        emptied each time."""
         works = {"plain": self._publish_list, "driver": self._publish_frame, "sink": self._save}
         taken = in_turns(works, rounds=ROUNDS, before=self.purge)
         seconds = {name: median(each) for name, each in taken.items()}
@@ -257,7 +258,7 @@ class Bench:
         plain = self.plain_consumer()
         self.fill()
         seconds, batches = self.source()
-        # The first batch starts processes; steady state is what comes behind it.
+        # The first batch starts processes; later ones show the steady state.
         rows = sum(each["numInputRows"] for each in batches[1:])
         steady = rows / seconds if seconds else 0.0
         spooling = self._spooling()

@@ -1,4 +1,4 @@
-"""Writers that make messages of rows and send them nowhere: what decoding costs by itself."""
+"""Data sinks that convert rows to messages and drop them, to measure decoding alone."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ class RowSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make both known."""
+    """Register both."""
     spark.dataSource.register(ArrowSource)
     spark.dataSource.register(RowSource)

@@ -1,4 +1,4 @@
-"""The event log on and off, and how fast the jobs go through a log."""
+"""Measures the event log on and off, and the speed of the jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def measure(spark: SparkSession, *, messages: int = 100_000) -> Iterator[Ratio]:
 
 
 def record_cost() -> Ratio:
-    """Microseconds that `EventLog.record` takes of its caller, the event made there too."""
+    """Microseconds that a caller of `EventLog.record` spends, including the creation of the
+    event."""
     with tempfile.TemporaryDirectory() as folder:
         log = EventLog(folder, "bench", buffer=2**40)
         costs = []
@@ -69,8 +70,8 @@ def record_cost() -> Ratio:
 def event_log_on_off(messages: int, *, durable: bool = False) -> Ratio:
     """Messages through a Broker on the built-in broker, with and without a log, in turns.
 
-    A second of the processor, the writers' threads included. Of each the best turn counts: what
-    else runs on the machine only ever adds.
+    Rates are per second of processor time, including the writers' threads. The best turn of each
+    counts, since other load can only add to it.
 
     Args:
         messages: of each turn.

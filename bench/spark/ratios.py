@@ -1,4 +1,4 @@
-"""A ratio, and how it is shown."""
+"""A ratio of two figures, and its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Ratio:
     target: float
     at_most: bool = False
     figures: dict[str, float] = field(default_factory=dict)
-    """By name with unit, such as ``on /s``."""
+    """Figures by name with unit, such as ``on /s``."""
 
     @property
     def is_met(self) -> bool:

@@ -1,4 +1,4 @@
-"""How long a session takes to start, and what an archive of Java's classes saves of it."""
+"""Measures the start of a session with and without an archive of Java's classes."""
 
 from __future__ import annotations
 

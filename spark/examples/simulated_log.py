@@ -33,7 +33,7 @@ _CHUNK = 5_000
 
 
 class Traffic(NamedTuple):
-    """The behaviour of a queue."""
+    """How a simulated queue behaves."""
 
     queue: str
     share: float

@@ -12,7 +12,7 @@ DUPLICATE, NEVER_ENQUEUED = "duplicate", "never_enqueued"
 
 
 def audit(events: DataFrame, *, settle: float = 60.0, as_of: str | None = None) -> DataFrame:
-    """Inconsistencies: one row per message, queue and problem; batch only.
+    """One row per message, queue and problem; batch only.
 
     * `lost`: confirmed to its publisher, at least `settle` seconds ago, and no end seen: it may
       only be waiting in `queue`, and `last_event` says where it stands.
@@ -37,7 +37,7 @@ def audit(events: DataFrame, *, settle: float = 60.0, as_of: str | None = None) 
         F.col("enqueued") > 0, F.col("enqueued") > F.col("ends")
     ).otherwise((F.col("ends") == 0) & (F.col("last_event") != "nacked"))
     is_letter = (F.col("dead_lettered") > 0) & (F.col("last_event") == "enqueued")
-    # No queue at all has it: said once, in the row of what happened outside of queues.
+    # It is in no queue, which is reported once, in the row of events outside of queues.
     nowhere = ~in_a_queue & (F.col("all_ends") == 0) & (F.col("queues") == 0)
     # A node counts each time it puts a message into a queue; a client only sees redeliveries.
     allowed = F.when(F.col("enqueued") > 0, F.col("enqueued")).otherwise(

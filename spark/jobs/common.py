@@ -10,7 +10,7 @@ STAY_ENDS = ("acked", "dead_lettered", "expired", "dropped")
 
 
 def count_of(*events: str) -> Column:
-    """How many rows are one of `events`: an aggregate."""
+    """Aggregate: the number of rows that are one of `events`."""
     return F.count(F.when(F.col("event").isin(*events), 1))
 
 

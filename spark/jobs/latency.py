@@ -36,7 +36,7 @@ def durations(events: DataFrame) -> DataFrame:
 
 
 def latency(events: DataFrame, *, window: str = "1 minute", exact: bool = False) -> DataFrame:
-    """Percentiles, in milliseconds, a queue, phase and window; batch only.
+    """Percentiles in milliseconds for each queue, phase and window; batch only.
 
     Args:
         window: its length.
@@ -61,7 +61,7 @@ def latency(events: DataFrame, *, window: str = "1 minute", exact: bool = False)
 def latency_histogram(
     events: DataFrame, *, window: str = "1 minute", watermark: str = "2 minutes"
 ) -> DataFrame:
-    """Counts in logarithmic buckets, a queue, phase and window: for streams, and mergeable.
+    """Counts in logarithmic buckets for each queue, phase and window; for streams, and mergeable.
 
     Args:
         watermark: how late an event may come, in a stream; a window comes out once it has passed,
@@ -79,7 +79,7 @@ def latency_histogram(
 
 
 def from_histogram(histogram: DataFrame) -> DataFrame:
-    """What `latency` gives, from (merged) histograms; each value the middle of its bucket."""
+    """The result of `latency` from (merged) histograms; each value is the middle of its bucket."""
     key = ["queue", "phase", "window"]
     merged = histogram.groupBy(*key, "bucket").agg(
         F.sum("n").alias("n"), F.max("max_ms").alias("max_ms")

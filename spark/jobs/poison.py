@@ -12,7 +12,8 @@ _VARYING = r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}
 
 
 def poison(events: DataFrame, *, attempts: int = 3, consumers: int = 3) -> DataFrame:
-    """Messages without an ack, tried often or by many; batch only. One row a message and queue.
+    """Messages that were delivered often, or to many consumers, and never acked; batch only. One
+    row a message and queue.
 
     Args:
         attempts: so many deliveries, or more.
@@ -53,7 +54,7 @@ def poison(events: DataFrame, *, attempts: int = 3, consumers: int = 3) -> DataF
 
 
 def poison_groups(poisoned: DataFrame) -> DataFrame:
-    """What `poison` found, by what went wrong."""
+    """The results of `poison` by kind of failure."""
     return (
         poisoned.groupBy("queue", "fingerprint")
         .agg(

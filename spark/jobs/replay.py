@@ -1,4 +1,4 @@
-"""`replay`: which dead letters to publish again. Publishing them is up to the pipeline."""
+"""`replay`: which dead letters to publish again. The pipeline publishes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROPERTIES = (
     "priority",
     "published_at",
 )
-"""What a copy takes from the message besides its body."""
+"""What a copy takes from the message in addition to its body."""
 _LETTER = ("queue", "reason", "exchange", "routing_key", "size")
 
 
@@ -43,7 +43,7 @@ def replay(
     the id ``replay-<message id>-<request>``, the same in every run of one request.
 
     Args:
-        events: the log; None leaves it to the archive.
+        events: the log; None takes the dead letters from the archive.
         request: name of this replay.
         manifest: what was replayed before; its messages are left out.
         archive: bodies and properties; messages it does not have are left out.

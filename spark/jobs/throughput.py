@@ -55,7 +55,7 @@ def backlog(events: DataFrame, *, window: str = "1 minute", as_of: str | None = 
         .agg(F.min(at(*STAY_ENDS)).alias("ended"))
         .withColumn("ended", F.coalesce("ended", F.col("as_of") + F.expr(seconds)))
     )
-    # Few stays reach over the end of a window, and those of one pair of windows are one row.
+    # Few stays cross the end of a window; those of one pair of windows are one row.
     first = F.window("enqueued_at", window)["start"]
     last = F.window("ended", window)["start"]
     spans = (

@@ -12,19 +12,14 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from broker_client.config.listen import parse_listen_address
-from broker_client.config.server import ServerConfig
 from broker_client.dashboard.api import Account, ManagementApi
-from broker_client.dashboard.application import beside_api, make_application
+from broker_client.dashboard.application import make_application
 from broker_client.dashboard.credentials import Credentials
 from broker_client.dashboard.dashboard import Dashboard
 from broker_client.node.node import Node
-from broker_client.server.http.application import as_monitoring
-from broker_client.server.http.application import make_application as make_api
-from broker_client.server.http.listener import AsgiListener, HttpListener
-from broker_client.server.http.management import Management
-from broker_client.server.server import Server
+from broker_client.server.http.listener import AsgiListener
 from tests.support.rabbitmq import RabbitMQ
+from tests.support.served_node import served_node
 
 GUEST = httpx.BasicAuth("guest", "guest")
 
@@ -129,35 +124,13 @@ def encoded(name: str) -> str:
 
 @contextlib.asynccontextmanager
 async def shown_node(base_path: str = "") -> AsyncIterator[Shown]:
-    """A node of ours with everything on ports of its own."""
-    node = Node()
-    node.administration.add_vhost("/")
-    node.access.add_default_user()
-    server = Server(node, [parse_listen_address("amqp://127.0.0.1:0")], ServerConfig())
-    await server.start()
-    management = Management(node, server, [])
-    api = make_api(management)
-    dashboard = Dashboard(
-        ManagementApi.in_process(api),
-        ManagementApi.in_process(as_monitoring(api, management)),
-        connect=server.connect_within,
-        base_path=base_path,
-    )
-    pages = beside_api(make_application(dashboard), api)
-    listener = HttpListener(management, "127.0.0.1", 0, pages)
-    await listener.start()
-    dashboard.start()
-    port = server.addresses[0].port
-    client = httpx.AsyncClient(base_url=listener.url, auth=GUEST, timeout=60)
-    try:
-        async with client, _in_a_vhost(client, dashboard, listener.url, port, base_path) as shown:
-            shown.node = node
+    """The dashboard of a node of ours."""
+    async with served_node(base_path) as served:
+        client = httpx.AsyncClient(base_url=served.url, auth=GUEST, timeout=60)
+        around = served.dashboard, served.url, served.amqp_port, base_path
+        async with client, _in_a_vhost(client, *around) as shown:
+            shown.node = served.node
             yield shown
-    finally:
-        await dashboard.stop()
-        await listener.stop()
-        await server.stop()
-        await node.close()
 
 
 @contextlib.asynccontextmanager

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,6 +23,8 @@ from tests.support.eventually import eventually
 
 TIMEOUT = 3.0
 BODY = "x" * 1_000
+
+Result = TypeVar("Result")
 
 
 class Load:
@@ -138,6 +140,18 @@ def impatient(place: Place, **changes: str) -> dict[str, Any]:
     return config
 
 
+async def through_a_stall(
+    place: Place, call: Coroutine[Any, Any, Result], logged: str, caplog: pytest.LogCaptureFixture
+) -> Result:
+    """The result of `call`, begun on a link that moves again only once `logged` was logged."""
+    place.proxy.stall()
+    calling = asyncio.create_task(call)
+    await eventually(lambda: logged in caplog.text, timeout=20.0)
+    assert not calling.done()
+    place.proxy.resume()
+    return await calling
+
+
 async def has_one(place: Place) -> bool:
     """Is one message in the queue?"""
     link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=10.0)
@@ -155,12 +169,8 @@ async def test_delayed_publish_on_a_link_that_stands_still_waits_as_any_other(
     caplog.set_level("INFO", "broker_client")
     async with Broker.create(impatient(place, timeout="1m")) as broker:
         broker.on("error", lambda error, vhost: None)
-        place.proxy.stall()
-        publishing = asyncio.create_task(broker.publish("a", "late", delay=0.01))
-        await eventually(lambda: "no answer within 1 s" in caplog.text, timeout=20.0)
-        assert not publishing.done()
-        place.proxy.resume()
-        await (await publishing)
+        publishing = broker.publish("a", "late", delay=0.01)
+        await (await through_a_stall(place, publishing, "no answer within 1 s", caplog))
         await eventually(lambda: has_one(place), timeout=20.0)
 
 
@@ -191,8 +201,6 @@ async def test_request_on_a_link_that_stands_still_is_sent_when_it_moves_again(
             return f"{content}!"
 
         await eventually(lambda: broker.stats().subscriptions["work"].state == "subscribed")
-        place.proxy.stall()
-        asking = asyncio.create_task(broker.request("a", "late", timeout=60.0))
-        await eventually(lambda: "opening a reply queue" in caplog.text, timeout=20.0)
-        place.proxy.resume()
-        assert (await asking).content == "late!"
+        asking = broker.request("a", "late", timeout=60.0)
+        answered = await through_a_stall(place, asking, "opening a reply queue", caplog)
+        assert answered.content == "late!"
