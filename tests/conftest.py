@@ -1,4 +1,4 @@
-"""Fixtures for every suite: the private RabbitMQ, and the watch for leaks."""
+"""Fixtures for every suite: the private servers, and the check for leaks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.rabbitmq import RabbitMQ
 from tests.support.rabbitmq_installed import NoSuchRabbitMQError, chosen
 from tests.support.redis import Redis, redis_program
 
-# A busy machine may stand still in the middle of an example.
+# A busy machine may pause in the middle of an example.
 settings.register_profile(
     "steady",
     parent=settings.get_profile("ci") if os.environ.get("CI") else None,
@@ -189,7 +189,7 @@ async def _leak_watch() -> AsyncIterator[None]:
 def _no_leaks(request: pytest.FixtureRequest) -> None:
     """Every async test must leave no task, socket or thread behind.
 
-    Requested first, so it looks last, after the test's other fixtures are gone.
+    Requested first, so it checks last, after the teardown of all other fixtures.
     """
     if inspect.iscoroutinefunction(getattr(request, "function", None)):
         request.getfixturevalue("_leak_watch")

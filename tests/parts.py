@@ -6,8 +6,8 @@ RabbitMQ, and what depends on the server once more on the newest.
 
 Servers, browsers and clocks are real, and the machine is shared with other parts. So when no more
 than a few tests failed, these are run once more at the end, alone. One that passes then does not
-fail the run; it is named as unstable, with what it said the first time, and is to be mended: the
-fault may be the test's or the product's.
+fail the run; it is listed as unstable, with its first output, and must be fixed: the fault may be
+the test's or the product's.
 
 JOBS in the environment says how many run at a time: by default one more than there are cores, three
 at most, since parts wait for their servers for half of the time.
@@ -36,7 +36,7 @@ _NO_TESTS = 5
 _TESTS_FAILED = 1
 """pytest's exit status where tests failed, and nothing worse."""
 _FEW = 3
-"""Failed tests of a whole run that may be a matter of chance."""
+"""The number of failed tests of a run that are run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class Part:
     rabbitmq: str | None = None
 
     def passes_with(self, status: int) -> bool:
-        """Is this exit status of pytest a success? What is run again may need no server at all."""
+        """True if this exit status of pytest is a success. A part that is run again may have no
+        tests."""
         return status == 0 or (status == _NO_TESTS and self.rabbitmq is not None)
 
 
@@ -85,7 +86,7 @@ class Outcome:
 
 _SLOWEST = ("--durations=8", "--durations-min=5")
 _AGAIN = ("-m", "rabbitmq and not own_versions")
-"""What depends on the RabbitMQ that is chosen."""
+"""Tests that depend on the version of RabbitMQ."""
 
 
 def parts_for(newest: str | None) -> list[Part]:
@@ -125,7 +126,7 @@ def run_all(parts: Sequence[Part], jobs: int) -> bool:
                     outcome = done.result()
                     outcomes.append(outcome)
                     _say(f"\n==> {outcome.part.name}\n{outcome.output.rstrip()}")
-            except BaseException:  # a ctrl-C has reached the parts that run, too
+            except BaseException:  # Ctrl-C has also reached the running parts
                 pool.shutdown(cancel_futures=True)
                 raise
         unstable = _unstable(outcomes, caches)
@@ -158,7 +159,7 @@ def _unstable(outcomes: Sequence[Outcome], caches: Mapping[str, Path]) -> list[O
 
 
 def _command(part: Part) -> tuple[list[str], dict[str, str]]:
-    """The words that run `part`, and their environment."""
+    """The command of `part`, and its environment."""
     environment = dict(os.environ)
     if part.rabbitmq is not None:
         environment["RABBITMQ"] = part.rabbitmq
@@ -183,7 +184,7 @@ def _run(part: Part, cache: Path, *more: str) -> Outcome:
 
 
 def _last_failed(cache: Path) -> list[str]:
-    """What pytest's cache holds of the last run."""
+    """The failed tests in pytest's cache."""
     file = cache / "v" / "cache" / "lastfailed"
     return sorted(json.loads(file.read_text())) if file.exists() else []
 

@@ -25,9 +25,7 @@ def main() -> int:
     command.add_argument("--json", type=Path, default=Path("build/bench-spark.json"))
     options = command.parse_args()
     console = Console()
-    logging.getLogger("broker_client").setLevel(
-        logging.ERROR
-    )  # no warnings about the small topology
+    logging.getLogger("broker_client").setLevel(logging.ERROR)  # no warnings of the configuration
     spark = open_session("bench")
     ratios: list[Ratio] = []
     for part in (options.only,) if options.only else PARTS:

@@ -1,4 +1,4 @@
-"""The drawing at the head of errors.py is true, and every error travels and speaks."""
+"""The drawing at the head of errors.py is right; every error can be pickled and has a text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def an_error(kind: type[BrokerClientError]) -> BrokerClientError:
 
 
 def drawn_tree() -> dict[str, str | None]:
-    """Error name to the name of the one it hangs under, from the module's docstring."""
+    """Error name to the name of its parent, from the module's docstring."""
     drawn: dict[str, str | None] = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():

@@ -1,4 +1,4 @@
-"""What ``from broker_client import ...`` offers is written down, all of it."""
+"""All names that ``from broker_client import ...`` offers are documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Imports follow the arrows between rooms, pure stays pure, each outside library has one owner."""
+"""Imports follow the arrows between rooms, pure rooms are pure, each outside library has one
+owner."""
 
 from __future__ import annotations
 

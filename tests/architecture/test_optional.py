@@ -1,4 +1,4 @@
-"""What an extra brings is not imported until it is used, and named where it is missing."""
+"""An extra's packages are imported when used; errors name the extra where they are missing."""
 
 from __future__ import annotations
 

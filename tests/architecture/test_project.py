@@ -16,7 +16,7 @@ from tests.architecture.source import ROOT
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PINS = (ROOT / "constraints.txt").read_text().splitlines()
 
-# In pieces, so that this file does not name what it forbids.
+# In parts, so that this file does not contain what it forbids.
 REGISTRY_HOSTS = ["py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "deb." + "debian.org"]
 TEXT_SUFFIXES = {"", ".cfg", ".css", ".html", ".js", ".json", ".md", ".py", ".sh", ".toml", ".txt"}
 TEXT_SUFFIXES |= {".yaml", ".yml", ".csv"}

@@ -1,4 +1,4 @@
-"""One Chromium for the session, with axe-core, and servers with something to see."""
+"""One Chromium for the session, with axe-core, and servers with data to show."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _chromium(axe_script: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(_chromium: Browser) -> Browser:
-    """The browser, without what the test before left in it."""
+    """The browser, without the state of the previous test."""
     _chromium.fresh()
     return _chromium
 
@@ -88,7 +88,7 @@ class Dashboard(Operated):
 
 @contextmanager
 def a_dashboard(*options: str) -> Iterator[Dashboard]:
-    """A server of one's own."""
+    """A server for one test."""
     dashboard = Dashboard(*options)
     try:
         yield dashboard
@@ -114,7 +114,7 @@ def shop() -> Iterator[Dashboard]:
 
 @pytest.fixture
 def own_shop() -> Iterator[Dashboard]:
-    """The same for one test, which may change it."""
+    """The same, for one test that changes it."""
     with a_dashboard() as dashboard:
         a_shop(dashboard)
         yield dashboard

@@ -1,4 +1,4 @@
-"""A thousand queues, and one with very many messages. MESSAGES in the environment says how many."""
+"""A thousand queues, and one with very many messages; the variable MESSAGES sets how many."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_thousand_queues_are_filtered_and_sorted_at_once_and_survive_a_reload(
     log_in(browser, crowd.page("queues"))
     browser.see("1,000 queues", "main")
     assert len(browser.all("tbody tr")) == 50
-    # The quickest of some: the machine may be busy with other things.
+    # The fastest of several, since the machine may be busy.
     assert min(_milliseconds(browser, f"work.09{number}") for number in range(9)) < 500
     browser.until("ten rows", lambda: len(browser.all("tbody tr")) == 10)
     browser.open(crowd.page("queues"))
@@ -72,11 +72,11 @@ def test_a_queue_with_very_many_messages_is_looked_into_from_its_head(
     browser.fill("#field-find", '"order": 17,')
     browser.see("1 of 50 looked at match.", "main")
     browser.until("the word in the address", lambda: "find=" in browser.driver.current_url)
-    assert crowd.ready("full") == MESSAGES  # looking takes nothing
+    assert crowd.ready("full") == MESSAGES  # peeking removes nothing
 
 
 def _milliseconds(browser: Browser, filter_text: str) -> float:
-    """From a word in the filter to the next frame."""
+    """Time from a word in the filter to the next frame."""
     took = browser.driver.execute_async_script(
         """
         const [text, done] = arguments;

@@ -1,4 +1,4 @@
-"""From "messages pile up" to "replayed and handled", as an operator walks it."""
+"""An operator finds dead letters, and replays them until they are handled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def test_dead_letters_are_looked_at_replayed_and_handled_by_keyboard_alone(
 
 
 def _tab_to(browser: Browser, text: str, *keys: str) -> None:
-    """Tab until the focus is on what starts with `text`, always seeing where it is; press keys."""
+    """Press Tab until the focus, which must be visible, is on an element that starts with `text`;
+    press keys."""
     for _ in range(60):
         browser.press(Keys.TAB)
         focused = browser.focused()
@@ -202,7 +203,7 @@ def test_dialogs_have_no_barrier_on_a_telephone_and_work_by_keyboard_alone(
     _tab_to(browser, "Select message 1", Keys.SPACE)
     _ask(browser, "Delete …", "Delete 1 message?")
     _no_barrier(browser)
-    assert browser.focused()["text"] == "Cancel"  # one Enter too many deletes nothing
+    assert browser.focused()["text"] == "Cancel"  # a second Enter deletes nothing
     _tab_to(browser, "Delete 1 message", Keys.ENTER)
     browser.see("1 message deleted.", "#said")
     browser.see("All 1.", "main")

@@ -1,4 +1,4 @@
-"""What queues, headers and bodies contain is shown as text, and never run."""
+"""The contents of queues, headers and bodies are shown as text, and never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates: they come, they stop where nobody looks, and a lost link is said to be lost."""
+"""Updates arrive, stop in hidden tabs, and a lost link is shown as lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_lost_link_is_said_and_when_it_is_back_too(browser: Browser, own_shop:
     browser.until("the loss", lambda: browser.text(".link") == "Link lost")
     browser.see("The link to the server is lost", ".lost-bar")
     browser.see("lost", "#spoken")  # a screen reader is told
-    assert browser.text("main h1") == "Queues"  # what was known is still shown
+    assert browser.text("main h1") == "Queues"  # the last data is still shown
     own_shop.served.start()
     # In memory, so sessions are gone: the page asks for a login.
     browser.see("The session has ended")
@@ -45,7 +45,7 @@ def test_a_hidden_tab_asks_for_no_updates_and_has_them_when_it_is_seen_again(
         browser.open(page)
         browser.until("3 in mail", lambda: _ready(browser, "mail") == "3")
         own_shop.publish("mail", ["{}"] * 4)
-        # The server sends updates, which the tab in front gets.
+        # The server sends updates, which the visible tab gets.
         browser.until("7 in mail", lambda: _ready(browser, "mail") == "7")
     browser.until("7 in mail", lambda: _ready(browser, "mail") == "7")
     updates = [what for what, _ in browser.run("return window.updates")]

@@ -1,4 +1,4 @@
-"""Every page with data, at desk and phone, dark and light: what it says, and for whom."""
+"""Every page with data, on desktop and phone, dark and light: its contents, and who sees it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.browser import DESK, PHONE, Browser
 
 
 class Page(NamedTuple):
-    """A page, and what is read on it."""
+    """A page, and texts on it."""
 
     parts: tuple[str, ...]
     says: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The same walk on a RabbitMQ, through its management API: what it cannot know is absent."""
+"""The same on a RabbitMQ, through its management API: data that it lacks is left out."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ StartBroker = Callable[[Mapping[str, Any]], Awaitable[Broker]]
 
 @pytest.fixture
 async def start(url: str) -> AsyncIterator[StartBroker]:
-    """Starts a Broker on `url`; what is given is its vhost ``/`` and the root keys beside it."""
+    """Starts a Broker on `url`; takes its vhost ``/`` and further root keys of the
+    configuration."""
     brokers: list[Broker] = []
 
     async def start(config: Mapping[str, Any]) -> Broker:

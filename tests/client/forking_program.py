@@ -1,6 +1,5 @@
-"""A program with a Broker that forks: the child leaves, and the parent goes on.
-
-It prints what the parent has seen, as JSON.
+"""A program with a Broker that forks: the child exits, the parent continues, and prints its results
+as JSON.
 """
 
 from __future__ import annotations

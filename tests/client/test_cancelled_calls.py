@@ -1,4 +1,5 @@
-"""Every public call, cut short by a cancellation or a shutdown at each of its steps, ends soon."""
+"""Every public call ends soon when it is cancelled, or the broker shut down, at any of its
+steps."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from broker_client.errors import BrokerClientError
 from tests.support.eventually import eventually
 
 MOST_STEPS = 60
-LIMIT = 30.0  # seconds within which everything has to end; a hang is for ever
+LIMIT = 30.0  # seconds within which everything has to end
 
 Call = Callable[[Broker], Awaitable[Any]]
 

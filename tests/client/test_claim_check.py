@@ -29,7 +29,7 @@ KEY = {"algorithm": "aes-256-gcm", "key": "00" * 32}
 
 @pytest.fixture(params=["file", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """URL of a store that is empty."""
+    """URL of an empty store."""
     return tmp_path.joinpath("bodies").as_uri() if request.param == "file" else a_memory()
 
 
@@ -38,7 +38,7 @@ def a_memory() -> str:
 
 
 def objects(store: str) -> dict[str, bytes]:
-    """What is in `store`, by name."""
+    """The contents of `store`, by name."""
     files, folder = fsspec.core.url_to_fs(store)
     found = files.find(folder) if files.exists(folder) else []
     return {path.rpartition("/")[2]: files.cat_file(path) for path in found}
@@ -144,7 +144,7 @@ async def test_forward_keeps_the_reference(
 
 
 async def refused(broker: Broker, subscription: str = "q") -> BrokerClientError:
-    """What the next message of `subscription` is refused with."""
+    """The error with which the next message of `subscription` is refused."""
     got: asyncio.Future[BrokerClientError] = asyncio.get_running_loop().create_future()
 
     async def take(error: BrokerClientError, message: Message, ack_or_nack: AckOrNack) -> None:

@@ -50,7 +50,7 @@ async def publish(broker: Broker, *contents: Any, **overrides: Any) -> None:
 
 
 async def collect(broker: Broker, name: str) -> list[Message]:
-    """What arrives at a subscription from now on, acked."""
+    """Collects and acks the messages that arrive at a subscription from now on."""
     taken: list[Message] = []
 
     async def take(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
@@ -118,7 +118,7 @@ async def test_second_settle_never_reaches_the_broker(
     await publish(broker, 1, 2)
     await eventually(lambda: len(held) == 2)
     calls: dict[str, tuple[Any, ...]] = {"ack": (), "nack": ("bad", {"strategy": "nack"})}
-    await held[1](*calls[first])  # before the one that came first
+    await held[1](*calls[first])  # ahead of the one that arrived first
     await held[1](*calls[second])
     assert heard.names == ["already_settled"]
     assert subscription.stats().unsettled == 1, "its neighbour is as it was"
@@ -167,7 +167,7 @@ async def test_deferred_messages_let_others_pass_or_say_that_they_do_not(
 async def test_message_that_goes_round_two_queues_ends_after_its_hops(
     start: StartBroker, most: int | None, deliveries: int
 ) -> None:
-    """Each queue allows more than the two together shall have."""
+    """Each queue allows more than both together may have."""
     config = a_config()
     config["queues"]["other"] = {"options": {"dead_letter_exchange": "dead"}}
     config["subscriptions"] = {
@@ -261,7 +261,7 @@ async def test_subscription_cancelled_amid_handlers_leaves_its_neighbour_alone(
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             ends.append("cancelled")
-            await ack_or_nack("too late", {"strategy": "nack"})  # behind the end of the channel
+            await ack_or_nack("too late", {"strategy": "nack"})  # after the end of the channel
             raise
 
     subscription = await broker.subscribe("work", hang)

@@ -251,7 +251,7 @@ async def test_batch_of_a_lost_link_is_delivered_again_and_not_handled_before(
     await broker.publish_many("work", [1, 2])
     await eventually(lambda: broker.stats().subscriptions["work"].unsettled == 2)
     await broker.bounce()
-    await broker.publish_many("work", [3, 4])  # what was lost counts for the size
+    await broker.publish_many("work", [3, 4])  # lost messages count for the size
     await eventually(lambda: acked(broker) == 4)
     assert sorted(number for batch in batches for number in batch) == [1, 2, 3, 4]
 

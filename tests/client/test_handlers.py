@@ -1,4 +1,4 @@
-"""Handlers may do anything; their messages get what is due to them all the same."""
+"""Handlers of every kind: their messages are settled and answered as documented."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody
 
 
 async def test_message_has_a_context_of_its_own(start: StartBroker) -> None:
-    """Neither the publisher's nor that of a message before: the one it was subscribed in."""
+    """The context of the subscribe call, not of the publisher or of an earlier message."""
     broker = await start(a_config(prefetch=10))
     seen: list[str] = []
     who.set("subscriber")
@@ -312,7 +312,7 @@ async def test_stores_do_not_wait_for_the_threads_of_the_program(
         go.set()
         await asyncio.gather(*busy)
     assert seen == [False, True]
-    # A store that has no answer in time is an error, and the message is handled all the same.
+    # A store that does not answer in time is an error, and the message is handled nevertheless.
     assert [type(error) for error in errors] == [HandlerError]
 
 

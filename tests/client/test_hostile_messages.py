@@ -1,4 +1,4 @@
-"""Messages that another client made to hurt: they go the way of invalid ones, and the queue moves.
+"""Hostile messages of other clients: they are treated as invalid, and the queue moves on.
 
 On RabbitMQ they are written as raw bytes, which its own parser takes. The built-in broker refuses
 at the publish what no client could read.
@@ -33,7 +33,7 @@ def sized(data: bytes) -> bytes:
 
 
 def nested(kind: bytes, levels: int) -> bytes:
-    """Fields in which tables or arrays lie in each other."""
+    """Fields with nested tables or arrays."""
     key = b"\x01k" if kind == b"F" else b""
     inner = b""
     for _ in range(levels):
@@ -82,7 +82,7 @@ async def put(broker: Broker, fields: bytes, body: bytes = b"hostile") -> bool:
 
 
 class Seen:
-    """What a subscription was given."""
+    """The messages that a subscription got."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []

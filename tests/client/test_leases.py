@@ -1,4 +1,4 @@
-"""How long a message may stay with its handler, on the built-in broker."""
+"""Message time-outs and touch, on the built-in broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log records name the message that is being handled, recovery's own too."""
+"""Log records name the message that is being handled, also during recovery."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIG = {
 
 
 class Recorder(logging.Handler):
-    """Keeps records, as a handler with the filter gets them."""
+    """A log handler that keeps records, with the filter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ async def test_records_of_concurrent_handlers_name_their_own_message(
 
     @broker.handle("work")
     async def work(number: int) -> None:
-        await both.wait()  # both messages are in hand
+        await both.wait()  # both messages are being handled
         logging.getLogger("app").warning("%d", number)
 
     await (await broker.publish("work", 1, message_id="one"))

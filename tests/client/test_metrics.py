@@ -1,4 +1,4 @@
-"""The Prometheus collector of a Broker, on both brokers, and by Prometheus' own rules."""
+"""The Prometheus collector of a Broker, on both brokers, checked by Prometheus' own parser."""
 
 from __future__ import annotations
 

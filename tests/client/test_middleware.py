@@ -152,7 +152,7 @@ async def test_publish_middleware_for_one_publication_costs_the_others_no_call(
 ) -> None:
     broker = await start(a_config())
     many = [b"x"] * 200
-    await broker.publish_many("work", many)  # what is made once is made
+    await broker.publish_many("work", many)  # one-time set-up is done
     before = await calls_to_publish(broker, "work", many)
 
     @broker.middleware("publish", "other")
@@ -162,7 +162,7 @@ async def test_publish_middleware_for_one_publication_costs_the_others_no_call(
     after = await calls_to_publish(broker, "work", many)
     assert after - before < len(many) / 2
     around = await calls_to_publish(broker, "other", many)
-    assert around - before > len(many)  # the figure tells the two paths apart
+    assert around - before > len(many)  # the figure distinguishes the two paths
 
 
 async def calls_to_publish(broker: Broker, name: str, many: list[bytes]) -> int:

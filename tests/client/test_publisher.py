@@ -1,4 +1,4 @@
-"""What goes out, beyond a single publish: many, later, encrypted, asked, answered, moved."""
+"""Publishing other than single: many, delayed, encrypted, requests, answers, shovels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ORDERS: dict[str, Any] = {
 
 
 class Inbox:
-    """Acks what a subscription receives, and keeps it."""
+    """Acks and keeps the messages of a subscription."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -196,7 +196,7 @@ async def test_publish_sync_after_shutdown_is_refused(start: StartBroker) -> Non
 async def test_delayed_publish_arrives_after_its_delay_with_its_own_key(
     start: StartBroker,
 ) -> None:
-    """D10: a short delay behind a long one is not held up by it."""
+    """A short delay behind a long one is not held up by it."""
     broker = await start(ORDERS)
     inbox = await an_inbox(broker, "kitchen")
     loop = asyncio.get_running_loop()
@@ -308,7 +308,7 @@ async def test_shovel_moves_what_arrives_and_acks_it(start: StartBroker) -> None
 
 
 async def test_shovel_dead_letters_what_no_queue_takes_and_says_so(start: StartBroker) -> None:
-    """rascal acks it, and it is lost."""
+    """rascal acks it, so it is lost."""
     queues = {
         "kitchen": {"options": {"dead_letter_exchange": "", "dead_letter_routing_key": "failed"}},
         "failed": None,
@@ -392,9 +392,9 @@ async def test_expiration_of_a_delayed_message_counts_from_its_arrival(
 
     began = now()
     await (await broker.publish("q", "x", delay=delay, expiration=expiration, headers={"a": 1}))
-    arrived = await seen_in("q", "cemetery") - began  # from q it is soon gone
+    arrived = await seen_in("q", "cemetery") - began  # it soon leaves q
     expired = await seen_in("cemetery") - began
-    # How much later depends on the machine; the death says that the whole expiration ran in q.
+    # How much later depends on the machine; x-death shows that it expired in q.
     assert delay <= arrived < delay + 15.0
     assert delay + expiration - 0.05 <= expired < delay + expiration + 15.0
     delivery = await channel.get("cemetery", no_ack=True)

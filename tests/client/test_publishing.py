@@ -1,6 +1,6 @@
-"""What rascal's publications do, and where publishing fails elsewhere, on both brokers.
+"""The features of rascal's publications, and publishes that fail in other clients, on both brokers.
 
-A publication says what becomes of each message, and a returned, refused or late one is told apart.
+A publication tells the outcome of each message: confirmed, returned, refused or late.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ async def test_reply_queue_travels_by_its_name_on_the_broker(start: StartBroker)
 
 
 async def forwarded(broker: Broker, **overrides: Any) -> Delivery:
-    """What arrives in ``late`` of a message that ``kitchen`` had."""
+    """A message of ``kitchen`` that was forwarded to ``late``, as it arrives there."""
     await (await broker.publish("orders", "x", "order.new", headers={"mine": 1, "CC": ["order.b"]}))
     message = await received(broker, "/kitchen")
     await (await broker.forward("late", message, **overrides))
@@ -304,7 +304,7 @@ async def test_plain_message_is_encrypted_by_the_publication_that_forwards_it(
 async def test_recovery_forwards_with_a_confirm_whatever_the_publication_says(
     start: StartBroker,
 ) -> None:
-    """Without one, a copy that no queue takes would be gone, and its original acked."""
+    """Without one, an unroutable copy would be lost, and its original acked."""
     options = {"dead_letter_exchange": "", "dead_letter_routing_key": "bar"}
     broker = await start(
         a_config(
@@ -358,7 +358,7 @@ async def test_shovel_gives_back_what_its_target_has_no_room_for(start: StartBro
 
 
 async def test_nack_of_all_leaves_later_ones_to_be_waited_for(start: StartBroker) -> None:
-    """Rascal counts everything as settled then, and a cancel ends early."""
+    """Rascal counts everything as settled then, so a cancel ends early."""
     broker = await start(a_config())
     kept: list[AckOrNack] = []
     subscription = await broker.subscribe("/bar", lambda *args: kept.append(args[2]))
@@ -598,7 +598,7 @@ async def test_body_above_the_limit_is_refused_by_the_broker_alone_and_then_by_u
 
 
 async def all_of(broker: Broker, queue: str) -> list[Delivery]:
-    """What is in `queue`, repeats included."""
+    """The messages in `queue`, repeats included."""
     link = await broker.connect()
     channel = await link.open_channel()
     found = []

@@ -1,4 +1,4 @@
-"""What recovery adds to a copy, and what becomes of a copy, on both brokers."""
+"""The headers that recovery adds to a copy, and the outcomes of copies, on both brokers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def keeping(broker: Broker, name: str) -> tuple[Subscription, list[Message
 
 
 def failing(subscription: Subscription, error: Exception) -> list[int]:
-    """Have every message of `subscription` fail; the list is of the tries it was told of."""
+    """Fail every message of `subscription`; the list has the number of tries of each."""
     tries: list[int] = []
 
     async def fail(content: Any, message: Message) -> None:
@@ -147,7 +147,7 @@ RETRY_AND_NACK: list[dict[str, Any]] = [
 
 
 async def publish_raw(broker: Broker, *messages: Outgoing) -> None:
-    """Publish as a client does that checks nothing."""
+    """Publish like a client that checks nothing."""
     link = await broker.connect()
     channel = await link.open_channel()
     await channel.publish(list(messages))

@@ -1,4 +1,4 @@
-"""Requests and their answers, on both brokers: nobody waits for an answer that cannot come."""
+"""Requests and their answers, on both brokers; a request whose answer cannot come fails."""
 
 from __future__ import annotations
 

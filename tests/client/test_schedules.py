@@ -1,4 +1,4 @@
-"""Schedules on every broker: once for all processes, also when one of them goes."""
+"""Schedules on every broker: published once for all processes, also when one of them ends."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ SHARED = pytest.mark.parametrize(
 
 @pytest.fixture
 async def observed(url: str) -> AsyncIterator[tuple[str, list[Message]]]:
-    """The address of a broker, and what arrives there; several may use the broker."""
+    """The address of a broker that several may use, and the messages that arrive there."""
     async with Broker.create(a_config(url, {})) as broker:
         yield url, received(broker)
 
@@ -102,8 +102,8 @@ async def test_fleet_publishes_each_time_once_and_goes_on_when_the_active_proces
             seen = len(messages)
             await eventually(lambda: len(messages) >= seen + 2)
     found = list(dict.fromkeys(ids(messages)))
-    # The link was lost as a message was on its way: the next process repeats it, and perhaps the
-    # one whose link is back.
+    # The link was lost with a publish in flight: the next process repeats it, and perhaps also the
+    # one that has reconnected.
     assert len(messages) - len(found) <= 2
     moments = {each.properties.timestamp for each in messages}
     seconds = [each.timestamp() for each in moments if each is not None]
@@ -145,7 +145,7 @@ async def test_schedule_of_what_no_queue_takes_reports_it_and_goes_on(url: str) 
 
 
 def in_virtual_time(config: Mapping[str, Any], hours: float) -> list[Message]:
-    """What arrives in so many hours, with the built-in broker."""
+    """The messages that arrive in `hours`, with the built-in broker."""
 
     async def run() -> list[Message]:
         async with harness(config, "embedded://") as made:

@@ -1,4 +1,4 @@
-"""A connect that fails shows no password, even with the locals of each frame."""
+"""The error of a failed connect shows no password, even with the locals of each frame."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def a_config(port: int, **connection: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def deaf_port() -> AsyncIterator[int]:
-    """Where somebody listens who is no broker."""
+    """The address of a listener that is not a broker."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")

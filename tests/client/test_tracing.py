@@ -1,4 +1,5 @@
-"""Traces with OpenTelemetry on both brokers: spans, their attributes, and context on all ways."""
+"""Traces with OpenTelemetry on both brokers: spans, their attributes, and the propagated
+context."""
 
 from __future__ import annotations
 

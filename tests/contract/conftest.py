@@ -20,14 +20,14 @@ from tests.support.rabbitmq import RabbitMQ
 
 TRANSPORTS = ["embedded", "file", "server", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)]
 EVERY_VERSION = ["embedded as 3.10", *TRANSPORTS]
-"""For `place`, indirectly: where the built-in broker can have the ways of an older RabbitMQ."""
+"""Parameters for `place`, including the built-in broker with the behaviour of an older RabbitMQ."""
 
 RABBITMQ_DIFFERS: dict[str, str] = {
     "test_delayed_publish_comes_at_its_time_once_and_as_new": "x-delay needs a plugin there",
     "test_delay_out_of_range_closes_the_channel": "x-delay needs a plugin there",
     "test_consumers_own_message_timeout_gives_a_delivery_back": "it has no x-message-timeout",
 }
-"""Test name to why RabbitMQ does otherwise by design; each is a strict xfail there."""
+"""Tests that RabbitMQ fails by design, with the reason; each is a strict xfail there."""
 
 SERVER_DIFFERS: dict[str, str] = {
     "test_consumers_own_message_timeout_gives_a_delivery_back": "AMQP has no word to tell it",
@@ -37,7 +37,7 @@ SERVER_DIFFERS: dict[str, str] = {
 CONNECT_TIMEOUT = 30.0
 
 EMBEDDED_FOLLOWS = NEWEST
-"""The RabbitMQ whose ways the built-in broker has, where versions differ."""
+"""The RabbitMQ version that the built-in broker follows, where versions differ."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,9 +60,9 @@ class Place:
     transport: str
     connector: Connector
     cut: Callable[[], Awaitable[Any]]
-    """End all its connections from the broker's side."""
+    """Close all its connections from the broker's side."""
     version: tuple[int, ...] = EMBEDDED_FOLLOWS
-    """Of the RabbitMQ that this is, or that the built-in broker follows."""
+    """Version of this RabbitMQ, or of the one that the built-in broker follows."""
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -78,7 +78,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         await nodes.close()
         return
     if request.param == "file":
-        # The same broker, with every message on disk only as soon as it may be.
+        # The same broker, with every message on disk only, as soon as possible.
         nodes = EmbeddedNodes(settings=EngineSettings(memory_limit=0))
         path = request.getfixturevalue("tmp_path") / "node.db"
 
@@ -127,7 +127,7 @@ async def link(connector: Connector) -> AsyncIterator[Link]:
 
 @pytest.fixture
 async def other_link(connector: Connector) -> AsyncIterator[Link]:
-    """A second connection, as another application has."""
+    """A second connection, as of another application."""
     link = await connector.connect(timeout=CONNECT_TIMEOUT)
     yield link
     await link.close()
@@ -135,13 +135,13 @@ async def other_link(connector: Connector) -> AsyncIterator[Link]:
 
 @pytest.fixture
 async def watch(link: Link) -> Watch:
-    """A channel with confirms, watched."""
+    """A channel with confirms, and its observer."""
     return await Watch.open(link)
 
 
 @pytest.fixture
 def channel(watch: Watch) -> Channel:
-    """The watched channel itself."""
+    """The observed channel itself."""
     return watch.channel
 
 

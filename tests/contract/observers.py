@@ -1,4 +1,4 @@
-"""What the contract tests use to act on a channel and to see what comes back."""
+"""Helpers that act on a channel and record what it reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bodies(deliveries: Sequence[Delivery]) -> list[bytes]:
 
 
 async def until(condition: Callable[[], Awaitable[object]], timeout: float = 30.0) -> None:
-    """`eventually`, for a condition that must ask the broker."""
+    """`eventually`, for a condition that queries the broker."""
     async with asyncio.timeout(timeout):
         while not await condition():  # noqa: ASYNC110 - the event is in the broker
             await asyncio.sleep(0.01)
@@ -80,7 +80,7 @@ class Watch:
         return found
 
     async def publish(self, *messages: Outgoing) -> list[bool]:
-        """Publish, wait for every confirm, and say of each message whether it was acked."""
+        """Publish and wait for every confirm; returns whether each message was acked."""
         first = self.channel.next_publish_seq
         last = first + len(messages) - 1
         await self.channel.publish(messages)
@@ -88,7 +88,7 @@ class Watch:
         return [self.outcomes[seq] for seq in range(first, last + 1)]
 
     async def drain(self, queue: str) -> list[Delivery]:
-        """Take all ready messages of `queue` away."""
+        """Remove all ready messages of `queue`."""
         taken = []
         while (delivery := await self.channel.get(queue, no_ack=True)) is not None:
             taken.append(delivery)
@@ -116,7 +116,7 @@ class Watch:
 
 
 class Consumer:
-    """Takes what is delivered, and settles only when told."""
+    """A consumer that collects deliveries, and settles only when told."""
 
     def __init__(self, channel: Channel, tag: str = "") -> None:
         self.channel, self.tag = channel, tag

@@ -1,4 +1,4 @@
-"""What subscriptions ask of a channel beyond plain consuming: releasing, a shared prefetch."""
+"""The methods that subscriptions use in addition to plain consuming: release, a shared prefetch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_shared_prefetch_holds_for_all_consumers_together_and_at_once(
 ) -> None:
     channel = watch.channel
     if place.transport == "rabbitmq" and place.version >= (4, 3):
-        # The server would take it for the prefetch of each consumer, without a word.
+        # The server would silently use it as the prefetch of each consumer.
         with pytest.raises(UnsupportedError, match="write prefetch instead"):
             await channel.qos(2, shared=True)
         assert channel.is_usable

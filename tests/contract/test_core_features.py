@@ -1,4 +1,4 @@
-"""What both brokers do with replies, counts and copies, and what only ours does with time."""
+"""Replies, counts and copies on both brokers, and time-outs and delays on ours."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_classic_queue_adds_no_count_and_takes_none_away(watch: Watch, que
 
 
 async def test_message_returned_once_too_often_is_dead_lettered_at_once(watch: Watch) -> None:
-    """with nobody there to take it again."""
+    """without a consumer that could take it again."""
     channel = watch.channel
     await channel.declare_exchange("dlx", "fanout")
     await channel.declare_queue("dead")
@@ -198,7 +198,7 @@ async def test_all_of_a_long_queue_comes_in_order_to_a_consumer_without_limit(
 
 
 async def test_delayed_publish_comes_at_its_time_once_and_as_new(watch: Watch, queue: str) -> None:
-    """G5: a plain RabbitMQ delivers it at once, the header untouched."""
+    """A plain RabbitMQ delivers it at once, with the header unchanged."""
     consumer = await Consumer.start(watch.channel)
     await watch.publish(a_message(b"late", headers={"x-delay": 150}), a_message(b"now"))
     await consumer.receives(2)

@@ -1,4 +1,4 @@
-"""Deliveries: in what order, how many at a time, and what settling them does."""
+"""Deliveries: their order, their number at a time, and their settlement."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_cancelled_consumer_gets_nothing_more(watch: Watch) -> None:
     await watch.publish(a_message())
     assert await watch.depth("q") == 1
     assert consumer.deliveries == []
-    assert consumer.cancels == []  # a notice is for cancels that nobody here asked for
+    assert consumer.cancels == []  # basic.cancel is only sent for cancels by the broker
 
 
 async def test_delivery_held_over_a_cancel_can_still_be_settled(watch: Watch) -> None:
@@ -114,7 +114,7 @@ async def test_delivery_held_over_a_cancel_can_still_be_settled(watch: Watch) ->
     consumer = await Consumer.start(watch.channel, "work")
     one, two = await consumer.receives(2)
     await watch.channel.cancel(consumer.tag)
-    assert await watch.depth("work") == 0  # a cancel gives nothing back
+    assert await watch.depth("work") == 0  # a cancel requeues nothing
     watch.channel.ack(one.delivery_tag)
     watch.channel.nack(two.delivery_tag)
     await watch.has("dead", 1)
@@ -207,7 +207,7 @@ async def test_acked_message_is_gone_for_good(link: Link, watch: Watch) -> None:
     consumer = await Consumer.start(reader.channel, "work", prefetch=2)
     await consumer.receives(2)
     reader.channel.ack(1)
-    await reader.channel.close()  # gives back what was not acked
+    await reader.channel.close()  # requeues unacked messages
     await watch.has("work", 1)
     assert bodies(await watch.drain("work")) == [b"2"]
     assert await watch.depth("dead") == 0

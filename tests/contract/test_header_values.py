@@ -1,4 +1,4 @@
-"""Every type of header value comes out of every broker as the same value, or is refused by all."""
+"""Every type of header value arrives unchanged on every broker, or is refused by all."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_headers_are_as_they_were_when_they_were_published(watch: Watch, q
 ONE_SECOND = datetime.fromtimestamp(1, UTC)
 NUMBERS_OF_3: list[list[Any]] = [[1, 1.0, ONE_SECOND], [0, 0.0, -0.0], [2**40, float(2**40)]]
 NUMBERS_OF_4: list[list[Any]] = [[1], [1.0], [0], [0.0], [-0.0], [2**40], [float(2**40)]]
-"""A time is left out: in a binding it equals 1, and in a message nothing."""
+"""Timestamps are left out: in a binding they equal 1, and in a message nothing."""
 OTHERS: list[list[Any]] = [
     [True],
     [False],

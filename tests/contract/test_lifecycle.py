@@ -1,4 +1,4 @@
-"""Links and channels: opened, closed, cut, and what they still answer then."""
+"""Links and channels: opened, closed and cut, and calls after their end."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ async def test_waiting_call_ends_when_the_link_is_aborted(link: Link) -> None:
     link.abort()
     await asyncio.wait([asking], timeout=30)
     assert asking.done()
-    # The built-in broker may have answered in that one turn of the loop; a far one has not.
+    # The built-in broker may have answered within that turn of the loop; a remote one has not.
     assert asking.exception() is None or isinstance(asking.exception(), TransportError)
 
 
@@ -294,7 +294,7 @@ async def test_link_that_its_owner_ends_tells_its_channels_once(
 async def test_consumer_started_while_its_link_is_closed_is_told(
     connector: Connector, watch: Watch, queue: str
 ) -> None:
-    """It must not wait for deliveries that never come."""
+    """It must not wait for deliveries that will not come."""
     link = await connector.connect(timeout=CONNECT_TIMEOUT)
     other = await Watch.open(link)
     closing = asyncio.create_task(link.close())

@@ -1,4 +1,4 @@
-"""What only a link over a network can meet: refusals, cuts, silence and a server that dies."""
+"""Faults of links over a network: refusals, cuts, silence and a server that dies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def proxy(rabbitmq: RabbitMQ) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def link(proxy: Proxy, rabbitmq: RabbitMQ) -> AsyncIterator[Link]:
-    """A link to an empty vhost, by way of the proxy; its heartbeat is 1 s."""
+    """A link to an empty vhost through the proxy; its heartbeat is 1 s."""
     vhost = rabbitmq.make_vhost()
     url = f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
     link = await NetworkConnector(url, vhost=vhost, heartbeat=1).connect(timeout=CONNECT_TIMEOUT)

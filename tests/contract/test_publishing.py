@@ -1,4 +1,4 @@
-"""Confirms, returns, and messages that arrive as they were sent."""
+"""Confirms, returns, and the contents of messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_channel_without_confirms_numbers_and_confirms_nothing(
     assert plain.channel.next_publish_seq == 0
     await plain.channel.publish(numbered(1, 3))
     assert plain.channel.next_publish_seq == 0
-    await plain.channel.close()  # what was written before is handled before
+    await plain.channel.close()  # methods are handled in the order in which they were written
     await watch.has("q", 3)
     assert plain.events == []
 

@@ -1,4 +1,4 @@
-"""RabbitMQ's extensions that queues carry in their arguments."""
+"""RabbitMQ's extensions that are queue arguments."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_rejected_message_carries_its_death(place: Place, watch: Watch) ->
     letter = await the_dead_letter(watch)
     assert (letter.body, letter.properties.message_id) == (b"body", "m")
     assert (letter.exchange, letter.routing_key) == ("dlx", "a.b")
-    # RabbitMQ 4.3 says redelivered of a dead letter that somebody has had before.
+    # RabbitMQ 4.3 sets redelivered on a dead letter that was delivered before.
     assert letter.redelivered is (place.transport == "rabbitmq" and place.version >= (4, 3))
     [death] = deaths(letter)
     assert isinstance(death.pop("time"), datetime)
@@ -196,7 +196,7 @@ async def test_expiration_of_the_message_moves_into_its_death(watch: Watch) -> N
 async def test_message_in_flight_does_not_expire(watch: Watch) -> None:
     await dead_letter_queue(watch)
     await a_queue(watch, message_ttl=50, dead_letter_exchange="dlx")
-    consumer = await Consumer.start(watch.channel, prefetch=1)  # it waits: nothing expires before
+    consumer = await Consumer.start(watch.channel, prefetch=1)  # first, so `held` cannot expire
     await watch.publish(a_message(b"held"))
     [held] = await consumer.receives(1)
     await watch.publish(a_message(b"ready"))
@@ -286,7 +286,7 @@ async def test_priorities_of_a_quorum_queue_are_those_of_its_version(
     await watch.publish(*(a_message(str(n).encode(), priority=n) for n in given))
     await watch.has("q", len(given))
     if place.version >= (4, 3):
-        # 31 is the highest, and 4 that of a message without one.
+        # 31 is the highest; a message without a priority has 4.
         order = [b"31", b"200", b"9", b"5", b"None", b"4", b"1", b"0"]
     elif place.version >= (4, 0):
         order = [b"5", b"9", b"0", b"31", b"200", b"1", b"None", b"4"]

@@ -1,4 +1,4 @@
-"""Which queues a message reaches."""
+"""Routing: the queues that a message reaches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract.observers import Watch, a_message, bodies, reply_code_of
 
 
 async def reached(watch: Watch, queues: list[str]) -> set[str]:
-    """The queues that hold something; fails when one holds a message twice. Empties them."""
+    """The queues that have messages; fails if one has a message twice. Empties them."""
     found = set()
     for queue in queues:
         taken = bodies(await watch.drain(queue))
@@ -49,7 +49,7 @@ async def test_fanout_exchange_ignores_the_key(watch: Watch) -> None:
     assert await reached(watch, queues) == {"a", "b"}
 
 
-# Routing key: the patterns, of all that stand here, that it must match.
+# Routing key: the patterns of this table that it must match.
 TOPICS: dict[str, str] = {
     "": "# #.#",
     "a": "# #.# * *.# a a.# #.a",

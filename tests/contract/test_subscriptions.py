@@ -94,7 +94,7 @@ async def ready(link: Link, queue: str) -> int:
 
 
 async def take(link: Link, queue: str) -> Delivery:
-    """The next message of `queue`, for good, once there is one."""
+    """Wait for the next message of `queue` and remove it."""
     channel = await link.open_channel()
     got: list[Delivery] = []
 
@@ -117,7 +117,7 @@ def failing(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
 
 
 async def test_shutdown_acks_what_runs_and_gives_back_what_has_not_started(where: Where) -> None:
-    """E2: exactly 2 acked and never redelivered, 3 back ready, the handler ran twice."""
+    """2 acked and never redelivered, 3 ready again; the handler ran twice."""
     ran: list[Any] = []
     go = asyncio.Event()
     config = where.config({"prefetch": 5, "concurrency": 2})
@@ -185,7 +185,7 @@ async def test_async_for_reads_until_cancelled(where: Where) -> None:
 
 async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
     config = where.config({"prefetch": 10, "channel_prefetch": 2})
-    if where.version >= (4, 3):  # there it would be a prefetch of each consumer, without a word
+    if where.version >= (4, 3):  # there it would silently be a prefetch of each consumer
         with pytest.raises(UnsupportedError) as caught:
             await Broker.create(config)
         assert str(caught.value) == (
@@ -240,7 +240,7 @@ async def test_failing_message_does_not_spin(where: Where) -> None:
 
 
 async def test_republished_message_that_is_nacked_keeps_its_first_key(where: Where) -> None:
-    """D5: a topic dead-letter exchange that is bound for that key only."""
+    """A topic dead-letter exchange that is bound for that key only."""
     recovery = [{"strategy": "republish", "attempts": 2}, {"strategy": "nack"}]
     config = where.config(
         {"recovery": recovery}, bindings=["orders[#] -> work", "dead[scheduling] -> cemetery"]
@@ -306,7 +306,7 @@ async def test_immediate_nack_dead_letters_with_the_error_and_delivers_a_replay(
 
 
 async def test_recovery_that_fails_passes_on_and_never_acks(where: Where) -> None:
-    """D8: forward to an exchange with nothing bound."""
+    """Forward to an exchange without bindings."""
     config = where.config(
         {"recovery": [{"strategy": "forward", "publication": "nowhere"}, {"strategy": "nack"}]},
         exchanges=["orders", "dead", "void"],
@@ -411,7 +411,7 @@ async def test_forward_round_a_retry_queue_comes_back_until_its_attempts_are_use
 
 
 async def declare_in_namespace(link: Link) -> None:
-    """By hand: what is under test is who uses these names."""
+    """Declared directly, since the test is about the use of these names."""
     channel = await link.open_channel()
     for exchange in ("ns:orders", "ns:dead"):
         await channel.declare_exchange(exchange)
@@ -570,7 +570,7 @@ async def test_custom_counter_without_a_factory_is_refused_at_once(where: Where)
 async def test_message_published_twice_is_handled_once_also_after_a_restart(
     where: Where, tmp_path: Path
 ) -> None:
-    """Deduplication, with a store that outlives the process."""
+    """Deduplication, with a persistent store."""
     path = str(tmp_path / "handled.db")
     config = where.config({"deduplicate": {"store": "sqlite", "path": path}})
     handled: list[Any] = []

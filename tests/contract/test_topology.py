@@ -385,7 +385,7 @@ async def test_internal_exchange_takes_no_publishes(watch: Watch) -> None:
 async def test_queue_that_expires_unused_is_deleted(watch: Watch) -> None:
     await watch.channel.declare_queue("brief", arguments={"x-expires": 100})
 
-    async def is_gone() -> bool:  # asking for the queue itself would count as use
+    async def is_gone() -> bool:  # a passive declaration would count as use
         await watch.publish(a_message(to="brief", mandatory=True))
         return bool(watch.returns)
 

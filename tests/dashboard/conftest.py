@@ -25,14 +25,14 @@ GUEST = httpx.BasicAuth("guest", "guest")
 
 
 class Page:
-    """What a browser is to the dashboard: it keeps the cookie, and sends the token."""
+    """A client like a browser: it keeps the cookie, and sends the token."""
 
     def __init__(self, url: str) -> None:
         self.client = httpx.AsyncClient(base_url=f"{url}/ui/", timeout=60)
         self.csrf = ""
 
     async def log_in(self, user: str = "guest", password: str = "guest") -> dict[str, Any]:
-        """The answer to a login that must succeed."""
+        """The answer to a login, which must succeed."""
         response = await self.client.post("login", json={"user": user, "password": password})
         assert response.status_code == 200, response.text
         session: dict[str, Any] = response.json()
@@ -40,18 +40,18 @@ class Page:
         return session
 
     async def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        """The response, whatever it is."""
+        """The response, of any status."""
         headers = {} if method == "GET" else {"x-csrf-token": self.csrf}
         return await self.client.request(method, path, json=body, headers=headers)
 
     async def get(self, path: str) -> Any:
-        """The JSON of what must be there."""
+        """The JSON answer; the status must be 200."""
         response = await self.ask("GET", path)
         assert response.status_code == 200, response.text
         return response.json()
 
     async def post(self, path: str, body: Any = None) -> Any:
-        """The JSON that is answered to what must be allowed."""
+        """The JSON answer; the status must be one of success."""
         response = await self.ask("POST", path, body or {})
         assert response.status_code in (200, 201, 202, 204), response.text
         return response.json() if response.content else None
@@ -59,12 +59,12 @@ class Page:
 
 @dataclass
 class Shown:
-    """A dashboard that is served, what it shows, and the way around it."""
+    """A served dashboard, and access to its broker."""
 
     dashboard: Dashboard
     url: str
     management: httpx.AsyncClient
-    """Of the API, logged in as guest."""
+    """A client of the management API, logged in as guest."""
     amqp_port: int
     vhost: str
     """A new one, for this test."""
@@ -88,7 +88,7 @@ class Shown:
         assert response.status_code in (201, 204), response.text
 
     async def publish(self, key: str, payload: str = "x", exchange: str = "", **more: Any) -> bool:
-        """A message, by way of the API."""
+        """Publish a message through the API."""
         body = {"properties": {}, "routing_key": key, "payload": payload, **more}
         body.setdefault("payload_encoding", "string")
         path = f"/api/exchanges/{self.v}/{encoded(exchange or 'amq.default')}/publish"
@@ -97,7 +97,7 @@ class Shown:
         return bool(response.json()["routed"])
 
     async def user(self, name: str, tags: str, *, permitted: bool = True) -> None:
-        """A user whose password is its name."""
+        """Add a user whose password is its name."""
         response = await self.management.put(
             f"/api/users/{name}", json={"password": name, "tags": tags}
         )
@@ -135,7 +135,8 @@ async def shown_node(base_path: str = "") -> AsyncIterator[Shown]:
 
 @contextlib.asynccontextmanager
 async def shown_rabbitmq(server: RabbitMQ, watching: str = "guest") -> AsyncIterator[Shown]:
-    """A RabbitMQ that runs; any other user who watches is made, with the tag monitoring."""
+    """The dashboard of a running RabbitMQ; a `watching` user other than guest is added, with the
+    tag monitoring."""
     url = f"http://127.0.0.1:{server.management_port}"
     api = ManagementApi.over_http(url)
     account = Account(Credentials(watching, watching))

@@ -1,4 +1,4 @@
-"""Headers keep the types of AMQP that JSON and Python do not have, whatever is edited or moved."""
+"""Headers keep AMQP types that JSON and Python lack when messages are edited or moved."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def entries_of(headers: Any) -> set[bytes]:
 
 
 async def with_typed_headers(shown: Shown) -> Any:
-    """The message, as the page has it, in a queue ``q``."""
+    """The message in the queue ``q`` as the page shows it."""
     await shown.declare("q")
     await shown.declare("other")
     properties = Properties(
@@ -87,7 +87,7 @@ async def test_headers_keep_their_types_when_the_body_is_edited(shown: Shown) ->
     assert (await peeked(shown, "other"))[0]["payload"] == '{"mended": true}'
     headers = await headers_in(shown, "other")
     assert entries_of(headers) == {name.encode() for name in TYPED}
-    assert len(headers) == len(TYPED)  # nothing tells of a death any more
+    assert len(headers) == len(TYPED)  # no header about a death is left
 
 
 async def test_headers_beside_one_that_is_edited_keep_their_types(shown: Shown) -> None:

@@ -25,7 +25,7 @@ Event = tuple[str, Any]
 
 
 async def events(page: Page) -> AsyncIterator[Event]:
-    """What the stream says, until it ends."""
+    """The events of the stream, until it ends."""
     async with page.client.stream("GET", "stream") as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -38,7 +38,7 @@ async def events(page: Page) -> AsyncIterator[Event]:
 
 
 async def first(stream: AsyncIterator[Event], name: str, **like: Any) -> Any:
-    """The data of the next event of that name."""
+    """The data of the next event with this name."""
     async with asyncio.timeout(30.0):
         async for found, data in stream:
             if found == name and like.items() <= data.items():
@@ -54,7 +54,7 @@ async def row_of(shown: Shown, name: str) -> Any:
 
 
 async def has_ready(shown: Shown, name: str, count: int) -> Any:
-    """The row once the API tells of so many messages: RabbitMQ's counts come late."""
+    """The row once the API reports so many messages; RabbitMQ's counts lag."""
 
     async def there() -> bool:
         return bool((await row_of(shown, name)).get("ready", 0) == count)

@@ -28,7 +28,7 @@ async def bodies(shown: Shown, name: str) -> list[str]:
 
 
 async def job(page: Page, kind: str, shown: Shown, queue: str, **more: Any) -> Any:
-    """The job, once it has ended."""
+    """Wait for the job to end, and return it."""
     order = {"kind": kind, "vhost": shown.vhost, "queue": queue, **more}
     told = await page.post("jobs", order)
 
@@ -42,7 +42,7 @@ async def job(page: Page, kind: str, shown: Shown, queue: str, **more: Any) -> A
 
 
 async def with_dead_letters(shown: Shown, *payloads: str) -> None:
-    """A queue ``orders`` whose rejected messages lie in ``dead``."""
+    """A queue ``orders`` whose rejected messages go to ``dead``."""
     await shown.declare("dead")
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     await shown.declare("orders", arguments=arguments)
@@ -122,7 +122,7 @@ async def test_selected_messages_are_deleted(shown: Shown) -> None:
     keys = [(await peeked(shown, "q"))[0]["key"]]
     done = await job(shown.page, "delete", shown, "q", keys=keys, dry_run=False)
     assert (done["state"], done["moved"]) == ("done", 1), done
-    assert sorted(await bodies(shown, "q")) == ["a", "b"]  # of two alike, one
+    assert sorted(await bodies(shown, "q")) == ["a", "b"]  # one of two that are equal
 
 
 async def test_dead_letters_are_grouped_and_replayed_where_they_came_from(shown: Shown) -> None:
@@ -377,7 +377,7 @@ async def test_dead_letter_queues_are_found(shown: Shown) -> None:
 
 
 async def test_who_looks_at_a_queue_hides_its_messages_from_no_other_user(ours: Shown) -> None:
-    """Each look takes all of them out for a moment; whoever counted then counted none."""
+    """Each peek takes all messages out for a moment; a count at that time would be 0."""
     await ours.declare("many")
     for number in range(50):
         await ours.publish("many", str(number))

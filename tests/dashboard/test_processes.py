@@ -1,4 +1,4 @@
-"""The dashboard as commands serve it, each in a process of its own."""
+"""The dashboard as the commands serve it, each in a separate process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def address_of_http(server: Served) -> str:
 
 
 async def moved(url: str, of_page: str) -> tuple[int, int]:
-    """Move three messages from one queue to another with the page; how many are in each then."""
+    """Move three messages between two queues through the page; returns the counts of both."""
     async with httpx.AsyncClient(base_url=url, auth=GUEST, timeout=60) as api:
         for name in ("from", "to"):
             await api.put(f"/api/queues/%2F/{name}", json={})

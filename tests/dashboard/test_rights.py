@@ -1,4 +1,4 @@
-"""What a user may not do is told to the page, and refused whoever asks for it."""
+"""Actions that a user may not do are reported to the page, and refused by the server."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ HOSTILE_NAMES = ["<script>alert(1)</script>", "a/b", "50%", "ünï", "q?x#y", '"
 
 
 async def refusal(page: Page, method: str, path: str, body: Any = None) -> tuple[int, str]:
-    """Status and word of a refusal, which is JSON."""
+    """Status and error code of a refusal, which is JSON."""
     response = await page.ask(method, path, body)
     assert response.headers["content-type"] == "application/json"
     return response.status_code, response.json()["error"]
@@ -80,7 +80,7 @@ async def test_without_a_session_nothing_is_shown(ours: Shown) -> None:
 async def test_logout_ends_the_session_and_its_cookie(ours: Shown) -> None:
     page, key = ours.page, dict(ours.page.client.cookies)
     assert (await page.ask("POST", "logout", {})).status_code == 204
-    page.client.cookies.update(key)  # a thief kept it
+    page.client.cookies.update(key)  # an attacker kept it
     assert await refusal(page, "GET", "api/overview") == (401, "no_session")
 
 
@@ -248,7 +248,7 @@ async def test_login_that_is_no_login_is_refused(ours: Shown, body: bytes) -> No
 
 
 async def as_sent(shown: Shown, path: str) -> tuple[int, str]:
-    """Status and body of a path that no client has tidied up."""
+    """Status and body of a path that is sent unnormalized."""
     url = httpx.URL(shown.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     cookie = "; ".join(f"{name}={value}" for name, value in shown.page.client.cookies.items())

@@ -1,8 +1,9 @@
 """The tables of docs/configuration.md and docs/configuration/, written from the models.
 
-``python -m tests.docs.configuration`` writes them anew: what stands under a heading ``### Model``
-is made of the model's docstring, and of the type, default and description of each of its fields.
-All the rest of the documents is written by hand, and left as it is.
+``python -m tests.docs.configuration`` updates them: the text under a heading ``### Model`` is
+generated from the model's docstring, and of the type, default and description of each of its
+fields.
+The rest of the documents is written by hand, and kept.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Schema = dict[str, Any]
 
 
 def text(document: str, name: str) -> str:
-    """`document`, called `name`, with what is said of the models as it should be."""
+    """`document`, called `name`, with its generated parts updated."""
     places = _places()
 
     def section(found: re.Match[str]) -> str:
@@ -62,7 +63,7 @@ def _places() -> dict[str, str]:
 
 
 def keys(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """What users may write; the name of an entry is the key it stands under."""
+    """The fields that users may write; an entry's name is its key."""
     return {
         str(field.validation_alias or name): field
         for name, field in model.model_fields.items()
@@ -97,7 +98,7 @@ def _paragraphs(description: str) -> Iterator[str]:
 
 
 def _value(schema: Schema) -> str:
-    """What may stand there, in a few words."""
+    """The allowed values, in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -121,7 +122,7 @@ def _value(schema: Schema) -> str:
 
 
 def _written(alternatives: list[Schema]) -> list[Schema]:
-    """Without null, which is how a key is left out."""
+    """Without null, which means that a key is left out."""
     return [each for each in alternatives if each.get("type") != "null"]
 
 

@@ -1,4 +1,4 @@
-"""What the fragments of documents change for the whole process is put back."""
+"""Restores what the fragments of documents change in the whole process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def log_levels() -> Iterator[None]:
-    """Fragments set the levels of loggers, as readers do; other tests look at what is logged."""
+    """Fragments set the levels of loggers, on which other tests depend."""
     loggers = [logging.getLogger(name) for name in ("", "broker_client", "aiormq", "aio_pika")]
     before = [logger.level for logger in loggers]
     yield

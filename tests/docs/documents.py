@@ -18,7 +18,7 @@ class Block(NamedTuple):
     text: str
     line: int
     output: str | None
-    """The block of kind `text` that follows a Python block, with nothing but space between."""
+    """The block of kind `text` directly after a Python block."""
 
 
 def read(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs a program of the checkout in a process of its own."""
+"""Runs a program of the checkout in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m bench` measures, checks what it measured, and writes both forms of the result."""
+"""`python -m bench` measures, checks the run, and writes both forms of the result."""
 
 from __future__ import annotations
 

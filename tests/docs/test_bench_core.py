@@ -1,4 +1,4 @@
-"""The measurements behind docs/core.md can be taken again."""
+"""The measurements of docs/core.md can be repeated."""
 
 from __future__ import annotations
 

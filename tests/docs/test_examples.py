@@ -1,4 +1,4 @@
-"""Every program in examples/ runs, and does what it says."""
+"""Every program in examples/ runs, and does what its docstring says."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Service:
             return answer.status, answer.read().decode()
 
     def end(self) -> int:
-        """Tell it to end, as systemd does; its status."""
+        """Terminate it as systemd does; returns its exit status."""
         self._process.send_signal(signal.SIGTERM)
         self.heard("Application shutdown complete")
         _, rest = self._process.communicate(timeout=90)
@@ -249,7 +249,7 @@ def fly(limit: int, url: str = "embedded://") -> subprocess.CompletedProcess[str
 
 
 async def leave_three_flights_behind(url: str) -> None:
-    """As a demo does that is killed."""
+    """Leave data behind like a demo that was killed."""
     config = load_config(ROOT / "config" / "demo.yaml", environ={"URL": url})
     async with Broker.create(config) as broker:
         for number in range(3):

@@ -1,4 +1,4 @@
-"""What docs/observability.md shows works: log records name the message, and recipes run."""
+"""The examples of docs/observability.md: log records name the message, and the recipes run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/operating.md shows works, and fits the service of the examples."""
+"""The examples of docs/operating.md work, and fit the service in examples/."""
 
 from __future__ import annotations
 

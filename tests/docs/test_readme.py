@@ -1,4 +1,4 @@
-"""What README.md shows is what happens."""
+"""The examples of README.md run, and print what it shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents as a site: built strictly, whole, and without anything from elsewhere."""
+"""The documents as a site: built strictly, complete, and without external resources."""
 
 from __future__ import annotations
 

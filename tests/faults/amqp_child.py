@@ -1,11 +1,12 @@
-"""A client of a server that is killed again and again; every line it writes was promised.
+"""A client of a server that is killed repeatedly; every line that it prints was confirmed.
 
     python -m tests.faults.amqp_child URL NAME publish    prints ``c N`` for each confirmed message
     python -m tests.faults.amqp_child URL NAME consume    prints ``o`` as it has connected, and
                                                           ``d PUBLISHER N`` before each ack
 
 Messages of one publisher are numbered in the order in which they are published, on one channel
-of one connection after the other; none is published twice. It ends with its standard input.
+of one connection after the other; none is published twice. It ends when its standard input is
+closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An application as the faults find it: it publishes, consumes, and keeps a record of both."""
+"""The application under test: it publishes, consumes, and records both."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ QUICK = {"min": "20ms", "max": "100ms", "factor": 1.5}
 def a_config(url: str, vhost: str, **changes: Any) -> dict[str, Any]:
     """Two publications and two durable queues behind one exchange.
 
-    `work` is for a subscription; `record` nobody consumes, so that it tells in the end what the
-    broker received, and in which order. Keyword arguments go to every publication.
+    `work` has a subscription; `record` has no consumer, so it shows what the broker received, and
+    in which order. Keyword arguments go to every publication.
     """
     publications = {
         name: {"exchange": "orders", "routing_key": f"order.{name}", "vhost": vhost, **changes}
@@ -54,7 +54,7 @@ def a_config(url: str, vhost: str, **changes: Any) -> dict[str, Any]:
 
 
 class App:
-    """Publishes numbered messages and remembers, by message id, what it was told."""
+    """Publishes numbered messages and records their events by message id."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -103,7 +103,7 @@ class App:
             self.wrong_bodies.append(message.message_id)
         self.handled.append(message.message_id)
         self.on_progress()
-        await asyncio.sleep(0)  # work: the link may be gone when it is done
+        await asyncio.sleep(0)  # work: the link may be lost meanwhile
         await ack_or_nack()
 
     async def all_handled(self, *, timeout: float) -> None:
@@ -114,12 +114,12 @@ class App:
         )
 
     def check_ends(self) -> None:
-        """Each publication ended once, and well."""
+        """Check that each publication ended once, as confirmed."""
         expected = {publication.message_id: ["success"] for publication in self.publications}
         assert self.ends == expected
 
     def check_record(self, record: list[str]) -> None:
-        """`record` has all that was published, apart from repeats in the order it was."""
+        """Check that `record` has all published messages, in order apart from repeats."""
         published = [publication.message_id for publication in self.publications]
         missing = sorted(set(published) - set(record))
         assert not missing, f"confirmed and lost: {missing}"
@@ -129,7 +129,7 @@ class App:
 
 
 async def drained(url: str, vhost: str, queue: str) -> list[str]:
-    """Take all that is in `queue`, on a connection of one's own; message ids in order."""
+    """Take all messages of `queue`, on a separate connection; returns their ids in order."""
     link = await NetworkConnector(url, vhost=vhost).connect(timeout=30.0)
     try:
         channel = await link.open_channel()

@@ -1,5 +1,5 @@
-"""Everything at once, on a RabbitMQ or our own server: links are cut, stalled and refused, alarms
-raised, the server killed, while handlers fail in every way they can. Nothing confirmed may be
+"""All faults together, on a RabbitMQ or our own server: links are cut, stalled and refused, alarms
+raised, the server killed, while handlers fail in every way. Nothing confirmed may be
 lost, and what is published through one publication keeps its order.
 
     python -m tests.faults.chaos --seconds 300 [--seed 7] [--broker served]
@@ -35,15 +35,15 @@ from tests.support.rabbitmq import RabbitMQ
 Handler = Callable[[Message, Any, AckOrNack], Awaitable[None]]
 
 _RATES = {"retried": 150, "forwarded": 80, "ordered": 60}  # publishes a second
-_LEAST = 3  # faults, however slow the machine is
+_LEAST = 3  # faults at least, also on a slow machine
 _KILL_EVERY = 25.0  # seconds, where the server may be killed
-_PATIENCE = 180.0  # seconds for all to come to its end when the faults are over
+_PATIENCE = 180.0  # seconds after the last fault within which everything must end
 _TELL_EVERY = 10.0  # seconds
 _QUICK = {"min": "20ms", "max": "200ms"}
 
 
 def a_config(url: str, vhost: str) -> dict[str, Any]:
-    """Three publications, each to a queue of its name; one of them is where another forwards to."""
+    """Three publications, each to a queue of its name; one is the target of a forward."""
     letters = {"options": {"dead_letter_exchange": "dead"}}
     recovery = [
         {"strategy": "republish", "defer": "50ms", "attempts": 2},
@@ -78,7 +78,7 @@ def a_config(url: str, vhost: str) -> dict[str, Any]:
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The result of a run."""
 
     published: int = 0
     confirmed: set[str] = field(default_factory=set)
@@ -86,18 +86,18 @@ class Report:
     handled: dict[str, Counter[str]] = field(default_factory=dict)
     """Queue to message ids, and how often each was acked there."""
     order: list[int] = field(default_factory=list)
-    """Numbers of the ordered messages, as they came."""
+    """Numbers of the ordered messages, in order of delivery."""
     faults: Counter[str] = field(default_factory=Counter)
 
     @property
     def lost(self) -> list[str]:
-        """Confirmed messages that were acked nowhere."""
+        """Confirmed messages that were never acked."""
         found = set[str]().union(*self.handled.values())
         return sorted(self.confirmed - found)
 
     @property
     def out_of_order(self) -> list[tuple[int, int]]:
-        """Neighbours of the ordered messages, each at its first delivery, that came reversed."""
+        """Pairs of neighbouring ordered messages whose first deliveries were reversed."""
         firsts = list(dict.fromkeys(self.order))
         return [(sooner, later) for sooner, later in pairwise(firsts) if sooner > later]
 
@@ -112,7 +112,7 @@ class Report:
 
 
 class Traffic:
-    """Publishers and handlers, and what they saw."""
+    """Publishers and handlers, and their records."""
 
     def __init__(self, broker: Broker, chance: random.Random) -> None:
         self.report = Report()
@@ -148,7 +148,7 @@ class Traffic:
         self._stopping = True
 
     async def settle_down(self) -> None:
-        """Until every publish has ended and every confirmed message was acked somewhere."""
+        """Wait until every publish has ended and every confirmed message was acked."""
         await eventually(lambda: not self._under_way, timeout=_PATIENCE)
         with suppress(AssertionError):  # the report tells
             await eventually(lambda: not self.report.lost, timeout=_PATIENCE)
@@ -189,10 +189,8 @@ class Traffic:
 
 
 class Faults:
-    """Does something bad every now and then.
-
-    Args:
-        kills: the server is ours alone, and may be killed.
+    """Causes a fault from time to time. Args:
+    kills: the server is not shared, so it may be killed.
     """
 
     def __init__(
@@ -211,7 +209,7 @@ class Faults:
         }
 
     async def run(self, seconds: float) -> None:
-        """Go on for so long, and until there were a few."""
+        """Cause faults for `seconds`, and at least a few."""
         end = time.monotonic() + seconds
         kill_at = time.monotonic() + _KILL_EVERY if self._kills else float("inf")
         while time.monotonic() < end or self.done.total() < _LEAST:
@@ -266,15 +264,15 @@ async def run(
     kills: bool,
     tell: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """Traffic and faults for so many seconds, and then until all has come to its end.
+    """Run traffic and faults for `seconds`, then wait until everything has ended.
 
     Args:
-        server: what to strike; `kills` too, where it is ours alone.
+        server: the target of the faults.
         vhost: an empty one.
         seconds: of faults.
-        chance: decides on what comes when.
-        kills: the server is killed, or stopped, now and then.
-        tell: called with what there is so far after each fault.
+        chance: source of randomness.
+        kills: the server is not shared, and is also killed or stopped.
+        tell: called with the result so far after each fault.
     """
     async with Proxy("127.0.0.1", server.port) as proxy:
         url = f"amqp://guest:guest@127.0.0.1:{proxy.port}"
@@ -309,7 +307,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(highlight=False)
     console.print(f"seed {options.seed}, {options.seconds:g} s")
-    logging.disable(logging.WARNING)  # every loss of a link is one
+    logging.disable(logging.WARNING)  # each lost link would be logged
     began = told = time.monotonic()
 
     def tell(report: Report) -> None:

@@ -1,5 +1,5 @@
 """A cluster of three whose nodes are restarted, killed and stopped one after the other, under load.
-Nothing confirmed may be lost; how long nothing was confirmed is measured.
+Nothing confirmed may be lost; measures the longest times without a confirm.
 
     python -m tests.faults.cluster --seconds 300 [--seed 7]
 """
@@ -31,7 +31,7 @@ KINDS = ("restart", "kill", "pause")
 _QUEUES = ("work", "record")
 _PAUSE = 12.0  # seconds
 _BATCH, _EVERY = 5, 0.02  # messages, seconds
-_PATIENCE = 120.0  # seconds for all to come to its end
+_PATIENCE = 120.0  # seconds within which everything must end
 
 
 def quorum_config(urls: Sequence[str], vhost: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def quorum_config(urls: Sequence[str], vhost: str) -> dict[str, Any]:
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The result of a run."""
 
     published: int = 0
     connects: int = 0
@@ -90,10 +90,10 @@ class _Confirms:
 async def run(
     cluster: Cluster, vhost: str, faults: Sequence[tuple[str, RabbitMQ | None]]
 ) -> Report:
-    """Publish and consume while `faults` come one after the other.
+    """Publish and consume during `faults`, one after the other.
 
     Args:
-        cluster: whose nodes are struck.
+        cluster: whose nodes get the faults.
         vhost: an empty one.
         faults: each a kind and a node; None is the node that the publishers are connected to.
     """
@@ -148,7 +148,7 @@ async def _publish(app: App) -> None:
 
 
 async def _all_members_online(cluster: Cluster, vhost: str) -> None:
-    """A node may go only once every queue has its majority without it."""
+    """Wait until every queue has a majority without the node."""
 
     async def online() -> bool:
         counts = [
@@ -182,7 +182,7 @@ def main() -> int:
     program = chosen("4")
     assert program is not None
     console.print(f"RabbitMQ {program}, seed {options.seed}, {options.seconds:g} s")
-    logging.disable(logging.WARNING)  # every loss of a link is one
+    logging.disable(logging.WARNING)  # each lost link would be logged
     chance, failed = random.Random(options.seed), False
     with Cluster(program) as cluster:
         end = time.monotonic() + options.seconds

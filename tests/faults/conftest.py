@@ -1,7 +1,7 @@
-"""A broker with a proxy before it, in a vhost of one's own: RabbitMQ, or our own on a port.
+"""A broker behind a proxy, in a vhost for each test: RabbitMQ, or our own on a port.
 
-On our own run the tests marked ``served``; with FAULTS=all in the environment (``make soak``) all
-that can. Those marked ``rabbitmq`` need something that only RabbitMQ has.
+Our own server gets the tests marked ``served`` or, with FAULTS=all in the environment (``make
+soak``), all that can run on it. Those marked ``rabbitmq`` need features that only RabbitMQ has.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Place:
 
     @property
     def url(self) -> str:
-        """By way of the proxy."""
+        """The address of the proxy."""
         return f"amqp://guest:guest@127.0.0.1:{self.proxy.port}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what does not run on our own server."""
+    """Skip tests that do not run on our own server."""
     left_out = [item for item in items if _is_served(item) and not _is_wanted(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
@@ -86,7 +86,7 @@ def restartable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Faul
 
 @pytest.fixture
 def chance() -> random.Random:
-    """Seeded anew each time; the seed is printed, and FAULTS_SEED in the environment repeats it."""
+    """Randomness with a new seed, which is printed; FAULTS_SEED in the environment sets it."""
     seed = int(os.environ.get("FAULTS_SEED") or random.SystemRandom().randrange(2**32))
     print(f"FAULTS_SEED={seed}")  # noqa: T201 - pytest shows it with a failure
     return random.Random(seed)

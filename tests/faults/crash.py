@@ -1,4 +1,4 @@
-"""Kills a working node again and again, and compares what is left with what was promised.
+"""Kills a working node repeatedly, and compares its file with its confirms.
 
 python -m tests.faults.crash --seconds 600      # `make soak`: shows how far it is
 """
@@ -26,7 +26,7 @@ _START_TIMEOUT = 90.0
 
 @dataclass
 class Verdict:
-    """What a run of kills came to."""
+    """The result of a run of kills."""
 
     kills: int
     published: int
@@ -60,7 +60,8 @@ class Victim:
 
     @property
     def has_done_everything(self) -> bool:
-        """True once something was confirmed, settled and declared: a busy machine needs a while."""
+        """True once something was confirmed, settled and declared, which takes a while on a busy
+        machine."""
         told = {line[:1] for line in self.log.read_text().splitlines()}
         return {"c", "d"} <= told and bool(told & {"S", "N"})
 
@@ -68,7 +69,7 @@ class Victim:
         """Start a process, let it work for a random while, kill it.
 
         Raises:
-            AssertionError: it did not come to work, or died by itself.
+            AssertionError: it did not start to work, or died by itself.
         """
         self.kills += 1
         before = self.log.stat().st_size
@@ -84,7 +85,7 @@ class Victim:
             child.wait()
 
     def judge(self) -> Verdict:
-        """Read what is left, and compare."""
+        """Read the file, and compare."""
         done = subprocess.run(
             self._command("drain"), cwd=ROOT, capture_output=True, text=True, check=False
         )
@@ -113,9 +114,10 @@ def _errors(child: subprocess.Popen[str]) -> str:
 def compare(
     kills: int, log: str, left: dict[str, list[str]], declared: Collection[str] = ()
 ) -> Verdict:
-    """What was promised in `log` against what is `left` in each queue, and `declared` and bound."""
+    """Compare the promises in `log` with the messages `left` in each queue, and the queues
+    `declared`."""
     told: dict[str, set[str]] = {kind: set() for kind in "pcsSnNrd"}
-    # The last line may be cut by the kill; then its promise was not heard.
+    # The last line may be cut by the kill; then it does not count.
     for line in log.splitlines() if log.endswith("\n") else log.splitlines()[:-1]:
         kind, _, what = line.partition(" ")
         told[kind].add(what)

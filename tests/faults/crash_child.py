@@ -1,16 +1,16 @@
-"""A node at work until it is killed; every line it writes first is what it was promised.
+"""A node that works until it is killed, and logs each command and its confirm.
 
     python -m tests.faults.crash_child PATH LOG LIFE        works until it dies
     python -m tests.faults.crash_child PATH LOG drain       prints what is left, as JSON
 
-The log survives ``kill -9``, since what was written is the kernel's. Its lines:
+The log survives ``kill -9``, since the kernel has what was written. Its lines:
 
     p ID          publish begun                c ID          publish confirmed
     s QUEUE ID    ack begun                    S QUEUE ID    that ack is safe
     n QUEUE ID    reject begun                 N QUEUE ID    that reject is safe
     r QUEUE ID    redelivered                  d QUEUE       declared, and bound by its name
 
-Of transient messages nothing is written: none may be there after a kill.
+Transient messages are not logged: none may be left after a kill.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MEMORY = 64 * 1024  # so small that most messages are on disk only
 
 
 class Worker:
-    """Publishes, consumes, and writes down what is promised."""
+    """Publishes, consumes, and logs both."""
 
     def __init__(self, channel: EmbeddedChannel, log: int, life: str) -> None:
         self._channel, self._log, self._life = channel, log, life

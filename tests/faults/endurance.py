@@ -1,5 +1,5 @@
-"""A steady load for a long time, and around it everything that an application does now and then:
-does anything grow? Prints memory, tasks, threads and descriptors as it goes, and their slopes.
+"""A steady load for a long time, with everything that an application does from time to time: checks
+that nothing grows. Prints memory, tasks, threads and descriptors as it goes, and their slopes.
 
     python -m tests.faults.endurance --seconds 1500 [--broker embedded|rabbitmq] [--rate 150]
 """
@@ -39,18 +39,18 @@ WARM_UP = 0.25
 """Part of the time, at its beginning, that the slopes leave out."""
 
 MOST = 12
-"""Types of objects, those that became most, that are printed."""
+"""Number of object types with the largest growth that are printed."""
 
 _EVERY = 2.0  # seconds between two samples, and between two rounds
 _TELL_EVERY = 60.0  # seconds
-_PATIENCE = 60.0  # seconds for all to come to its end
+_PATIENCE = 60.0  # seconds within which everything must end
 _FAILED_CONNECTS = 10  # a round
 _QUICK = {"min": "20ms", "max": "200ms"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the process has at one moment."""
+    """A sample of the process."""
 
     memory_mib: float
     """Resident."""
@@ -83,7 +83,7 @@ def types_of_objects() -> Counter[str]:
 
 
 ALLOWED = Sample(memory_mib=8.0, objects=20_000, tasks=10, threads=2, descriptors=6, file_mib=16.0)
-"""How much of each may be added from the warm-up to the end, by its slope."""
+"""Allowed growth of each from the warm-up to the end, by its slope."""
 
 
 class History:
@@ -154,7 +154,7 @@ def a_config(url: str) -> dict[str, Any]:
 
 
 class Application:
-    """Publishes and handles at a steady rate, and something special each round."""
+    """Publishes and handles at a steady rate, with a special action each round."""
 
     def __init__(self, broker: Broker, url: str, rate: float, proxy: Proxy | None) -> None:
         self.published = self.handled = self.rounds = 0
@@ -188,7 +188,7 @@ class Application:
             self._be_quiet(subscription)
 
     async def publish(self) -> None:
-        """Publish without end."""
+        """Publish until cancelled."""
         while True:
             self.published += 1
             message_id = str(self.published)
@@ -200,7 +200,7 @@ class Application:
             await asyncio.sleep(1.0 / self._rate)
 
     async def round(self) -> None:
-        """One of the special things."""
+        """Do one of the special actions."""
         kind = self._kinds[self.rounds % len(self._kinds)]
         self.rounds += 1
         await kind()
@@ -246,7 +246,7 @@ class Application:
                 await (await self._broker.publish("nowhere", 1))
 
     async def _lose_channels(self) -> None:
-        """The broker closes them, and their connection stays."""
+        """The broker closes channels; their connection stays."""
         link = await self._broker.connect()
         for _ in range(10):
             with suppress(BrokerClientError):
@@ -292,7 +292,7 @@ class Application:
 
 @asynccontextmanager
 async def _place(server: RabbitMQ | None, folder: Path) -> AsyncIterator[tuple[str, Proxy | None]]:
-    """The address to use, and what can cut the connection to it."""
+    """The address to use, and a proxy that can cut the connection to it."""
     if server is None:
         yield f"embedded://{folder}/broker.db", None
         return
@@ -306,7 +306,7 @@ async def run(
     rate: float,
     tell: Callable[[float, Sample, Application], None] = lambda at, sample, application: None,
 ) -> tuple[History, Application]:
-    """The load for so many seconds, and what was seen.
+    """Run the load for `seconds`; returns its samples.
 
     Args:
         server: a RabbitMQ; a file of the built-in broker when None.
@@ -375,7 +375,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{options.broker}, {options.seconds:g} s, {options.rate:g} publishes a second")
-    logging.disable(logging.ERROR)  # every loss of a link is a line
+    logging.disable(logging.ERROR)  # each lost link would be logged
     names = [field.name for field in fields(Sample)]
     console.print(_row("seconds", "published", *names))
     told = -_TELL_EVERY

@@ -1,4 +1,4 @@
-"""A process with an outbox: says `up`, publishes when told, and names each accepted message."""
+"""A process with an outbox: prints `up`, publishes on request, and prints each accepted message."""
 
 from __future__ import annotations
 

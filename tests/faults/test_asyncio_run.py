@@ -1,5 +1,5 @@
-"""`asyncio.run` again and again in one process: nothing is left behind, and what is forgotten is
-told of once."""
+"""`asyncio.run` repeatedly in one process: nothing is left behind, and unclosed objects are
+reported once."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_each_forgotten_shutdown_is_told_of_once_and_by_nothing_else(
 async def test_runs_on_the_built_in_broker_are_alike(how: str) -> None:
     status, errors, ending = await run("embedded://", "/", how)
     check(status, errors, ending, forgotten=RUNS if how == "forgotten" else 0)
-    # Apart from the code of each place, and from what asyncio says of a slow machine.
+    # Without source lines, and without asyncio's warnings about a slow machine.
     passed_over = (" ", "Executing")
     said = [line for line in errors.splitlines() if line and not line.startswith(passed_over)]
     assert all("ResourceWarning" in line for line in said), errors
@@ -124,6 +124,6 @@ async def test_runs_on_the_built_in_broker_are_alike(how: str) -> None:
 async def test_broker_that_lives_until_the_program_ends_is_told_of_then(
     tmp_path: Path, how: str
 ) -> None:
-    """The thread of a file holds it, or a name of the application does."""
+    """It is referenced by the thread of a file, or by a name of the application."""
     url = f"embedded://{tmp_path}/node.db"
     check(*await run(url, "/", how, runs=1), forgotten=1)

@@ -1,4 +1,4 @@
-"""A cluster of three, whose nodes go and come back one after the other under load."""
+"""A cluster of three, whose nodes stop and start one after the other under load."""
 
 from __future__ import annotations
 

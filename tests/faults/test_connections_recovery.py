@@ -1,4 +1,5 @@
-"""What is lost with a connection comes back with the next one, and leaves nothing behind."""
+"""Queues and consumers lost with a connection are restored on the next one, and nothing is
+leaked."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from tests.faults.app import QUICK, App, a_config
 from tests.faults.conftest import Place
 from tests.support.eventually import eventually
 
-WITHIN = 10.0  # seconds from the broker being there again to a message being handled
+WITHIN = 10.0  # seconds from the broker's return to a handled message
 
 
 async def consumers_of(place: Place, queue: str) -> int:
-    """By a passive declaration past the proxy."""
+    """By a passive declaration that bypasses the proxy."""
     link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=30.0)
     try:
         return (await (await link.open_channel()).check_queue(queue)).consumer_count
@@ -156,7 +157,7 @@ async def test_mismatch_leaves_the_other_subscriptions_and_the_processor_alone(
         await app.publish(20)
         await app.all_handled(timeout=30.0)
         before = time.process_time()
-        await asyncio.sleep(2.0)  # what is measured is what happens in this time
+        await asyncio.sleep(2.0)  # the interval that is measured
         assert time.process_time() - before < 0.4
         place.proxy.cut()
         broker.on("error", lambda error, vhost: None)

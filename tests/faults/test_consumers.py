@@ -164,7 +164,7 @@ async def test_acks_of_handled_messages_reach_the_broker_when_it_shuts_down(plac
 
 @pytest.mark.timeout(120)
 async def test_subscription_that_nobody_holds_consumes_on_after_a_cut(place: Place) -> None:
-    """B2: the broker holds what it needs; names of the application's do not matter."""
+    """The broker references what it needs; the application need not."""
     handled: list[str | None] = []
 
     async def subscribe(broker: Broker) -> None:

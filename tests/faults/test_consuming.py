@@ -1,4 +1,4 @@
-"""E4: what is cancelled inside stays inside; what the application cancels comes out."""
+"""A cancellation within a handler stays there; one by the application is raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link is cut, again and again; the server lives on."""
+"""The link is cut repeatedly; the server keeps running."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CUTS = 10
 
 
 class Cutter:
-    """Cuts the link each time the application has come so far."""
+    """Cuts the link whenever the application has reached a count."""
 
     def __init__(self, app: App, place: Place, moments: list[int]) -> None:
         self._app, self._place = app, place

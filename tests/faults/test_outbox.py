@@ -1,4 +1,5 @@
-"""The outbox: what was accepted survives an absent broker and our own death, at once."""
+"""The outbox: accepted messages survive an unreachable broker together with a kill of the
+process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message over which a broker closes the whole connection costs no other message anything."""
+"""A message over which a broker closes the whole connection does not affect other messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.support.rabbitmq import RabbitMQ
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Headers that brokers close the connection over (RabbitMQ: 541), let through."""
+    """Headers over which brokers close the connection (RabbitMQ: 541), not refused by the
+    client."""
     monkeypatch.setattr(tables, "isfinite", lambda number: True)
     return {"r": float("nan")}
 

@@ -48,7 +48,7 @@ async def test_nothing_confirmed_is_lost_and_order_holds_over_kills(
     await asyncio.to_thread(server.close)
     text = await asyncio.to_thread(logs["consumer"].read_text)
     lives = [_by_publisher(life.splitlines()) for life in text.split("o\n")]
-    lives.append(_by_publisher(left))  # what it had not acked at the last kill comes once more
+    lives.append(_by_publisher(left))  # messages unacked at the last kill are delivered once more
     for name in _PUBLISHERS:
         lines = await asyncio.to_thread(logs[name].read_text)
         confirmed = {int(line.split()[1]) for line in lines.splitlines()}
@@ -88,7 +88,7 @@ def _child(url: str, name: str, job: str, out: IO[bytes]) -> subprocess.Popen[by
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()  # a line that it was about to write was not promised
+    child.kill()  # an incomplete line does not count
     child.communicate(timeout=90)
 
 

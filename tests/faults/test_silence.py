@@ -1,4 +1,4 @@
-"""The network is there and carries nothing, or the broker takes nothing."""
+"""The network carries nothing, or the broker reads nothing."""
 
 from __future__ import annotations
 

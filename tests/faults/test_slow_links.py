@@ -1,6 +1,6 @@
-"""A link that is slow, stands still for a while, or whose broker does: it is not a dead one.
+"""A link that is slow or stalled, or whose broker is, is not treated as dead.
 
-What is sent twice, and how soon publishing works again, are what `docs/operating.md` promises.
+`docs/operating.md` says what is sent twice, and how soon publishing works again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class Load:
-    """Publishes at an even rate and remembers how each message ended, and when it was published."""
+    """Publishes at an even rate and records the outcome and time of each publish."""
 
     def __init__(self, broker: Broker, rate: float) -> None:
         self.broker, self.rate = broker, rate
@@ -54,7 +54,7 @@ class Load:
         )
 
     def of(self, when: Callable[[float], bool]) -> Counter[str]:
-        """How those ended whose time of publishing is `when`."""
+        """The outcomes of those published at `when`."""
         return Counter(self.ends[key] for key, at in self.started.items() if when(at))
 
 
@@ -132,7 +132,7 @@ async def test_memory_alarm_longer_than_the_time_out_sends_nothing_twice(place: 
 
 
 def impatient(place: Place, **changes: str) -> dict[str, Any]:
-    """A configuration whose questions to the broker may take a second."""
+    """A configuration with an operation timeout of one second."""
     config = a_config(place.url, place.vhost, **changes)
     connection = config["vhosts"][place.vhost]["connection"]
     connection["connect_timeout"] = "1s"
@@ -153,7 +153,7 @@ async def through_a_stall(
 
 
 async def has_one(place: Place) -> bool:
-    """Is one message in the queue?"""
+    """True when one message is in the queue."""
     link = await NetworkConnector(place.server.url(), vhost=place.vhost).connect(timeout=10.0)
     try:
         channel = await link.open_channel()

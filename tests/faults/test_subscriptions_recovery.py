@@ -1,4 +1,4 @@
-"""Recovery while connections are cut, and handlers that hold up the loop."""
+"""Recovery while connections are cut, and handlers that block the loop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_config(place: Place, **subscription: Any) -> dict[str, Any]:
 async def test_poison_ends_in_the_dead_letter_queue_and_nowhere_else(
     place: Place, chance: random.Random, cuts: int
 ) -> None:
-    """D6: without cuts exactly once each; with them at least once, and none is lost."""
+    """Without cuts exactly once each; with them at least once, and none is lost."""
     recovery = [{"strategy": "republish", "attempts": 3, "defer": "20ms"}, {"strategy": "nack"}]
     async with Broker.create(a_config(place, recovery=recovery, prefetch=5)) as broker:
         broker.on("error", lambda error, vhost: None)
@@ -93,7 +93,7 @@ async def test_poison_ends_in_the_dead_letter_queue_and_nowhere_else(
 
 @pytest.mark.timeout(120)
 async def test_plain_handler_may_block_for_longer_than_the_heartbeat(place: Place) -> None:
-    """B11: it runs in a thread."""
+    """It runs in a thread."""
     async with Broker.create(a_config(place)) as broker:
         lost: list[Any] = []
         broker.on("disconnect", lambda *args: lost.append(args))
@@ -115,7 +115,7 @@ async def test_plain_handler_may_block_for_longer_than_the_heartbeat(place: Plac
 async def test_handler_that_blocks_the_loop_is_named_and_its_message_comes_again(
     place: Place,
 ) -> None:
-    """B11: heartbeats are missed meanwhile."""
+    """Heartbeats are missed meanwhile."""
     async with Broker.create(a_config(place, loop_lag="2s")) as broker:
         broker.on("error", lambda error, vhost: None)
         subscription = await broker.subscribe("work")
@@ -145,7 +145,7 @@ async def test_handler_that_blocks_the_loop_is_named_and_its_message_comes_again
 
 
 async def drained_ids(place: Place) -> list[str]:
-    """What is left in the work queue."""
+    """The messages left in the work queue."""
     return await drained(place.server.url(), place.vhost, "work")
 
 

@@ -1,4 +1,4 @@
-"""A stream read over a cut goes on behind what was settled."""
+"""After a cut, a stream is read from behind the last settled message."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def fill(broker: Broker, first: int, last: int) -> None:
 
 @pytest.mark.timeout(120)
 async def test_reading_goes_on_behind_the_last_settled(place: Place) -> None:
-    """F6: read 10 from the first, cut after 4 settled: the fifth is next, no settled repeated."""
+    """Read 10 from the first, cut after 4 settled: the fifth is next, no settled repeated."""
     async with Broker.create(a_config(place, offset="first")) as broker:
         broker.on("error", lambda error, vhost: None)
         await fill(broker, 0, 10)
@@ -51,7 +51,7 @@ async def test_reading_goes_on_behind_the_last_settled(place: Place) -> None:
         await eventually(lambda: len(held) == 10)
         for number in (0, 1, 2, 3, 6):
             await held[number][1]()
-        await asyncio.sleep(0.2)  # the acks reach the broker; nothing says so
+        await asyncio.sleep(0.2)  # let the acks reach the broker, which does not confirm them
         before = list(held)
         held.clear()
         place.proxy.cut()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.rabbitmq, pytest.mark.own_versions, pytest.mark.timeou
 
 
 def newest_of(major: int) -> list[Installed]:
-    """What there is of a major version, oldest first."""
+    """The installed versions of a major version, oldest first."""
     return [each for each in installed() if each.version[0] == major]
 
 
@@ -34,7 +34,7 @@ def missing(what: str) -> NoReturn:
 
 @pytest.fixture
 def three() -> Iterator[RabbitMQ]:
-    """A RabbitMQ 3 that may become another."""
+    """A RabbitMQ 3 that may be upgraded."""
     if not newest_of(3):
         missing("this machine has no RabbitMQ 3: scripts/install-servers")
     with RabbitMQ(newest_of(3)[-1]) as server:
@@ -44,7 +44,7 @@ def three() -> Iterator[RabbitMQ]:
 async def test_data_of_version_3_is_refused_by_version_4_and_still_good_for_version_3(
     three: RabbitMQ,
 ) -> None:
-    """RabbitMQ: the way from 3.10 goes by way of 3.13."""
+    """RabbitMQ: an upgrade from 3.10 goes through 3.13."""
     if not newest_of(4):
         missing("this machine has no RabbitMQ 4: scripts/install-servers")
     url = f"amqp://guest:guest@127.0.0.1:{three.port}"

@@ -52,7 +52,7 @@ def rascal_home() -> Path:
 
 @pytest.fixture
 def run_rascal(rascal_home: Path) -> RunRascal:
-    """Have rascal do one job; returns what it printed."""
+    """Run one job with rascal; returns its output."""
 
     async def run(job: Mapping[str, Any]) -> Any:
         process = await asyncio.create_subprocess_exec(

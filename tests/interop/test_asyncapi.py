@@ -1,4 +1,4 @@
-"""``broker-client asyncapi``, and what AsyncAPI's own parser says of its documents."""
+"""``broker-client asyncapi``: its documents are checked by AsyncAPI's own parser."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_document_says_what_is_sent_received_and_answered(program: Path) -> None
     send = document["operations"]["send.placed"]["bindings"]["amqp"]
     assert (send["priority"], send["expiration"], send["deliveryMode"]) == (3, 60_000, 2)
     messages = document["components"]["messages"]
-    # What is written and what is read differ: a Decimal may also be read from a number.
+    # Schemas for writing and reading differ: a Decimal may also be read from a number.
     assert messages["placed"]["payload"] == {"$ref": "#/components/schemas/Order-Output"}
     assert messages["work.received"]["payload"] == {"$ref": "#/components/schemas/Order-Input"}
     order = document["components"]["schemas"]["Order-Output"]

@@ -21,7 +21,7 @@ PATH = "of%2Fdefinitions"
 
 @pytest.fixture
 def filled(rabbitmq: RabbitMQ) -> Iterator[RabbitMQ]:
-    """With one of everything in a vhost of its own, and a user."""
+    """A RabbitMQ with one object of each kind in a vhost, and a user."""
     put = rabbitmq.api
     put("PUT", f"vhosts/{PATH}", {})
     put("PUT", "users/ann", {"password": "secret", "tags": "monitoring"})
@@ -58,7 +58,7 @@ def filled(rabbitmq: RabbitMQ) -> Iterator[RabbitMQ]:
 
 
 def essence(document: dict[str, Any], vhost: str = VHOST) -> dict[str, Any]:
-    """What two brokers must agree on in a vhost, in one order."""
+    """The definitions of a vhost that two brokers must agree on, sorted."""
 
     def queue(item: dict[str, Any]) -> dict[str, Any]:
         arguments = {"x-queue-type": "classic", **item["arguments"]}

@@ -1,4 +1,4 @@
-"""What a broker hears of us in the handshake, and what we make of its answers."""
+"""The handshake: what we send to a broker, and how we treat its answers."""
 
 from __future__ import annotations
 

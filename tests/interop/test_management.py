@@ -137,7 +137,7 @@ async def test_half_made_broker_is_nuked_with_what_it_had_declared(
     with pytest.raises(ConnectFailedError) as caught:
         await Broker.create(config)
     await check_vhost(api(rabbitmq), vhost)
-    with pytest.raises(ConnectFailedError):  # of the vhost that is away
+    with pytest.raises(ConnectFailedError):  # of the deleted vhost
         await caught.value.broker.nuke()
     with pytest.raises(ManagementError, match="404"):
         await check_vhost(api(rabbitmq), vhost)

@@ -49,7 +49,7 @@ class Issuer:
         )
 
     def token(self, lifetime: float = LIFETIME) -> str:
-        """A token to do anything in any vhost with, for `lifetime` seconds."""
+        """A token with all permissions in all vhosts, valid for `lifetime` seconds."""
         kinds = ("configure", "write", "read")
         claims = {
             "sub": USER,
@@ -77,8 +77,8 @@ def issuer() -> Issuer:
 
 @pytest.fixture(scope="module")
 def server(issuer: Issuer) -> Iterator[RabbitMQ]:
-    """A RabbitMQ that takes the issuer's tokens, and its default user."""
-    # A server in a root of its own shares /tmp with us, and no other folder.
+    """A RabbitMQ that accepts the issuer's tokens, and its default user."""
+    # A server in another root shares only /tmp with us.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         key = Path(folder) / "public.pem"
         key.write_bytes(issuer.public_key())
@@ -139,7 +139,7 @@ async def test_connections_stay_up_over_many_lifetimes_where_the_token_is_refres
         while loop.time() < end:
             await (await broker.publish("p", published))
             published += 1
-            # Permissions are looked at anew for what is declared.
+            # Permissions are checked again at each declaration.
             await broker.purge("q") if published % 50 == 0 else await asyncio.sleep(0.02)
         await (await broker.publish("p", "last"))
         await eventually(lambda: "last" in handled)
@@ -173,7 +173,7 @@ async def test_what_is_asked_with_an_expired_token_is_refused_and_the_token_is_n
         if isinstance(error, ChannelClosedError) and error.reply_code:
             assert error.reply_code == 403
             assert "token has expired" in str(error)
-        else:  # the connection ended, perhaps while the channel was asked
+        else:  # the connection ended, possibly during a request of the channel
             assert "credential expired" in str(error)
         assert token not in str(error) + repr(error)
     await link.close()

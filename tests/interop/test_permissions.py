@@ -1,4 +1,4 @@
-"""A user of RabbitMQ who may not do everything."""
+"""A user of RabbitMQ with few permissions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_delayed_publish_without_permission_says_which_one_is_missing(
         assert "configure, write and read permission for names that begin with" in text
         assert "'broker_client.delay.'" in text
         assert "secret" not in text
-        await (await broker.publish("/q", "now"))  # everything else goes on
+        await (await broker.publish("/q", "now"))  # everything else works
 
 
 async def test_permission_that_is_taken_away_does_not_keep_the_link_down(

@@ -1,4 +1,4 @@
-"""`profile: test`, end to end: two runs beside each other on one vhost do not meet."""
+"""`profile: test`, end to end: two concurrent runs on one vhost do not interfere."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What differs between the versions of RabbitMQ: each row of the table in docs/amqp-support.md.
+"""Differences between versions of RabbitMQ: each row of the table in docs/amqp-support.md.
 
-Where one suite runs on both brokers, in tests/contract and tests/client, it has the rest of them.
+The others are tested in tests/contract and tests/client, which run on both brokers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Queues shared with node's rascal 21: bodies encrypted there are read here, and the reverse; a
-message that failed at one end is known to have failed at the other."""
+"""Queues shared with node's rascal 21: bodies encrypted by one are read by the other, and each
+knows of the other's failures."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_message_republished_here_shows_its_past_to_rascal(
         nonlocal seen
         seen += 1
         if seen > 2:
-            return  # unsettled: the queue has it back when the subscription ends
+            return  # unsettled: requeued when the subscription ends
         await ack_or_nack(ValueError("failed in Python"), {"strategy": "republish", "attempts": 5})
         if message.republished == 1:
             done.set()

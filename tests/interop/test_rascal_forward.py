@@ -31,7 +31,7 @@ def a_vhost(**close_timeout: Any) -> dict[str, Any]:
 
 
 def camel_case(value: dict[str, Any]) -> dict[str, Any]:
-    """What rascal calls the keys of a publication."""
+    """Our keys of a publication, and rascal's names for them."""
     value["publications"]["own"]["routingKey"] = value["publications"]["own"].pop("routing_key")
     return value
 
@@ -119,7 +119,7 @@ async def test_forwarded_message_is_what_rascal_makes_of_it(
         theirs_made.exchange,
         theirs_made.routing_key,
     )
-    # A count of the queue it came from; whoever receives the copy counts anew.
+    # A count of the queue it came from; a copy is counted from zero.
     assert headers_of(theirs_made)["rascal"].pop("redeliveries") == 0
     assert ours_made.properties == theirs_made.properties
     rabbitmq.delete_vhost(vhost)
@@ -138,7 +138,7 @@ OPTIONS = {
 
 
 def a_retry_vhost(rascal: bool, **options: Any) -> dict[str, Any]:
-    """One vhost in either spelling; `late` takes whatever is forwarded."""
+    """One vhost in either spelling; `late` gets forwarded messages."""
     publication = {"exchange": "delay", "options": dict(options)}
     if not rascal:
         ours = publication["options"]
@@ -224,7 +224,7 @@ async def test_copy_of_the_recovery_strategy_is_what_rascal_makes_of_it(
 
 
 def told(delivery: Delivery) -> dict[str, Any]:
-    """The headers, less the words about the error and what either adds for itself."""
+    """The headers without error texts and those specific to one client."""
     headers = dict(headers_of(delivery))
     history = dict(headers.pop("rascal"))
     assert history.pop("error")["message"] == "failed in node"
@@ -234,7 +234,8 @@ def told(delivery: Delivery) -> dict[str, Any]:
 
 
 async def failed_here(broker: Broker, recovery: list[dict[str, Any]], times: int = 1) -> int:
-    """Fail what comes, with `recovery`, until `times` were handled; returns how many were."""
+    """Fail messages with `recovery` until `times` were handled; returns the number of handled
+    ones."""
     handled = 0
     done = asyncio.Event()
 
@@ -253,7 +254,7 @@ async def failed_here(broker: Broker, recovery: list[dict[str, Any]], times: int
 
 
 def a_loop(rascal: bool) -> dict[str, Any]:
-    """Rascal's retry with a back-off: by way of a queue with a time to live, and back by the CC."""
+    """Rascal's retry with back-off: through a queue with a TTL, and back by the CC."""
     arguments = {"x-message-ttl": 100, "x-dead-letter-exchange": "retry"}
     dead = {"x-dead-letter-exchange": "dead"}
     options: dict[str, Any] = {"CC": ["delay.short"]} if rascal else {}

@@ -1,4 +1,4 @@
-"""Vhosts that rascal, and our own client, assert and delete over the server's management API."""
+"""Vhosts asserted and deleted by rascal and by our client over the server's management API."""
 
 from __future__ import annotations
 

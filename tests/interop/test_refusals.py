@@ -1,5 +1,5 @@
-"""What RabbitMQ refuses, the built-in broker on a port refuses in the same words, at the same
-cost."""
+"""The built-in broker on a port refuses what RabbitMQ refuses, with the same text and
+consequence."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ PUBLISHES: dict[str, dict[str, Any]] = {
 }
 
 Outcome = tuple[str, str]
-"""What was closed, and the text."""
+"""The kind of close, and its text."""
 
 
 async def outcome(url: str, frames: Sequence[Frame], publish: dict[str, Any] | None) -> Outcome:

@@ -1,4 +1,4 @@
-"""TLS to a real RabbitMQ that asks for client certificates, with authorities of our own."""
+"""TLS to a real RabbitMQ that verifies client certificates, with our own authorities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytest.importorskip("cryptography")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A RabbitMQ whose certificate is for localhost only, and who may speak to it."""
+    """A RabbitMQ whose certificate is for localhost only, and the authority of its clients."""
 
     server: RabbitMQ
     port: int
@@ -36,7 +36,7 @@ class Place:
     folder: Path
 
     def config(self, host: str = "localhost", port: int = 0, **tls: Any) -> dict[str, Any]:
-        """Trusts the authority and shows a certificate, but for what `tls` says otherwise."""
+        """Trusts the authority and presents a certificate; `tls` overrides settings."""
         settings = {
             "cafile": str(self.authority.file),
             "certfile": str(self.client.certificate),

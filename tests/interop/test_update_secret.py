@@ -1,4 +1,4 @@
-"""A link that stays up while the password it logged in with changes, on a real RabbitMQ."""
+"""The password of an open link changes, on a real RabbitMQ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PUBLISHING_AND_CONSUMING = 2
 
 
 class Account:
-    """A user of the server, and the file that its password is in."""
+    """A user of the server, and the file with its password."""
 
     def __init__(self, server: RabbitMQ, file: Path) -> None:
         self.server, self.file = server, file
@@ -38,7 +38,7 @@ class Account:
         self.write(SECOND)
 
     def write(self, password: str) -> None:
-        """Put `password` into the file, in one step: it may be read at any time."""
+        """Replace the file's password atomically: it may be read at any time."""
         new = self.file.with_suffix(".new")
         new.write_text(password)
         new.replace(self.file)
@@ -48,7 +48,7 @@ class Account:
         self.server.delete_user(self.user)
 
     def updates(self) -> list[str]:
-        """What the server says of each connection.update-secret."""
+        """The server's log lines about connection.update-secret."""
         return self.server.logged(f"user '{self.user}' updated secret")
 
     def config(self, **connection: Any) -> dict[str, Any]:

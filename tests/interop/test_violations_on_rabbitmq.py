@@ -1,4 +1,4 @@
-"""RabbitMQ answers breaches of the protocol as the unit tests of our server say it does."""
+"""RabbitMQ answers protocol violations as the unit tests of our server expect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sdist, and the wheel that is built of it, in an empty environment of each Python there is."""
+"""The sdist and its wheel are installed into an empty environment of each Python."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def interpreters() -> dict[str, str]:
     names = [*os.environ.get("PYTHONS", "").split(), *(f"python{each}" for each in VERSIONS)]
     for path in filter(None, map(shutil.which, names)):
         ask = "import sys, venv; print('{}.{}'.format(*sys.version_info))"
-        tried = run(path, "-c", ask, cwd=ROOT)  # one of pyenv may be there and not run
+        tried = run(path, "-c", ask, cwd=ROOT)  # a shim of pyenv may exist and not run
         if tried.returncode == 0:
             found.setdefault(tried.stdout.strip(), path)
     return found
@@ -80,7 +80,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(
     built: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """The folder of programs of an environment with the wheel and what it needs, and no more."""
+    """The programs of an environment that has only the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp(f"python{request.param}")
     python = interpreters()[request.param]
     done = run(python, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)

@@ -1,4 +1,4 @@
-"""The pytest plugin, as the tests of a program use it."""
+"""The pytest plugin, used by the tests of a program."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RunTests = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def run(pytester: pytest.Pytester) -> RunTests:
-    """Runs the tests of a program in a process of their own."""
+    """Runs the tests of a program in a separate process."""
     pytester.makefile(".yaml", app=APP)
     pytester.makeini(
         """

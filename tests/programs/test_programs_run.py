@@ -51,7 +51,7 @@ vhosts:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files that the document shows, and their configuration."""
+    """The files of the document, and their configuration."""
     (tmp_path / "app.yaml").write_text(APP)
     for block in (each for name in DOCUMENTS for each in blocks(name)):
         if block.language == "py":
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Program:
-    """A process, and what it says."""
+    """A process and its output."""
 
     def __init__(self, folder: Path, url: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -119,7 +119,7 @@ class Program:
 @pytest.fixture
 def start(folder: Path) -> Iterator[Any]:
     programs: list[Program] = []
-    # A program that nohup started ignores SIGHUP, and the tests may have been.
+    # A program started with nohup ignores SIGHUP, and so would its children.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def start(url: str, *arguments: str) -> Program:

@@ -1,4 +1,4 @@
-"""What goes on the wire comes off it the same, by our own decoder and by pamqp's."""
+"""Encoded frames are decoded to the same values, by our decoder and by pamqp's."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Every call of a Broker, cancelled at each of its steps: no harm is done by it."""
+"""Every call of a Broker, cancelled at each of its steps, leaves the Broker working."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from broker_client.subscription import Subscription
 from tests.support.fake_client import FakeBroker
 from tests.support.warp import WarpLoop, settle
 
-MOST_STEPS = 60  # turns of the loop; a call that needs more is waiting for a time
-PATIENCE = 60.0  # seconds, of a loop that takes none
+MOST_STEPS = 60  # turns of the loop; a call that needs more waits for a timer
+PATIENCE = 60.0  # seconds of virtual time
 
 Call = Callable[[FakeBroker, Subscription], Awaitable[Any]]
 
@@ -57,7 +57,7 @@ def _no_noise() -> Iterator[None]:
 
 
 async def _cut_short(work: Awaitable[Any], step: int) -> bool:
-    """Cancel `work` after so many steps; True when it had ended before."""
+    """Cancel `work` after `steps` steps; True if it had ended before."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     for _ in range(step):

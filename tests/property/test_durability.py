@@ -1,4 +1,4 @@
-"""The SQLite file means what the plain model means, whatever is written to it in whatever order."""
+"""The SQLite file agrees with a simple model, after any sequence of writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STEPS = st.lists(
 
 
 class Everything:
-    """What a store gives back, to compare."""
+    """The restored state of a store, for comparison."""
 
     def __init__(self) -> None:
         self.topology: list[str] = []
@@ -60,7 +60,7 @@ class Everything:
 
 
 def records_of(steps: list[str], chance: random.Random) -> list[list[Record]]:
-    """Batches that make sense: only what is there is delivered, moved and settled."""
+    """Valid batches: only existing messages are delivered, moved and settled."""
     here: dict[int, str] = {}
     position = number = 0
     batch: list[Record] = [VHostAdded("/")]
@@ -125,7 +125,7 @@ def test_a_file_gives_back_what_the_plain_model_does(steps: list[str], seed: int
 
 
 def recovered(path: Path) -> list[int]:
-    """The numbers of the messages that come back."""
+    """The numbers of the restored messages."""
     read = Everything()
     with opened(path) as file:
         file.recover(read)
@@ -133,7 +133,7 @@ def recovered(path: Path) -> list[int]:
 
 
 def test_a_log_cut_anywhere_gives_back_a_beginning_of_what_was_committed(tmp_path: Path) -> None:
-    """Each of ten commits is there whole or not at all, and none after one that is not."""
+    """Each of ten commits is restored completely or not at all, and none after a missing one."""
     source = a_file(tmp_path / "source.db")
     with opened(source) as file:
         for number in range(1, 11):
@@ -166,7 +166,7 @@ def test_a_log_cut_anywhere_gives_back_a_beginning_of_what_was_committed(tmp_pat
 def test_a_flipped_byte_is_found_or_does_no_harm_and_the_rest_can_be_saved(
     tmp_path: Path, seed: int
 ) -> None:
-    """No exception but ours, and every message that is given out is as it was put in."""
+    """Only our exceptions are raised, and every restored message is as it was written."""
     path = a_file(tmp_path / "node.db", range(1, 101))
     data = bytearray(path.read_bytes())
     at = random.Random(seed).randrange(4096, len(data))

@@ -1,4 +1,4 @@
-"""The same world as the simulation's, driven by hypothesis, which shrinks what it finds."""
+"""The world of the simulation, driven by hypothesis, which shrinks failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any sequence of commands: no queue loses or doubles a message, and none waits in vain."""
+"""After any sequence of commands, no message is lost, doubled or stuck."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class EngineMachine(RuleBasedStateMachine):
         ]
         times = [at for owner in owners if (at := owner.next_due()) is not None]
         assert due == min(times, default=None)
-        engine.tick(now)  # what is due exactly now may be done by now
+        engine.tick(now)  # what is due exactly now may be done already
 
 
 TestEngine = EngineMachine.TestCase

@@ -1,4 +1,4 @@
-"""Whatever is read from outside: an answer, or an error of ours that says what is wrong with it.
+"""All input from outside: a result, or one of our errors that says what is wrong with it.
 
 A few hundred examples of each; `make fuzz` goes on from new seeds. What AMQP peers send is in
 `test_amqp_encoding` and `test_server_connection`.
@@ -42,16 +42,16 @@ EXAMPLES = settings(
     max_examples=1_000 if _IS_FUZZ else 200, deadline=None, suppress_health_check=_PATIENT
 )
 FEWER = settings(EXAMPLES, max_examples=300 if _IS_FUZZ else 50)
-"""Of what writes files."""
+"""Health checks that do not apply to tests that write files."""
 CONFIGURATIONS = [
     path.read_text() for path in sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
 ]
 FOREIGN = re.compile(r"pydantic|Value error|type=|Traceback")
-"""What a problem must not say."""
+"""Text that a problem must not contain."""
 
 
 def refusal(kind: type[Exception], read: Callable[..., object], *args: Any, **more: Any) -> str:
-    """What an error of `kind` says of it; "" when there is none. Any other error is a failure."""
+    """The text of an error of `kind`, "" without one. Any other error is a failure."""
     try:
         read(*args, **more)
     except kind as error:
@@ -83,7 +83,7 @@ VALUES = st.recursive(
 
 
 def edited(text: str, edits: list[tuple[float, int, str]]) -> str:
-    """`text` with something put in place of a few characters, here and there."""
+    """`text` with a few parts replaced."""
     for where, count, token in edits:
         at = int(where * len(text))
         text = text[:at] + token + text[at + count :]

@@ -24,7 +24,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """What the ledger should do, done slowly."""
+    """A slow model of the ledger."""
 
     def __init__(self) -> None:
         self.deadlines: dict[int, float | None] = {}

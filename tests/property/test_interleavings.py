@@ -1,4 +1,5 @@
-"""Seeded interleavings: calls of a Broker, cancelled or not, while its link comes and goes."""
+"""Seeded interleavings of calls of a Broker, some cancelled, while its link is lost and
+restored."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.support.warp import WarpLoop, settle
 
 SEEDS, AT_A_TIME = 200, 50
 STEPS = 120
-PUBLISH_TIMEOUT = 10.0  # seconds, of a loop that takes none; the default of a publication
+PUBLISH_TIMEOUT = 10.0  # seconds of virtual time; the default of a publication
 PATIENCE = 120.0
 
 

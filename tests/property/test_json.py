@@ -1,4 +1,4 @@
-"""The quick JSON encoder and decoder agree with the standard library."""
+"""The fast JSON encoder and decoder agree with the standard library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published as a model is what a handler annotated with the model is given."""
+"""A handler annotated with a model gets the value that was published as that model."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_value_without_a_model_comes_back_as_it_was(value: Any) -> None:
 
 
 def checked(annotation: Any, content: Any) -> Any:
-    """`content` as a handler with that annotation is given it."""
+    """`content` as a handler with that annotation gets it."""
     check = content_check(checked, annotation)
     assert check is not None
     return check(content)

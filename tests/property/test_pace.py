@@ -1,4 +1,4 @@
-"""JSON decoded in steps is what the standard library decodes at once."""
+"""JSON decoded in steps equals the standard library's result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_json_in_steps_is_wrong_where_it_is_wrong_at_once(value: Any, data: st.D
 
 
 def _outcome(decode: Callable[[], Any]) -> Any:
-    """What is decoded, or that it cannot be."""
+    """The decoded value, or the error."""
     try:
         return decode()
     except ValueError:

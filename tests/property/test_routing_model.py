@@ -1,4 +1,4 @@
-"""Topic and headers routing against matchers that are slow and plainly right."""
+"""Topic and headers routing compared with slow and simple matchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server connection takes any bytes, in any pieces: no exception, and the same events."""
+"""A server connection accepts any bytes, split in any way: no exception, and the same events."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class RabbitMQ(OwnServer):
         if program is None:
             raise RabbitMQError("rabbitmq-server is not installed; see scripts/install-servers")
         self._program = program
-        # A server in a root of its own shares /tmp with us, and no other folder.
+        # A server in another root shares only /tmp with us.
         self._folder = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir="/tmp"))
         self.node_name = f"test-{uuid4().hex[:12]}@localhost"
         self._cookie = cookie or uuid4().hex

@@ -24,7 +24,7 @@ def add(x: int, y: int) -> int:
 
 @app.task(bind=True, max_retries=3)
 def unreliable(self: Any, failures: int) -> int:
-    """Fails so often, then tells at which attempt it was done."""
+    """Fails `times` times, then returns the number of the attempt."""
     if self.request.retries < failures:
         raise self.retry(countdown=0.1)
     return int(self.request.retries)

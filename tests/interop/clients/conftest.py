@@ -1,4 +1,4 @@
-"""One server for the clients of others, which know it by its address only."""
+"""One server for other clients, which are given its address only."""
 
 from __future__ import annotations
 
