@@ -75,7 +75,7 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """A request: of the API where the path begins with ``/api``, else of the dashboard."""
 
     method: str
@@ -83,7 +83,7 @@ class Asked:
     body: Any = None
 
 
-def requests_of(queues: int) -> list[Asked]:
+def requests_of(queues: int) -> list[Request]:
     """All requests; those that change the least come first."""
     every = [f"work.{number:04}" for number in range(queues)]
     dead = {"vhost": "/", "queue": DEAD}
@@ -91,27 +91,29 @@ def requests_of(queues: int) -> list[Asked]:
         {"name": f"more.{name}", "vhost": "/", "durable": True, "arguments": {}} for name in every
     ]
     return [
-        *(Asked("GET", f"/api/{path}") for path in _READ),
-        Asked("POST", f"/api/queues/%2F/{FULL}/get", _get(200)),
-        Asked("POST", f"/api/queues/%2F/{FULL}/get", _get(1_000)),
-        Asked("POST", "/api/exchanges/%2F/amq.default/publish", _published()),
-        *(Asked("GET", f"/ui/{path}") for path in _SHOWN),
-        Asked("POST", f"/ui/queues/%2F/{FULL}/peek", {"count": 200}),
-        Asked("POST", "/ui/dead-letters/groups", {"queues": [["/", DEAD]], "count": 1_000}),
-        Asked("POST", "/ui/routes", {"vhost": "/", "exchange": "amq.topic", "routing_key": "a.b"}),
-        Asked("POST", "/ui/jobs", {"kind": "replay", **dead, "dry_run": True}),
-        Asked("POST", "/ui/jobs", {"kind": "replay", **dead, "limit": 5_000, "dry_run": False}),
-        Asked("POST", "/ui/jobs", {"kind": "delete", **dead, "limit": 5_000, "dry_run": False}),
-        Asked("POST", "/api/definitions", {"queues": more}),
-        Asked("PUT", f"/api/queues/%2F/{FULL}/pause", {}),
-        Asked("PUT", f"/api/queues/%2F/{FULL}/resume", {}),
-        Asked(
+        *(Request("GET", f"/api/{path}") for path in _READ),
+        Request("POST", f"/api/queues/%2F/{FULL}/get", _get(200)),
+        Request("POST", f"/api/queues/%2F/{FULL}/get", _get(1_000)),
+        Request("POST", "/api/exchanges/%2F/amq.default/publish", _published()),
+        *(Request("GET", f"/ui/{path}") for path in _SHOWN),
+        Request("POST", f"/ui/queues/%2F/{FULL}/peek", {"count": 200}),
+        Request("POST", "/ui/dead-letters/groups", {"queues": [["/", DEAD]], "count": 1_000}),
+        Request(
+            "POST", "/ui/routes", {"vhost": "/", "exchange": "amq.topic", "routing_key": "a.b"}
+        ),
+        Request("POST", "/ui/jobs", {"kind": "replay", **dead, "dry_run": True}),
+        Request("POST", "/ui/jobs", {"kind": "replay", **dead, "limit": 5_000, "dry_run": False}),
+        Request("POST", "/ui/jobs", {"kind": "delete", **dead, "limit": 5_000, "dry_run": False}),
+        Request("POST", "/api/definitions", {"queues": more}),
+        Request("PUT", f"/api/queues/%2F/{FULL}/pause", {}),
+        Request("PUT", f"/api/queues/%2F/{FULL}/resume", {}),
+        Request(
             "PUT", "/api/policies/%2F/all", {"pattern": ".*", "definition": {"max-length": 10**6}}
         ),
-        Asked("DELETE", "/api/policies/%2F/all"),
-        Asked("DELETE", f"/api/queues/%2F/{DEAD}"),
-        Asked("DELETE", f"/api/queues/%2F/{FULL}/contents"),
-        Asked("DELETE", "/api/vhosts/%2F"),
+        Request("DELETE", "/api/policies/%2F/all"),
+        Request("DELETE", f"/api/queues/%2F/{DEAD}"),
+        Request("DELETE", f"/api/queues/%2F/{FULL}/contents"),
+        Request("DELETE", "/api/vhosts/%2F"),
     ]
 
 
@@ -177,7 +179,7 @@ class Client:
         self.headers["Cookie"] = str(response.headers["Set-Cookie"]).partition(";")[0]
         connection.close()
 
-    def ask(self, asked: Asked) -> tuple[int, bytes]:
+    def ask(self, asked: Request) -> tuple[int, bytes]:
         """Status and body; for the event stream, its first events."""
         connection = self._connection()
         body = None if asked.body is None else json.dumps(asked.body)
@@ -217,7 +219,7 @@ async def fill(url: str, client: Client, queues: int, messages: int) -> None:
         }
         for name in names
     ]
-    definitions = Asked("POST", "/api/definitions", {"queues": objects, "bindings": bindings})
+    definitions = Request("POST", "/api/definitions", {"queues": objects, "bindings": bindings})
     status, told = await asyncio.to_thread(client.ask, definitions)
     assert status < 300, told
     link = await NetworkConnector(url, vhost="/").connect(timeout=10)
@@ -235,7 +237,9 @@ async def fill(url: str, client: Client, queues: int, messages: int) -> None:
     await link.close()
 
 
-async def measure(queues: int, messages: int) -> list[tuple[Asked, tuple[float, str], float, int]]:
+async def measure(
+    queues: int, messages: int
+) -> list[tuple[Request, tuple[float, str], float, int]]:
     """Each request with its longest hold, its duration and the size of its answer."""
     holds, rows = Holds(), []
     async with served_node() as served:
@@ -248,7 +252,7 @@ async def measure(queues: int, messages: int) -> list[tuple[Asked, tuple[float, 
         gc.set_threshold(10_000, 250, 100)  # as serve has it
         with holds.watched():
             await asyncio.sleep(6)  # a sample of the dashboard
-            rows.append((Asked("-", "(a sample of the dashboard)"), holds.take(), 0.0, 0))
+            rows.append((Request("-", "(a sample of the dashboard)"), holds.take(), 0.0, 0))
             for asked in requests_of(queues):
                 began = time.perf_counter()
                 status, read = await asyncio.to_thread(client.ask, asked)
@@ -263,7 +267,7 @@ async def measure(queues: int, messages: int) -> list[tuple[Asked, tuple[float, 
 
 async def _ended(client: Client, job: str) -> None:
     while True:
-        _, read = await asyncio.to_thread(client.ask, Asked("GET", f"/ui/jobs/{job}"))
+        _, read = await asyncio.to_thread(client.ask, Request("GET", f"/ui/jobs/{job}"))
         if json.loads(read)["state"] != "running":
             return
         await asyncio.sleep(0.05)

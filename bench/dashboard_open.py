@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 
-from bench.dashboard_holds import Asked, Client
+from bench.dashboard_holds import Client, Request
 from bench.machine import facts
 from bench.server.__main__ import raw
 from bench.server.brokers import ROOT, RunningBroker, ours
@@ -52,7 +52,7 @@ def look(port: int) -> None:
     while line := events.readline():
         if line.startswith(b"event:") and b"heartbeat" not in line:
             for path in _AT_EACH_SAMPLE:
-                client.ask(Asked("GET", f"/ui/{path}"))
+                client.ask(Request("GET", f"/ui/{path}"))
 
 
 def measure(
@@ -88,7 +88,7 @@ def main() -> None:
         names = [f"work.{number:04}" for number in range(options.queues)]
         queues = [{"name": name, "vhost": "/", "durable": True, "arguments": {}} for name in names]
         status, told = Client(broker.http_port).ask(
-            Asked("POST", "/api/definitions", {"queues": queues})
+            Request("POST", "/api/definitions", {"queues": queues})
         )
         assert status < 300, json.loads(told)
         figures = measure(broker, options.messages, options.rounds)

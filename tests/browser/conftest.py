@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import Browser, chromium_programs
-from tests.support.operating import Operated, a_shop
+from tests.support.operating import OperatedBroker, a_shop
 from tests.support.own_server import free_port
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.served import Served
@@ -73,7 +73,7 @@ def browser(_chromium: Browser) -> Browser:
 # --------------------------------------------------------------------------- what is shown
 
 
-class Dashboard(Operated):
+class Dashboard(OperatedBroker):
     """``broker-client serve`` with its dashboard, in a process of its own; it may be restarted."""
 
     def __init__(self, *options: str) -> None:
@@ -121,7 +121,7 @@ def own_shop() -> Iterator[Dashboard]:
 
 
 @contextmanager
-def a_consumer(dashboard: Operated) -> Iterator[None]:
+def a_consumer(dashboard: OperatedBroker) -> Iterator[None]:
     """A consumer that holds two messages of mail."""
     with dashboard.channel(name="mailer") as channel:
         channel.basic_qos(prefetch_count=2)
@@ -141,7 +141,7 @@ def log_in(browser: Browser, address: str, user: str = "guest") -> None:
 
 
 @contextmanager
-def dashboard_of(server: RabbitMQ) -> Iterator[Operated]:
+def dashboard_of(server: RabbitMQ) -> Iterator[OperatedBroker]:
     """``broker-client dashboard`` in front of a RabbitMQ."""
     management = f"http://guest:guest@127.0.0.1:{server.management_port}"
     process = subprocess.Popen(
@@ -156,7 +156,7 @@ def dashboard_of(server: RabbitMQ) -> Iterator[Operated]:
         assert process.stdout is not None
         found = re.search(r"http://\S+/", process.stdout.readline())
         assert found is not None, "it serves nothing"
-        yield Operated(server.url(), management.replace("guest:guest@", ""), found[0])
+        yield OperatedBroker(server.url(), management.replace("guest:guest@", ""), found[0])
     finally:
         process.terminate()
         process.wait(20)

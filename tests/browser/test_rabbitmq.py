@@ -8,14 +8,14 @@ import pytest
 
 from tests.browser.conftest import dashboard_of, log_in
 from tests.support.browser import PHONE, Browser
-from tests.support.operating import Operated, a_shop, an_order
+from tests.support.operating import OperatedBroker, a_shop, an_order
 from tests.support.rabbitmq import RabbitMQ
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
-def on_rabbitmq(rabbitmq: RabbitMQ) -> Iterator[Operated]:
+def on_rabbitmq(rabbitmq: RabbitMQ) -> Iterator[OperatedBroker]:
     with dashboard_of(rabbitmq) as operated:
         a_shop(operated)
         yield operated
@@ -26,7 +26,7 @@ def on_rabbitmq(rabbitmq: RabbitMQ) -> Iterator[Operated]:
 
 
 def test_dead_letters_of_a_rabbitmq_are_looked_at_replayed_and_handled(
-    browser: Browser, on_rabbitmq: Operated
+    browser: Browser, on_rabbitmq: OperatedBroker
 ) -> None:
     log_in(browser, on_rabbitmq.page("queues"))
     browser.see("RabbitMQ", "header")

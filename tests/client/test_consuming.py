@@ -31,7 +31,7 @@ def a_config(**subscription: Any) -> dict[str, Any]:
     }
 
 
-class Heard:
+class SubscriptionEvents:
     """The events of a subscription, in order."""
 
     def __init__(self, subscription: Subscription, *events: str) -> None:
@@ -75,7 +75,7 @@ async def test_consume_options_reach_the_broker(start: StartBroker) -> None:
     taken = await collect(broker, "work")
     await eventually(lambda: consuming(broker) == {"work"})
     other = await broker.subscribe("/work")
-    heard = Heard(other, "error")
+    heard = SubscriptionEvents(other, "error")
     other.on("message", lambda *args: None)
     await eventually(lambda: heard.events)
     assert "403" in str(heard.events[0][1][0]), "the queue is the first one's alone"
@@ -113,7 +113,7 @@ async def test_second_settle_never_reaches_the_broker(
     broker = await start(a_config())
     held: list[AckOrNack] = []
     subscription = await broker.subscribe("work")
-    heard = Heard(subscription, "already_settled", "error", "ack_lost")
+    heard = SubscriptionEvents(subscription, "already_settled", "error", "ack_lost")
     subscription.on("message", lambda message, content, settle: held.append(settle))
     await publish(broker, 1, 2)
     await eventually(lambda: len(held) == 2)
@@ -152,7 +152,7 @@ async def test_deferred_messages_let_others_pass_or_say_that_they_do_not(
             await ack_or_nack()
 
     subscription = await broker.subscribe("work")
-    heard = Heard(subscription, "prefetch_saturated")
+    heard = SubscriptionEvents(subscription, "prefetch_saturated")
     subscription.on("message", handle)
     await publish(broker, "bad", "bad", "good")
     async with asyncio.timeout(30.0):
@@ -203,7 +203,7 @@ async def test_unreadable_body_is_dead_lettered_once_and_its_neighbour_handled(
 ) -> None:
     broker = await start(a_config())
     subscription = await broker.subscribe("work")
-    heard = Heard(subscription, "error")
+    heard = SubscriptionEvents(subscription, "error")
     handled: list[Any] = []
 
     async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
@@ -231,7 +231,7 @@ async def test_message_kept_for_most_of_its_time_is_told_of(start: StartBroker) 
     broker = await start(config)
     held: list[AckOrNack] = []
     subscription = await broker.subscribe("work")
-    heard = Heard(subscription, "ack_due", "ack_timeout", "ack_lost", "error")
+    heard = SubscriptionEvents(subscription, "ack_due", "ack_timeout", "ack_lost", "error")
     subscription.on("message", lambda message, content, settle: held.append(settle))
     await publish(broker, 1, message_id="slow")
     await eventually(lambda: heard.events)
@@ -266,7 +266,7 @@ async def test_subscription_cancelled_amid_handlers_leaves_its_neighbour_alone(
 
     subscription = await broker.subscribe("work", hang)
     other = await broker.subscribe("other")
-    heard = Heard(other, "error", "cancelled", "subscribed")
+    heard = SubscriptionEvents(other, "error", "cancelled", "subscribed")
     handled: list[Any] = []
 
     async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:

@@ -44,7 +44,7 @@ ORDERS: dict[str, Any] = {
 }
 
 
-class Inbox:
+class ReceivedMessages:
     """Acks and keeps the messages of a subscription."""
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Inbox:
         await ack_or_nack()
 
 
-async def an_inbox(broker: Broker, subscription: str) -> Inbox:
-    inbox = Inbox()
+async def an_inbox(broker: Broker, subscription: str) -> ReceivedMessages:
+    inbox = ReceivedMessages()
     await broker.subscribe(subscription, inbox)
     return inbox
 

@@ -26,7 +26,7 @@ QUICK = {"min": "20ms", "max": "100ms", "factor": 1.5}
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class BrokerAddress:
     """An address for a Broker."""
 
     url: str
@@ -53,18 +53,18 @@ class Where:
 
 
 @pytest.fixture(params=TRANSPORTS)
-async def where(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Where]:
+async def where(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BrokerAddress]:
     if request.param != "rabbitmq":
         path = "" if request.param == "embedded" else str(tmp_path / "broker.db")
-        yield Where(f"embedded://{path}", "/")
+        yield BrokerAddress(f"embedded://{path}", "/")
         return
     server: RabbitMQ = request.getfixturevalue("rabbitmq")
     vhost = server.make_vhost()
-    yield Where(f"amqp://guest:guest@127.0.0.1:{server.port}", vhost, server.version)
+    yield BrokerAddress(f"amqp://guest:guest@127.0.0.1:{server.port}", vhost, server.version)
     server.delete_vhost(vhost)
 
 
-class Heard:
+class SubscriptionEvents:
     """The events of a subscription, in order."""
 
     def __init__(self, subscription: Subscription, *events: str) -> None:
@@ -116,7 +116,9 @@ def failing(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
 # --------------------------------------------------------------------------- how much at a time
 
 
-async def test_shutdown_acks_what_runs_and_gives_back_what_has_not_started(where: Where) -> None:
+async def test_shutdown_acks_what_runs_and_gives_back_what_has_not_started(
+    where: BrokerAddress,
+) -> None:
     """2 acked and never redelivered, 3 ready again; the handler ran twice."""
     ran: list[Any] = []
     go = asyncio.Event()
@@ -148,7 +150,9 @@ async def test_shutdown_acks_what_runs_and_gives_back_what_has_not_started(where
         await link.close()
 
 
-async def test_pause_leaves_messages_to_others_and_resume_takes_them_again(where: Where) -> None:
+async def test_pause_leaves_messages_to_others_and_resume_takes_them_again(
+    where: BrokerAddress,
+) -> None:
     async with Broker.create(where.config()) as broker:
         link = await broker.connect()
         handled: list[Any] = []
@@ -169,7 +173,7 @@ async def test_pause_leaves_messages_to_others_and_resume_takes_them_again(where
         await link.close()
 
 
-async def test_async_for_reads_until_cancelled(where: Where) -> None:
+async def test_async_for_reads_until_cancelled(where: BrokerAddress) -> None:
     async with Broker.create(where.config({"prefetch": 2})) as broker:
         subscription = await broker.subscribe("work")
         await publish(broker, *range(5))
@@ -183,7 +187,7 @@ async def test_async_for_reads_until_cancelled(where: Where) -> None:
         assert seen == [0, 1, 2, 3, 4]
 
 
-async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
+async def test_channel_prefetch_limits_and_can_be_changed(where: BrokerAddress) -> None:
     config = where.config({"prefetch": 10, "channel_prefetch": 2})
     if where.version >= (4, 3):  # there it would silently be a prefetch of each consumer
         with pytest.raises(UnsupportedError) as caught:
@@ -194,7 +198,7 @@ async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
         )
         async with Broker.create(where.config()) as broker:
             subscription = await broker.subscribe("work", lambda m, c, settle: None)
-            heard = Heard(subscription, "subscribed", "error")
+            heard = SubscriptionEvents(subscription, "subscribed", "error")
             await eventually(lambda: heard.events)
             with pytest.raises(UnsupportedError, match="write prefetch instead"):
                 await subscription.set_channel_prefetch(5)
@@ -217,7 +221,7 @@ async def test_channel_prefetch_limits_and_can_be_changed(where: Where) -> None:
 # --------------------------------------------------------------------------- recovery
 
 
-async def test_failing_message_does_not_spin(where: Where) -> None:
+async def test_failing_message_does_not_spin(where: BrokerAddress) -> None:
     async with Broker.create(
         where.config({"requeue_defer": {"min": "200ms", "max": "200ms"}})
     ) as broker:
@@ -239,7 +243,7 @@ async def test_failing_message_does_not_spin(where: Where) -> None:
             assert attempts[:3] == [1, 2, 3]
 
 
-async def test_republished_message_that_is_nacked_keeps_its_first_key(where: Where) -> None:
+async def test_republished_message_that_is_nacked_keeps_its_first_key(where: BrokerAddress) -> None:
     """A topic dead-letter exchange that is bound for that key only."""
     recovery = [{"strategy": "republish", "attempts": 2}, {"strategy": "nack"}]
     config = where.config(
@@ -266,7 +270,7 @@ async def test_republished_message_that_is_nacked_keeps_its_first_key(where: Whe
 
 @pytest.mark.parametrize("bound", ["#", "placed"])
 async def test_immediate_nack_dead_letters_with_the_error_and_delivers_a_replay(
-    where: Where, bound: str
+    where: BrokerAddress, bound: str
 ) -> None:
     """fail, dead letter with the error in its headers, replay, delivered."""
     config = where.config(
@@ -305,7 +309,7 @@ async def test_immediate_nack_dead_letters_with_the_error_and_delivers_a_replay(
         await link.close()
 
 
-async def test_recovery_that_fails_passes_on_and_never_acks(where: Where) -> None:
+async def test_recovery_that_fails_passes_on_and_never_acks(where: BrokerAddress) -> None:
     """Forward to an exchange without bindings."""
     config = where.config(
         {"recovery": [{"strategy": "forward", "publication": "nowhere"}, {"strategy": "nack"}]},
@@ -315,7 +319,7 @@ async def test_recovery_that_fails_passes_on_and_never_acks(where: Where) -> Non
     async with Broker.create(config) as broker:
         link = await broker.connect()
         subscription = await broker.subscribe("work")
-        heard = Heard(subscription, "recovery_failed", "error")
+        heard = SubscriptionEvents(subscription, "recovery_failed", "error")
         subscription.on("message", failing)
         await publish(broker, 1, message_id="m1")
         dead = await take(link, "cemetery")
@@ -328,7 +332,7 @@ async def test_recovery_that_fails_passes_on_and_never_acks(where: Where) -> Non
 
 
 async def test_message_whose_copy_finds_no_room_comes_back_although_nothing_takes_dead_letters(
-    where: Where,
+    where: BrokerAddress,
 ) -> None:
     """the queue is full, so that it refuses the copy, and has no dead-letter exchange."""
     full = {"max_length": 1, "arguments": {"x-overflow": "reject-publish"}}
@@ -350,7 +354,7 @@ async def test_message_whose_copy_finds_no_room_comes_back_although_nothing_take
                 await ack_or_nack()
 
         subscription = await broker.subscribe("work", handle)
-        heard = Heard(subscription, "recovery_failed")
+        heard = SubscriptionEvents(subscription, "recovery_failed")
         await publish(broker, 1, message_id="m1")
         await eventually(lambda: subscription.stats().unsettled == 1)
         await publish(broker, 1, message_id="m2")
@@ -362,7 +366,7 @@ async def test_message_whose_copy_finds_no_room_comes_back_although_nothing_take
 
 
 async def test_forward_round_a_retry_queue_comes_back_until_its_attempts_are_used_up(
-    where: Where,
+    where: BrokerAddress,
 ) -> None:
     """rascal's retry exchange, with `x_death_fix` and a time to wait as option."""
     recovery = [
@@ -422,7 +426,7 @@ async def declare_in_namespace(link: Link) -> None:
     await channel.close()
 
 
-async def test_names_of_a_namespace_are_those_of_the_headers(where: Where) -> None:
+async def test_names_of_a_namespace_are_those_of_the_headers(where: BrokerAddress) -> None:
     """consumed, republished and dead-lettered by the names on the broker."""
     config = where.config(
         {"recovery": [{"strategy": "republish", "attempts": 1}, {"strategy": "nack"}]},
@@ -460,7 +464,7 @@ async def test_names_of_a_namespace_are_those_of_the_headers(where: Where) -> No
 # --------------------------------------------------------------------------- counters, once
 
 
-async def test_message_redelivered_too_often_is_dead_lettered(where: Where) -> None:
+async def test_message_redelivered_too_often_is_dead_lettered(where: BrokerAddress) -> None:
     config = where.config(
         {
             "recovery": [{"strategy": "nack", "requeue": True}],
@@ -476,7 +480,7 @@ async def test_message_redelivered_too_often_is_dead_lettered(where: Where) -> N
             raise ValueError("bad")
 
         subscription = await broker.subscribe("work")
-        heard = Heard(subscription, "error")
+        heard = SubscriptionEvents(subscription, "error")
         subscription.on("message", fail)
         await publish(broker, 1, message_id="m1")
         assert (await take(link, "cemetery")).properties.message_id == "m1"
@@ -487,7 +491,7 @@ async def test_message_redelivered_too_often_is_dead_lettered(where: Where) -> N
         await link.close()
 
 
-async def test_quorum_queue_counts_and_is_believed(where: Where) -> None:
+async def test_quorum_queue_counts_and_is_believed(where: BrokerAddress) -> None:
     """`x-delivery-count`; the counter is never asked."""
     config = where.config(
         {"redeliveries": {"limit": 10, "counter": "mine"}},
@@ -497,7 +501,7 @@ async def test_quorum_queue_counts_and_is_believed(where: Where) -> None:
         },
     )
     config["redeliveries"] = {"counters": {"mine": {"type": "custom", "options": {"start": 7}}}}
-    async with Broker.create(config, counters={"mine": Generous}) as broker:
+    async with Broker.create(config, counters={"mine": GenerousCounter}) as broker:
         shown: list[tuple[int, int | None]] = []
 
         async def handle(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
@@ -513,7 +517,7 @@ async def test_quorum_queue_counts_and_is_believed(where: Where) -> None:
         assert shown == [(0, 1), (1, 2), (2, 3)]
 
 
-class Generous:
+class GenerousCounter:
     """A counter of the application's own."""
 
     def __init__(self, config: CounterConfig) -> None:
@@ -527,7 +531,7 @@ class Generous:
         self.closed += 1
 
 
-def a_custom_counter(where: Where) -> dict[str, Any]:
+def a_custom_counter(where: BrokerAddress) -> dict[str, Any]:
     config = where.config({"redeliveries": {"limit": 10, "counter": "mine"}})
     config["redeliveries"] = {
         "counters": {"mine": {"type": "custom", "options": {"start": 7}}},
@@ -536,12 +540,12 @@ def a_custom_counter(where: Where) -> dict[str, Any]:
 
 
 async def test_custom_counter_is_made_with_its_settings_and_closed_with_the_broker(
-    where: Where,
+    where: BrokerAddress,
 ) -> None:
-    made: list[Generous] = []
+    made: list[GenerousCounter] = []
 
-    def make(config: CounterConfig) -> Generous:
-        made.append(Generous(config))
+    def make(config: CounterConfig) -> GenerousCounter:
+        made.append(GenerousCounter(config))
         return made[-1]
 
     async with Broker.create(a_custom_counter(where), counters={"mine": make}) as broker:
@@ -562,13 +566,13 @@ async def test_custom_counter_is_made_with_its_settings_and_closed_with_the_brok
     assert [each.closed for each in made] == [1]
 
 
-async def test_custom_counter_without_a_factory_is_refused_at_once(where: Where) -> None:
+async def test_custom_counter_without_a_factory_is_refused_at_once(where: BrokerAddress) -> None:
     with pytest.raises(UnsupportedError, match="mine"):
         await Broker.create(a_custom_counter(where))
 
 
 async def test_message_published_twice_is_handled_once_also_after_a_restart(
-    where: Where, tmp_path: Path
+    where: BrokerAddress, tmp_path: Path
 ) -> None:
     """Deduplication, with a persistent store."""
     path = str(tmp_path / "handled.db")
@@ -595,7 +599,7 @@ async def test_message_published_twice_is_handled_once_also_after_a_restart(
 # --------------------------------------------------------------------------- handlers, answers
 
 
-async def test_handle_answers_whoever_asks(where: Where) -> None:
+async def test_handle_answers_whoever_asks(where: BrokerAddress) -> None:
     config = where.config(
         queues={
             "work": {"options": {"dead_letter_exchange": "dead"}},
@@ -628,7 +632,7 @@ async def test_handle_answers_whoever_asks(where: Where) -> None:
         await link.close()
 
 
-async def test_answer_for_somebody_who_has_gone_is_dropped(where: Where) -> None:
+async def test_answer_for_somebody_who_has_gone_is_dropped(where: BrokerAddress) -> None:
     async with Broker.create(where.config()) as broker:
         subscription = await broker.subscribe("work")
         subscription.handle(lambda content: content)
@@ -636,7 +640,9 @@ async def test_answer_for_somebody_who_has_gone_is_dropped(where: Where) -> None
         await eventually(lambda: subscription.stats().acked == 1)
 
 
-async def test_subscribe_all_takes_declared_ones_and_others_when_asked(where: Where) -> None:
+async def test_subscribe_all_takes_declared_ones_and_others_when_asked(
+    where: BrokerAddress,
+) -> None:
     async with Broker.create(where.config()) as broker:
 
         def names(subscriptions: list[Subscription]) -> list[str]:
@@ -655,13 +661,13 @@ async def test_subscribe_all_takes_declared_ones_and_others_when_asked(where: Wh
 async def test_subscription_goes_on_after_a_late_ack(compatibility: str) -> None:
     """The built-in broker closes the channel as RabbitMQ 3.10, or cancels the consumer as 4.3."""
     arguments = {"x-consumer-timeout": 200, "x-queue-type": "quorum"}
-    config = Where("embedded://", "/").config(
+    config = BrokerAddress("embedded://", "/").config(
         {"prefetch": 1}, queues={"work": {"options": {"arguments": arguments}}, "cemetery": {}}
     )
     config = {**config, "node": {"compatibility": compatibility}}
     async with Broker.create(config) as broker:
         subscription = await broker.subscribe("work")
-        heard = Heard(subscription, "ack_timeout", "ack_lost", "error")
+        heard = SubscriptionEvents(subscription, "ack_timeout", "ack_lost", "error")
         seen: list[tuple[Any, bool]] = []
         late: list[Awaitable[None]] = []
 

@@ -28,7 +28,7 @@ from rich.console import Console
 from broker_client import AckOrNack, Broker, Message, Nack, Republish
 from broker_client.errors import PublishError
 from tests.support.eventually import eventually
-from tests.support.managed import FaultyServer, Managed
+from tests.support.managed import FaultyServer, ManagedServer
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 
@@ -294,7 +294,7 @@ async def run(
 
 
 def _server(broker: str, folder: str) -> FaultyServer:
-    return Managed(Path(folder) / "broker.db") if broker == "served" else RabbitMQ()
+    return ManagedServer(Path(folder) / "broker.db") if broker == "served" else RabbitMQ()
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.managed import FaultyServer, Managed
+from tests.support.managed import FaultyServer, ManagedServer
 from tests.support.proxy import Proxy
 
 SERVERS = [pytest.param("rabbitmq", marks=pytest.mark.rabbitmq), "served"]
@@ -53,9 +53,9 @@ def _is_wanted(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="session")
-def served() -> Iterator[Managed]:
+def served() -> Iterator[ManagedServer]:
     """The shared server of our own, in memory. Never stop this one."""
-    with Managed() as server:
+    with ManagedServer() as server:
         yield server
 
 
@@ -80,7 +80,7 @@ def restartable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Faul
     if request.param == "rabbitmq":
         yield request.getfixturevalue("rabbitmq_restartable")
         return
-    with Managed(tmp_path / "broker.db") as server:
+    with ManagedServer(tmp_path / "broker.db") as server:
         yield server
 
 

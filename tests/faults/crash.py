@@ -47,7 +47,7 @@ class Verdict:
         )
 
 
-class Victim:
+class KilledNode:
     """One file, and the processes that work on it, one after another."""
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -154,7 +154,7 @@ def soak(seconds: float, seed: int, say: Callable[[str], None]) -> list[Verdict]
     verdicts: list[Verdict] = []
     while time.monotonic() < end and not (verdicts and verdicts[-1].wrong):
         with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-            victim = Victim(Path(folder), seed + len(verdicts))
+            victim = KilledNode(Path(folder), seed + len(verdicts))
             round_end = min(end, time.monotonic() + 60.0)
             while time.monotonic() < round_end:
                 victim.live_and_die(longest=2.0)

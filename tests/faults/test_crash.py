@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.crash import Victim, compare
+from tests.faults.crash import KilledNode, compare
 
 KILLS = 4
 
@@ -15,7 +15,7 @@ KILLS = 4
 @pytest.mark.timeout(150)
 def test_killed_at_random_moments_it_loses_nothing_and_brings_nothing_back(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
-    victim = Victim(tmp_path, seed)
+    victim = KilledNode(tmp_path, seed)
     while victim.kills < KILLS or not (victim.has_done_everything or victim.kills == 5 * KILLS):
         victim.live_and_die(longest=0.6)
     verdict = victim.judge()

@@ -36,7 +36,7 @@ def _no_noise() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class Play:
+class SeedRun:
     """One run of a seed."""
 
     def __init__(self, seed: int) -> None:
@@ -265,7 +265,7 @@ def test_whatever_is_called_and_cancelled_meanwhile_all_comes_to_its_end(first: 
             note = partial(_note, failures)
             runner.get_loop().set_exception_handler(note)
             try:
-                runner.run(Play(seed).run())
+                runner.run(SeedRun(seed).run())
                 assert failures == []
             except BaseException as error:
                 error.add_note(f"seed {seed}")

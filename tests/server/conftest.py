@@ -1,4 +1,4 @@
-"""Servers within the test's own event loop, with what settings it likes."""
+"""Servers within the test's event loop, with any settings."""
 
 from __future__ import annotations
 

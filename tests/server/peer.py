@@ -1,4 +1,4 @@
-"""A client that does what it is told, well-behaved or not, over a plain socket."""
+"""A client on a plain socket that can send anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT = 60.0
 
 
 class Peer:
-    """One connection; frames go out as they are given, and come in when asked for."""
+    """One connection; frames are sent unchanged, and read on request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -61,7 +61,7 @@ class Peer:
         self.write(pamqp.frame.marshal(method, channel))
 
     async def receive(self) -> Any:
-        """The next method; content and heartbeats are passed over.
+        """The next method; content and heartbeats are skipped.
 
         Raises:
             EOFError: the server has closed the socket.
@@ -92,7 +92,7 @@ class Peer:
             self._received += more
 
     async def ended(self) -> bytes:
-        """Everything until the server closes the socket."""
+        """All frames until the server closes the socket."""
         async with asyncio.timeout(_TIMEOUT):
             try:
                 return self._received + await self.reader.read(-1)

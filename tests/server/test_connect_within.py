@@ -1,4 +1,4 @@
-"""Clients in the process of the server, which share its event loop."""
+"""Clients in the server's process and event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker_client.server.server import Server
 
 
 async def test_no_more_than_little_is_read_from_such_a_client_at_a_time() -> None:
-    """What is on the way is all that one turn of the loop can bring; of TCP it is more."""
+    """In-process links buffer no more than one turn of the loop; TCP buffers more."""
     node = Node()
     server = Server(node, [parse_listen_address("amqp://127.0.0.1:0")], ServerConfig())
     await server.start()

@@ -1,4 +1,4 @@
-"""A broker that adds to the headers of a message leaves the bytes of the others as they came."""
+"""A broker that adds headers to a message keeps the bytes of the other headers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ENTRIES = (
     b"\x01mu\xff\xfe",
     b"\x01ni\xff\xff\xff\xfe",
 )
-"""Types that Python's values do not tell apart, and text that is not UTF-8."""
+"""Types that Python's values do not distinguish, and text that is not UTF-8."""
 
 _FLAGS_AT, _TABLE_AT = 12, 14
 _HEADERS = 0x2000
@@ -82,7 +82,7 @@ async def _got(peer: Peer, queue: str, *, no_ack: bool = True) -> bytes:
 
 
 def _changed(table: bytes) -> list[bytes]:
-    """Entries that were published and are not in `table` as they were."""
+    """Published entries that are not in `table` unchanged."""
     return [entry for entry in _ENTRIES if entry not in table]
 
 

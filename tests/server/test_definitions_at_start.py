@@ -1,4 +1,4 @@
-"""``broker-client serve --definitions``: what a file defines is there before the first client."""
+"""``broker-client serve --definitions``: the definitions are imported before the first client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Broker whose built-in broker listens: other programs see the queues of the application."""
+"""A Broker whose built-in broker listens: other programs use the queues of the application."""
 
 from __future__ import annotations
 

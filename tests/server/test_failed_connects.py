@@ -1,4 +1,4 @@
-"""Connects that fail, again and again: nothing of them stays."""
+"""Failed connects leak nothing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.own_server import free_port
 from tests.support.proxy import Proxy
 
 _OBJECTS = 100
-"""That may be there more, of caches and counters; each connect makes some hundred."""
+"""Objects that caches and counters may add; each connect creates some hundred."""
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """pytest would keep a record of each connect."""
+    """pytest would keep a log record of each connect."""
     for name in ("broker_client", "aiormq", "asyncio"):
         caplog.set_level(logging.CRITICAL, name)
 
@@ -36,7 +36,8 @@ def _objects() -> int:
 
 
 async def _nothing_stays(fail: Callable[[], Awaitable[None]], count: int) -> None:
-    """Fail `count` times, after a few that may fill caches; tasks, descriptors, objects stay."""
+    """Fail `count` times, after a few that may fill caches; the numbers of tasks, descriptors and
+    objects must not grow."""
     for _ in range(20):
         await fail()
     tasks, descriptors = len(asyncio.all_tasks()), psutil.Process().num_fds()

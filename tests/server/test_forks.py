@@ -1,4 +1,4 @@
-"""Children that live on hold neither the parent's ports nor its connections."""
+"""Children that outlive the parent hold neither its ports nor its connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clients that are slow, silent, greedy or mad: each is bounded, and no other notices."""
+"""Clients that are slow, silent, greedy or invalid: each is limited, and others are not
+affected."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ async def test_a_violation_costs_its_own_connection_only(listen: Listen) -> None
     await good.channel()
     await bad.channel()
     bad.send(1, commands.Basic.Publish(exchange="", routing_key="q"))
-    bad.send(1, commands.Queue.Declare(queue="q"))  # where the content header belongs
+    bad.send(1, commands.Queue.Declare(queue="q"))  # in place of the content header
     closing = await bad.expect(commands.Connection.Close)
     assert (closing.reply_code, closing.class_id, closing.method_id) == (505, 60, 40)
     bad.send(1, commands.Queue.Declare(queue="ignored"))
@@ -75,7 +76,7 @@ async def test_a_client_that_sends_on_behind_its_close_still_reads_close_ok(list
     peer = await Peer.open(listening.port)
     for _ in range(3):
         peer.send(0, commands.Connection.Close(200, "", 0, 0))
-    peer.write(HEARTBEAT * 200_000)  # more than is read at once
+    peer.write(HEARTBEAT * 200_000)  # more than one read
     await peer.writer.drain()
     await peer.expect(commands.Connection.CloseOk)
     await peer.close()
@@ -126,7 +127,7 @@ async def test_a_consumer_that_never_reads_is_sent_a_bounded_amount(listen: List
 
     await eventually(lambda: left() < 200)
     before = -1
-    while before != left():  # until nothing more is delivered
+    while before != left():  # until deliveries stop
         before = left()
         await asyncio.sleep(0.05)
         await node.drain()

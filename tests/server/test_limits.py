@@ -1,4 +1,4 @@
-"""Limits of the server: each has a setting, and a refusal that says which it is."""
+"""Limits of the server: each has a setting, which its refusal names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.listening import Listening
 
 
 async def refused(listening: Listening) -> commands.Connection.Close:
-    """The answer to one connection more."""
+    """The answer to one more connection."""
     peer = await Peer.connect(listening.port)
     peer.write(HEADER)
     await peer.expect(commands.Connection.Start)
@@ -186,7 +186,7 @@ async def test_a_blocked_client_without_the_capability_is_not_read_all_the_same(
         peer = await Peer.open(listening.port)
         await peer.channel()
         peer.send(1, commands.Basic.Get(queue="q"))
-        await peer.expect(commands.Basic.GetEmpty)  # RabbitMQ: it is not taken before the end
+        await peer.expect(commands.Basic.GetEmpty)  # RabbitMQ: it is accepted at the end only
         await peer.close()
         listening.node.set_alarm("disk", False)
         await published

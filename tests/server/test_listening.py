@@ -1,4 +1,4 @@
-"""Where the server listens, and how it knows who is there."""
+"""Listeners, and the client's address behind a proxy."""
 
 from __future__ import annotations
 
@@ -141,13 +141,13 @@ async def test_a_new_certificate_is_shown_without_a_restart(
     url = f"amqps://guest:guest@127.0.0.1:{listening.port}/"
     async with await aio_pika.connect(url, ssl_context=context) as connection:
         before = await serial()
-        authority.sign("server", "127.0.0.1", "localhost")  # the same files, written anew
+        authority.sign("server", "127.0.0.1", "localhost")  # the same files, replaced
 
         async def changed() -> bool:
             return bool(await serial() != before)
 
         await eventually(changed)
-        await (await connection.channel()).declare_queue("q")  # those from before go on
+        await (await connection.channel()).declare_queue("q")  # earlier connections continue
 
 
 async def test_certificates_that_cannot_be_used_leave_the_old_ones(

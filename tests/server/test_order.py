@@ -1,4 +1,4 @@
-"""What a server sends on one channel comes in the order of what was asked."""
+"""A server answers on one channel in the order of the requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one client publishes another receives to the byte, whatever its types are."""
+"""A message passes through the server byte by byte, whatever its header types are."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.served import Served
 from tests.support.wire import content_header, frame, method
 
 _TABLE = b"\x01af\x3d\xcc\xcc\xcd\x01bs\x00\x07\x01cb\xff\x01dB\xfe\x01eV"
-"""Types that Python has no values of: a 32-bit float, numbers of 8 and 16 bits."""
+"""Types that Python does not have: a 32-bit float, numbers of 8 and 16 bits."""
 _FLAGS = 0x2000 | 0x1000 | 0x0080  # headers, delivery_mode, message_id
 _PROPERTIES = struct.pack(">I", len(_TABLE)) + _TABLE + b"\x02" + b"\x03\xff\xfeX"
-"""And a message id that is no UTF-8."""
+"""Also with a message id that is not UTF-8."""
 
 
 def _publish(routing_key: str, *, mandatory: bool = False) -> bytes:
@@ -31,7 +31,7 @@ def _publish(routing_key: str, *, mandatory: bool = False) -> bytes:
 
 
 async def header_after(peer: Peer, answer: type[object]) -> bytes:
-    """The payload of the content header behind the method `answer`, as it came."""
+    """The payload of the content header behind the method `answer`, as received."""
     data = b""
     while True:
         at = 0

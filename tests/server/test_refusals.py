@@ -1,4 +1,4 @@
-"""What a session refuses by itself is refused with RabbitMQ's code, scope, text and ids."""
+"""Refusals of a session have RabbitMQ's code, scope, text and ids."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CASES: dict[str, Act] = {
 
 
 async def refusal(port: int, act: Act) -> tuple[object, ...]:
-    """How a server answers `act`: the first close."""
+    """The first close that a server answers to `act`."""
     peer = await Peer.open(port)
     try:
         await peer.channel()
@@ -115,7 +115,7 @@ async def test_a_refused_login_is_told_as_rabbitmq_tells_it(
 async def test_limits_beyond_those_offered_are_refused_as_on_rabbitmq(
     rabbitmq: RabbitMQ, channel_max: int, frame_max: int
 ) -> None:
-    """A 0 stands for no limit, which is more than was offered."""
+    """A 0 means no limit, which is more than was offered."""
 
     async def may_go_on(port: int) -> bool:
         peer = await Peer.connect(port)

@@ -1,4 +1,4 @@
-"""The command ``broker-client serve``, in a process of its own."""
+"""The command ``broker-client serve``, in a separate process."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()):
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(SPARK_TEST_TIMEOUT, func_only=True))
-            # What pyspark itself does on this Python is not ours to fail on.
+            # Warnings of pyspark itself on this Python do not count.
             item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("default::DeprecationWarning"))
 
@@ -62,7 +62,7 @@ def spark(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        # Compiling costs more than it saves: plans of a few rows, code that runs a few times.
+        # Compiling costs more than it saves for a few rows.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.adaptive.enabled": "false",
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -XX:+UseSerialGC "
@@ -81,7 +81,7 @@ def spark(
 
 
 def _missing() -> str | None:
-    """What there is too little of to run Spark, in words."""
+    """The resource that is too small to run Spark, as text."""
     import importlib.util
 
     for package in ("pyspark", "pyarrow"):

@@ -1,7 +1,7 @@
-"""Data sources that die or fail at a chosen moment, once; then they are the real one.
+"""Data sources that die or fail once, at a chosen moment, and then work.
 
-They run in Spark's own Python processes, which import this module, and are told by options:
-``fault`` says where, ``mark`` names a file that is made when it has happened.
+They run in Spark's Python processes, which import this module. Options: ``fault`` says where,
+``mark`` names a file that is created when it has happened.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker_client.transport.base import Channel
 
 
 class Fault:
-    """Happens once, at one place."""
+    """A fault that happens once, at one place."""
 
     def __init__(self, place: str, mark: str) -> None:
         self.place, self.mark = place, Path(mark)

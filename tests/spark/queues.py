@@ -17,7 +17,7 @@ _LIMITS = PublishLimits(window=1000, confirm_timeout=10.0, retries=0, connect_ti
 
 
 def until(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
-    """Wait for `condition`, and say what did not come."""
+    """Wait for `condition`; the error says what did not happen."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
@@ -35,7 +35,7 @@ class Queues:
         self._asking = PublishingLink([self.connector()])
 
     def connector(self, port: int | None = None) -> NetworkConnector:
-        """One to this vhost, by way of another `port` perhaps."""
+        """A connector to this vhost, optionally through another `port`."""
         url = f"amqp://guest:guest@127.0.0.1:{port or self.server.port}/"
         return NetworkConnector(url, vhost=self.vhost)
 

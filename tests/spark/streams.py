@@ -55,7 +55,7 @@ class Stream:
         return writer.option("path", str(self.output)).start()
 
     def run(self, source: str = "broker", **more: Any) -> None:
-        """To its end; raises what it failed with."""
+        """Run the query to its end; raises its error."""
         query = self.start(source, once=True, **more)
         try:
             assert query.awaitTermination(WAIT), "the query did not end"
@@ -63,7 +63,7 @@ class Stream:
             query.stop()
 
     def failure(self, source: str = "broker", **more: Any) -> str:
-        """Run it, and give back the text of what it failed with."""
+        """Run the query, which must fail; returns the text of its error."""
         from pyspark.errors import StreamingQueryException
 
         try:
@@ -81,5 +81,5 @@ class Stream:
         return sorted(path.name for path in self.spool.glob("*.arrow"))
 
     def planner(self) -> int:
-        """Process id of the query's planner, as its lock tells."""
+        """Process id of the query's planner, from its lock."""
         return int((self.spool / "_lock").read_text().split()[1])

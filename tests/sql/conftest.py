@@ -1,4 +1,4 @@
-"""A database of its own for each test, on SQLite and on PostgreSQL, with the outbox's tables."""
+"""A new database for each test, on SQLite and on PostgreSQL, with the outbox's tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def inbox(metadata: MetaData) -> Inbox:
 async def engine(
     database_url: str, metadata: MetaData, outbox: TransactionalOutbox, inbox: Inbox
 ) -> AsyncIterator[AsyncEngine]:
-    """Of a database with the tables of outbox and inbox."""
+    """The address of a database with the tables of outbox and inbox."""
     engine = create_async_engine(database_url)
     async with engine.begin() as connection:
         await connection.run_sync(metadata.create_all)

@@ -1,4 +1,4 @@
-"""The inbox: a message changes the database once, however often it comes."""
+"""The inbox: a message changes the database once, however often it is delivered."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_duplicates_at_the_same_time_are_accepted_once(
     async def handle(number: int) -> None:
         async with engine.begin() as connection:
             if await inbox.accept(connection, a_message()):
-                await asyncio.sleep(0)  # the other one waits for our transaction meanwhile
+                await asyncio.sleep(0)  # the other transaction waits for ours
                 handled.append(number)
 
     await asyncio.gather(*(handle(number) for number in range(4)))

@@ -99,7 +99,7 @@ async def test_killed_after_the_commit_and_while_relaying_nothing_is_lost_or_don
             async with a_child("relay", database_url, url, "0") as child:
                 await eventually(lambda n=enough: len(received) >= n, timeout=40)
                 child.kill()
-            if engine.dialect.name == "sqlite":  # there another waits for a minute: not here
+            if engine.dialect.name == "sqlite":  # in that case another one waits for a minute
                 async with engine.begin() as connection:
                     rows = outbox.tables.publications
                     await connection.execute(rows.update().values(held_until=0.0))

@@ -1,4 +1,4 @@
-"""The outbox in an application's database: what is committed is published, and nothing else."""
+"""The outbox in an application's database: committed messages are published, and no others."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def received(broker: Broker, name: str = "orders") -> list[Message]:
 
 
 async def rows_of(engine: AsyncEngine, outbox: TransactionalOutbox) -> tuple[int, int]:
-    """How many wait, and how many failed."""
+    """The numbers of waiting and of failed messages."""
     async with engine.connect() as connection:
         counts = [
             await connection.scalar(select(func.count()).select_from(table))

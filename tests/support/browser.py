@@ -1,7 +1,7 @@
-"""A headless Chromium for the tests of the dashboard, driven through Selenium.
+"""A headless Chromium for tests of the dashboard, controlled through Selenium.
 
 One browser serves a whole session: `Browser.as_seen` gives it the size of a window and a colour
-scheme, `Browser.fresh` takes the logins of the test before away.
+scheme, `Browser.fresh` removes the logins of the previous test.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _UNSETTLED = (
     ElementClickInterceptedException,
     ElementNotInteractableException,
 )
-"""A page that is drawn anew between two commands: look again."""
+"""The page was drawn again between two commands: retry."""
 
 
 def chromium_programs() -> tuple[str, str] | None:
@@ -95,7 +95,7 @@ class Browser:
     # ------------------------------------------------------------------ the window
 
     def fresh(self) -> None:
-        """An empty page, no cookie, nothing logged."""
+        """An empty page, without cookies and console output."""
         self.driver.get("about:blank")
         self._command("Network.clearBrowserCookies")
         self._command("Storage.clearDataForOrigin", origin="*", storageTypes="all")
@@ -103,7 +103,7 @@ class Browser:
         self.as_seen()
 
     def as_seen(self, size: tuple[int, int] = DESK, *, dark: bool = False) -> None:
-        """Be a window of `size` for somebody who likes it dark or light."""
+        """Use a window of `size` and a dark or light colour scheme."""
         width, height = size
         self._command(
             "Emulation.setDeviceMetricsOverride",
@@ -118,7 +118,7 @@ class Browser:
 
     @contextmanager
     def another_tab(self) -> Iterator[None]:
-        """Use a second tab, which hides the first as a browser does; it is closed at the end."""
+        """Use a second tab, which hides the first; it is closed at the end."""
         first = self.driver.current_window_handle
         self.driver.switch_to.new_window("tab")
         try:
@@ -129,8 +129,8 @@ class Browser:
 
     @contextmanager
     def counted_updates(self) -> Iterator[None]:
-        """Pages loaded meanwhile note in ``window.updates`` each request that they make and each
-        event of a stream that they hear: what it was, and whether the page was hidden."""
+        """Pages loaded meanwhile record in ``window.updates`` each request and each event of a
+        stream: its kind, and whether the page was hidden."""
         script = self._command("Page.addScriptToEvaluateOnNewDocument", source=_COUNTING)
         try:
             yield
@@ -139,7 +139,7 @@ class Browser:
             self._command(name, identifier=script["identifier"])
 
     def screenshot(self, path: Path) -> None:
-        """Save what is seen as a PNG."""
+        """Save a screenshot as a PNG."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.driver.save_screenshot(str(path))
 
@@ -153,13 +153,13 @@ class Browser:
             self.driver.get(url)
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What a script returns in the page."""
+        """The result of a script in the page."""
         return self.driver.execute_script(script, *arguments)
 
     def until(
         self, what: str, found: Callable[[], _T | bool | None], *, wait: float = TIMEOUT
     ) -> _T:
-        """What `found` returns, once it is true.
+        """The result of `found`, once it is true.
 
         Raises:
             AssertionError: it was not within `wait` seconds.
@@ -177,13 +177,13 @@ class Browser:
             time.sleep(0.02)
 
     def text(self, selector: str = "body") -> str:
-        """What is read in the first element of a CSS selector; empty without one."""
+        """The text of the first element of a CSS selector; empty without one."""
         return str(
             self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
         )
 
     def see(self, text: str, selector: str = "body", *, wait: float = TIMEOUT) -> None:
-        """Wait until `text` is read in an element."""
+        """Wait until an element contains `text`."""
         self.until(f"{text!r} in {selector}", lambda: text in self.text(selector), wait=wait)
 
     def all(self, selector: str) -> list[WebElement]:
@@ -210,17 +210,17 @@ class Browser:
         self.until(f"a click on {selector} with {text!r}", press)
 
     def fill(self, selector: str, text: str) -> None:
-        """Write `text` into a field, in place of what is in it."""
+        """Replace the text of a field by `text`."""
         field = self.the(selector)
         field.clear()
         field.send_keys(text)
 
     def press(self, *keys: str) -> None:
-        """Press keys, wherever the focus is."""
+        """Press keys in the focused element."""
         ActionChains(self.driver).send_keys(*keys).perform()
 
     def focused(self) -> Mapping[str, Any]:
-        """What has the focus: its tag, its text or label, and whether that is seen."""
+        """The focused element: its tag, its text or label, and whether the focus is visible."""
         found: Mapping[str, Any] = self.run(
             """
             const it = document.activeElement, style = getComputedStyle(it);
@@ -237,7 +237,7 @@ class Browser:
     # ------------------------------------------------------------------ verdicts
 
     def errors(self) -> list[str]:
-        """What the console has complained of: failed scripts, refused styles, missing files."""
+        """Errors in the console: failed scripts, refused styles, missing files."""
         logged = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [each["message"] for each in logged if each["level"] == "SEVERE"]
 
@@ -250,7 +250,7 @@ class Browser:
         )
 
     def barriers(self) -> list[str]:
-        """What axe-core finds serious or critical in the page as it is."""
+        """The serious and critical findings of axe-core in the present page."""
         # Through the debugger: a page's content security policy lets no such script in.
         self._command("Runtime.evaluate", expression=self._axe)
         answer = self._command(

@@ -1,4 +1,4 @@
-"""Short ways to make what tests need: a message, an engine with two connections."""
+"""Builders: a message, an engine with two connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_message(
 
 
 class EngineHarness:
-    """An engine, one connection and channel to it, and a time that the test moves.
+    """An engine with a connection and a channel, and a time that the test controls.
 
     `channel` has confirms; `take` sorts the effects so that a test can look at one kind.
     """
@@ -95,7 +95,7 @@ class EngineHarness:
         return [effect for effect in self.take() if isinstance(effect, Return)]
 
     def drain(self, queue: str = "q") -> list[bytes]:
-        """Get everything ready, for good."""
+        """Get and ack all ready messages."""
         bodies = []
         while (delivery := self.get(queue, no_ack=True)) is not None:
             bodies.append(delivery.body)
@@ -106,7 +106,7 @@ class EngineHarness:
 
 
 def command_of(engine: Engine, name: str) -> Callable[..., Any]:
-    """The command of that name, from whichever group it is in."""
+    """The command of that name, from any group."""
     groups = engine.topology, engine.publishing, engine.consuming, engine.admin, engine.policies
     [found] = [getattr(group, name) for group in groups if hasattr(group, name)]
     return cast(Callable[..., Any], found)

@@ -1,4 +1,4 @@
-"""Certificates for one test: authorities of its own, and what they sign."""
+"""Certificates for one test: its own authorities, and certificates that they sign."""
 
 from __future__ import annotations
 

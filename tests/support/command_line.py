@@ -1,4 +1,4 @@
-"""The command ``broker-client`` within the test's process, and what it left in the queues."""
+"""The command ``broker-client`` within the test's process, and the contents of queues."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def told(result: Result) -> Any:
 
 
 def drained(url: str, queue: str) -> list[Any]:
-    """Everything in `queue`, which is empty then."""
+    """Remove all messages of `queue`, and return them."""
     result = run(url, "get", queue, "--count", "100000", "--json")
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def bodies(url: str, queue: str) -> list[str]:
-    """The bodies of everything in `queue`, which is empty then."""
+    """Remove all messages of `queue`, and return their bodies."""
 
     async def take() -> list[str]:
         async with ChannelTo(url) as channel:
@@ -59,7 +59,7 @@ def bodies(url: str, queue: str) -> list[str]:
 
 
 def reject(url: str, queue: str, count: int) -> None:
-    """Make dead letters of what is in `queue`."""
+    """Dead-letter all messages of `queue`."""
 
     async def run_it() -> None:
         async with ChannelTo(url) as channel:

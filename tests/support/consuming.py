@@ -1,4 +1,4 @@
-"""Subscriptions, and single deliveries, whose vhost and publisher are in the test's hands."""
+"""Harnesses for subscriptions and single deliveries, with a fake vhost and publisher."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class SubscriptionHarness:
         raise AssertionError("nothing here forwards")
 
     def replace_link(self) -> None:
-        """Lose the link; the next is up at once."""
+        """Lose the link; a new one is up at once."""
         old, self.link = self.link, FakeLink(capabilities=self._capabilities)
         old.lose()
 
@@ -115,7 +115,7 @@ class SubscriptionHarness:
         return [event for event, _ in self.heard]
 
     async def consume(self, handler: Callable[..., Any] | None = None) -> FakeChannel:
-        """Start with `handler`, which by default keeps what it gets; returns the channel."""
+        """Start with `handler`, which by default keeps its messages; returns the channel."""
         self.subscription.on("message", handler or (lambda *args: self.kept.append(args)))
         await settle()
         return self.channel
@@ -125,7 +125,7 @@ class SubscriptionHarness:
 
 
 class RecordingPublisher:
-    """Keeps the copies it is to publish; confirms each at once, or fails."""
+    """A publisher that keeps copies, and confirms each at once, or fails."""
 
     def __init__(self) -> None:
         self.republished: list[Outgoing] = []
@@ -154,14 +154,14 @@ class _Events(Emitter):
 
 
 class SettlingHarness:
-    """One delivery of queue ``fulfil`` with tag 7, and what settling it does.
+    """One delivery of queue ``fulfil`` with tag 7, and its settlement.
 
     Without a chain of its own its message is requeued at once.
 
     Args:
         headers: of the message.
-        exchange: that it came by.
-        routing_key: that it came with.
+        exchange: it was published to.
+        routing_key: it was published with.
         dead_letter_exchange: of the queue.
         capabilities: of the broker.
         recovery: the subscription's own chain.
@@ -222,22 +222,22 @@ class SettlingHarness:
         return ack_or_nack
 
     async def settle_all_through_the_next(self) -> None:
-        """A later delivery comes, and its handler acks all up to it."""
+        """A later delivery arrives, and its handler acks all up to it."""
         await self._deliver(8, "orders", "placed", Properties())(all=True)
 
     @property
     def sent(self) -> list[tuple[Any, ...]]:
-        """What was settled on the wire."""
+        """The settlements on the wire."""
         return self.channel.settled
 
     @property
     def outcomes(self) -> list[DeliveryOutcome]:
-        """How deliveries left."""
+        """The outcomes of deliveries."""
         return [outcome for outcome, count in self.unacked.counts.items() for _ in range(count)]
 
 
-class Gate:
-    """A handler that runs until it is told to go on, and then acks."""
+class GatedHandler:
+    """A handler that waits for `open`, and then acks."""
 
     def __init__(self) -> None:
         self.running: list[str | None] = []
@@ -255,7 +255,7 @@ class Gate:
         await ack_or_nack()
 
     async def let(self, count: int) -> None:
-        """Have `count` of those that run, or will, go on."""
+        """Let `count` handlers, running or future, continue."""
         for _ in range(count):
             self._turns.release()
         await settle()

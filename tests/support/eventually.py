@@ -1,4 +1,4 @@
-"""Wait for a condition, with a deadline, instead of sleeping for a while and hoping."""
+"""Waits for a condition, with a deadline, in place of sleeping."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ async def eventually(
     """Return once `condition()`, which may be a coroutine function, is true.
 
     Args:
-        condition: what to look at, again and again.
-        timeout: seconds to keep looking: many, since a busy machine may stand still for some, and
-            a condition that comes costs none of them.
-        message: what was waited for, to say so when it does not come.
+        condition: called repeatedly.
+        timeout: seconds; many, since a busy machine may pause, and a condition that becomes true
+        ends the wait.
+        message: the condition in words, for the error.
 
     Raises:
         AssertionError: it was not true within `timeout` seconds; tells the last value.

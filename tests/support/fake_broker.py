@@ -1,4 +1,4 @@
-"""The broker's side of a handshake, and of what follows as far as a script says."""
+"""The broker's side of a handshake, and of later methods as a script says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pamqp.frame import marshal, unmarshal
 from pamqp.heartbeat import Heartbeat
 
 Script = Callable[[Frame], list[Frame] | None]
-"""What to answer to a method instead of the usual; None is the usual, an empty list nothing."""
+"""Answers to a method; None gives the usual one, an empty list none."""
 
 _USUAL: dict[type[Frame], Callable[[Any], Frame]] = {
     commands.Connection.Open: lambda _: commands.Connection.OpenOk(),
@@ -35,9 +35,9 @@ class FakeBroker:
 
     Args:
         tune: channel_max, frame_max and heartbeat to propose.
-        script: answers of its own.
+        script: overrides answers.
         context: for TLS.
-        properties: what it says of itself; None is its capabilities.
+        properties: its server properties; None gives its capabilities.
     """
 
     def __init__(

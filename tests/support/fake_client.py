@@ -1,4 +1,4 @@
-"""A whole Broker whose links are the test's."""
+"""A Broker on fake links."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FakeBroker(Broker):
 
     @classmethod
     async def up(cls) -> FakeBroker:
-        """One that is connected, and whose errors are nobody's concern."""
+        """A connected Broker whose errors are ignored."""
         broker = cls()
         broker.on("error", lambda error, vhost: None)
         await broker._open()

@@ -1,6 +1,6 @@
-"""A store without a disk: what is safe, what is under way, and faults when the test wants them.
+"""A store without a disk, with commits and faults under the control of the test.
 
-`DiskState` is the meaning of records in its plainest form; the SQLite store is compared with it.
+`DiskState` is the simplest model of records; the SQLite store is compared with it.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class Held:
 
 @dataclass
 class DiskState:
-    """Everything that would be there after a crash."""
+    """The state after a crash."""
 
     topology: dict[Any, TopologyRecord] = field(default_factory=dict)
     held: dict[int, Held] = field(default_factory=dict)
     spilled: dict[int, Outgoing] = field(default_factory=dict)
-    """Messages that no restart brings back, by number."""
+    """Messages that a restart does not restore, by number."""
     access: list[AccessRecord] = field(default_factory=list)
     """All of users and permissions, in order."""
     changes: int = field(default=0, compare=False)
-    """Grows with each that is applied."""
+    """Number of applied records."""
 
     def copy(self) -> DiskState:
         return DiskState(
@@ -203,7 +203,7 @@ def _key(record: Any) -> Any:
 class FaultyStore:
     """A node's store; the test says when a commit ends, and how.
 
-    `point` is called wherever a process may die: it may raise.
+    `point` is called at each place where a process may die, and may raise.
     """
 
     keeps = True
@@ -222,14 +222,14 @@ class FaultyStore:
 
     @property
     def is_at_rest(self) -> bool:
-        """True when the disk has all that it was told."""
+        """True if all records are on the disk."""
         return not self._sealed and not self._open and self.error is None
 
     async def start(self, target: Recovered) -> None:
         self.begin(target)
 
     def begin(self, target: Recovered) -> None:
-        """`start`, for those who are not in an event loop."""
+        """`start`, without an event loop."""
         self.disk.recover(target)
 
     def write(self, records: Sequence[Record]) -> None:
@@ -252,7 +252,7 @@ class FaultyStore:
         return [known[message_number(id)] for id in record_ids][:3]
 
     def end_commit(self, error: StoreError | None = None) -> None:
-        """The oldest commit under way ends; once one has failed, all that follow do."""
+        """End the oldest commit under way; once one has failed, all later ones fail."""
         records, committed = self._sealed.popleft()
         self.error = self.error or error
         if self.error is None:
@@ -261,7 +261,8 @@ class FaultyStore:
         committed(self.error)
 
     def die(self, *, commits_made: int) -> DiskState:
-        """What the disk holds if the process dies now, `commits_made` of those under way safe."""
+        """The state of the disk if the process dies now, with `commits_made` of the pending commits
+        done."""
         if self.error is None:
             for records, _ in list(self._sealed)[:commits_made]:
                 self.disk.apply(records)

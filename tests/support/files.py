@@ -1,4 +1,4 @@
-"""Store files for tests: made, filled and looked into without a node."""
+"""Creates, fills and inspects store files without a node."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def a_file(path: Path, numbers: Iterable[int] = (), **fields: Any) -> Path:
 
 
 def rows(path: Path, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    """What SQL says about the file."""
+    """The result of an SQL query on the file."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         found = connection.execute(statement, parameters).fetchall()
         connection.commit()

@@ -1,4 +1,4 @@
-"""What a test leaves behind in this process: tasks, sockets, threads."""
+"""Finds tasks, sockets and threads that a test leaves behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Snapshot:
         )
 
     def leaked_since(self, before: Snapshot) -> list[str]:
-        """One line for each thing that is here now and was not there `before`."""
+        """One line for each thing that was not there `before`."""
         return [
             *(f"task {task.get_name()!r}: {task!r}" for task in self.tasks - before.tasks),
             *(f"socket {_ends(fd)}" for fd, _ in sorted(self.sockets - before.sockets)),
@@ -42,7 +42,7 @@ class Snapshot:
 
 
 async def leaks_since(before: Snapshot, *, timeout: float = SETTLE_TIMEOUT) -> list[str]:
-    """What is left since `before`, once things had up to `timeout` seconds to come to rest."""
+    """What is left since `before`, after up to `timeout` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     while leaked := Snapshot.take().leaked_since(before):

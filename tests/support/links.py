@@ -1,4 +1,4 @@
-"""A broker's end of the transport seam, entirely in the test's hands: no socket, no rules."""
+"""A fake transport that the test controls: no socket, no rules."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PLAIN = Capabilities()
 
 
 class FakeChannel:
-    """Writes down what is asked of it; confirms, returns and ends when told.
+    """A channel that records its calls; confirms, returns and ends on request.
 
-    `before` is called with (operation, name) at every question and may raise.
+    `before` is called with (operation, name) at every request and may raise.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FakeChannel:
         self.count_consumers: Callable[[], int] = lambda: len(self.consumers)
         self.prefetch = 0
         self.gate: asyncio.Event | None = None
-        """While set to an unset event, `publish` hangs as on a full socket."""
+        """While this is an unset event, `publish` waits as on a full socket."""
         self.auto_confirm = False
         self.size_limit: SizeLimit = NO_SIZE_LIMIT
         self.tags = 0
@@ -118,7 +118,7 @@ class FakeChannel:
         return self.tags
 
     def cancel_consumer(self) -> None:
-        """As when the queue is deleted."""
+        """Cancel the consumer, as when its queue is deleted."""
         tag, callbacks = self.consumers.popitem()
         callbacks.on_cancel(tag)
 
@@ -284,7 +284,7 @@ class FakeChannel:
 
 
 class FakeLink:
-    """A link whose channels are all kept for the test to look at."""
+    """A link that keeps its channels for the test."""
 
     def __init__(
         self,
@@ -320,12 +320,12 @@ class FakeLink:
         return channel
 
     def count_consumers(self) -> int:
-        """As a queue would that is the only one."""
+        """Deliver like the only queue."""
         return sum(len(each.consumers) for each in self.channels if each.is_usable)
 
     @property
     def asked(self) -> list[tuple[Any, ...]]:
-        """What was asked on all its channels."""
+        """The calls on all its channels."""
         return [question for channel in self.channels for question in channel.asked]
 
     def confirming(self) -> list[FakeChannel]:
@@ -337,7 +337,7 @@ class FakeLink:
         return channel
 
     def die_silently(self) -> None:
-        """The socket is gone and nobody has been told yet."""
+        """The socket is closed, without notice yet."""
         self.is_open = False
 
     def lose(self, reason: str = "cut") -> None:
@@ -362,7 +362,7 @@ class FakeLink:
 
 
 class FakeConnector:
-    """Gives out links, or raises what is in `failures` first."""
+    """Connects fake links, or raises the errors in `failures` first."""
 
     def __init__(self, url: str = "fake://a/", **link_options: Any) -> None:
         self.url = url

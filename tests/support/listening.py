@@ -1,4 +1,4 @@
-"""A server within the test's own event loop."""
+"""A server within the test's event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.own_server import url_of_guest
 
 
 class Listening:
-    """A server, its node, and where it is."""
+    """A server, its node, and its addresses."""
 
     def __init__(self, node: Node, server: Server) -> None:
         self.node, self.server = node, server
@@ -59,5 +59,5 @@ class Listening:
 
     @property
     def url(self) -> str:
-        """With the login of the default user."""
+        """The URL with the login of the default user."""
         return url_of_guest(self.port)

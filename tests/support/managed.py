@@ -22,8 +22,8 @@ _GUEST = base64.b64encode(b"guest:guest").decode()
 _TIMEOUT = 60.0
 
 
-class Managed(Served):
-    """A server that tests ask and trouble as they do `tests.support.rabbitmq.RabbitMQ`.
+class ManagedServer(Served):
+    """A server with the methods of `tests.support.rabbitmq.RabbitMQ` for queries and faults.
 
     Args:
         data: file of the broker; everything is in memory when left out.
@@ -83,12 +83,12 @@ class Managed(Served):
         self.delete_vhost(_FILLER)
 
     def sync(self) -> None:
-        """Nothing to do: the answer to a declaration follows its commit."""
+        """Does nothing: declarations are answered after their commit."""
 
     def api(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: Any = None
     ) -> Any:
-        """What its management API answers to a request for `path`, below ``/api/``."""
+        """The answer of its management API to a request for `path`, below ``/api/``."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.management_port}/api/{path}",
             method=method,
@@ -109,5 +109,5 @@ class Managed(Served):
         self.api("PUT", f"permissions/{name}/guest", body=everything)
 
 
-FaultyServer = RabbitMQ | Managed
-"""A server that tests trouble."""
+FaultyServer = RabbitMQ | ManagedServer
+"""A server that tests cause faults on."""

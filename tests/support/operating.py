@@ -1,4 +1,4 @@
-"""A broker with a dashboard for tests in a browser, and programs that use it as others do."""
+"""A broker with a dashboard for tests in a browser, and programs that use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 LOGIN = f"Basic {b64encode(b'guest:guest').decode()}"
 
 
-class Operated:
+class OperatedBroker:
     """A broker, its management API and its dashboard.
 
     Args:
@@ -66,7 +66,7 @@ class Operated:
         url = f"{self.amqp_url.rpartition('/')[0]}/{quote(vhost, safe='')}"
         parameters = pika.URLParameters(url)
         parameters.client_properties = {"connection_name": name, "product": "shop", "version": "7"}
-        parameters.heartbeat = 0  # nobody sends any while a test looks at a page
+        parameters.heartbeat = 0  # no heartbeats are sent while a test uses a page
         parameters.socket_timeout, parameters.stack_timeout = 60, 90
         connection = pika.BlockingConnection(parameters)
         try:
@@ -92,7 +92,8 @@ class Operated:
         headers: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> None:
-        """Messages with the ids "QUEUE-0", "QUEUE-1", ...; returns once all are taken."""
+        """Publish messages with the ids "QUEUE-0", "QUEUE-1", ...; returns once all are
+        confirmed."""
         with self.channel() as channel:
             for number, body in enumerate(bodies):
                 properties = pika.BasicProperties(
@@ -131,8 +132,8 @@ def an_order(number: int, **more: Any) -> str:
     return json.dumps(order | more)
 
 
-def a_shop(broker: Operated) -> None:
-    """Exchanges, queues, messages and dead letters, as of an application after a bad night."""
+def a_shop(broker: OperatedBroker) -> None:
+    """Exchanges, queues, messages and dead letters, as of an application with failures."""
     with broker.channel() as channel:
         for name, kind in (("shop", "topic"), ("audit", "fanout"), ("nowhere", "direct")):
             channel.exchange_declare(name, kind, durable=True)

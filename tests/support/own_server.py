@@ -1,4 +1,4 @@
-"""What the servers that tests start have in common."""
+"""The base class of servers that tests start."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class OwnServer(ABC):
 
 
 def free_port() -> int:
-    """A loopback port that is free, and that nobody is given until its server listens on it.
+    """A free loopback port, reserved until its server listens on it.
 
-    The system gives clients theirs from above: there, one that connects again and again to a
-    server that is down may be given the server's port, and meet itself. Other test processes have
+    Ports of clients come from a higher range: there, a client that reconnects to a stopped server
+    could get the server's port, and connect to itself. Other test processes have
     blocks of their own.
     """
     ports = _own_block()
@@ -66,7 +66,7 @@ def free_port() -> int:
 
 @functools.cache
 def _own_block() -> Iterator[int]:
-    """The ports of this process, round and round: a block that it keeps locked until it ends."""
+    """The ports of this process, in turns: a block that it keeps locked until it ends."""
     folder = Path(tempfile.gettempdir(), f"broker_client-ports-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     blocks = list(range(_PORTS.start, _PORTS.stop - _BLOCK, _BLOCK))

@@ -2,7 +2,7 @@
 
 ``scripts/peer-suites`` runs it in a network namespace of its own: 5672 and, with the suite's
 certificates or new ones, 5671. The module ``testcontainers``, by which some suites start a broker,
-is replaced by one that leads to this one.
+is replaced by one that returns this one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # it is run as a file: hence E402
+sys.path.insert(0, str(ROOT))  # it is run as a file, hence E402
 
 from tests.support.certificates import Authority  # noqa: E402
 from tests.support.own_server import OwnServer  # noqa: E402
@@ -35,7 +35,8 @@ class DockerContainer:
 
 
 def certificates(folder: Path) -> dict[str, Path]:
-    """Those of the suite in whose folder we are, which its clients want, or new ones."""
+    """The certificates of the suite in the working directory, which its clients expect, or new
+    ones."""
     theirs = Path("tests", "certs").absolute()
     if theirs.is_dir():
         names = {"certfile": "server.pem", "keyfile": "server.key", "cafile": "ca.pem"}
@@ -66,7 +67,7 @@ def broker(which: str, folder: Path) -> OwnServer:
 
 
 def main(which: str, *command: str) -> int:
-    """The exit status of `command`, which ran beside the broker."""
+    """Run `command` while the broker runs; returns its exit status."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with tempfile.TemporaryDirectory(prefix="peer-modules-") as folder:
         core = Path(folder) / "testcontainers" / "core"

@@ -16,7 +16,7 @@ from tests.support.own_server import OwnServer, free_port
 
 _START_TIMEOUT = 90.0  # seconds
 _USERS = ("postgres", "nobody")
-"""Who runs it where we are root, which it refuses to run as."""
+"""The user that runs it when we are root, which PostgreSQL refuses."""
 
 
 def postgresql_programs() -> Path | None:
@@ -46,7 +46,7 @@ class PostgreSQL(OwnServer):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Make the cluster, and wait until its server answers."""
+        """Create the cluster, and wait until its server answers."""
         data = str(self._folder / "data")
         self._run(
             "initdb", "-D", data, "-U", "test", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"
@@ -71,7 +71,7 @@ class PostgreSQL(OwnServer):
             time.sleep(0.05)
 
     def make_schema(self) -> str:
-        """Make an empty schema and a user whose own it is; returns its address, for asyncpg."""
+        """Create an empty schema and its owner; returns its address, for asyncpg."""
         name = f"t{uuid4().hex[:12]}"
         make = f"CREATE ROLE {name} LOGIN; CREATE SCHEMA AUTHORIZATION {name}"
         self._ask("psql", "-q", "-d", "postgres", "-c", make).check_returncode()

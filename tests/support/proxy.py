@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that fails the way networks do, when told to."""
+"""A TCP proxy on loopback that fails like a network, on request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Pair:
 
 
 class Proxy:
-    """Hands bytes on between its own port and `host`:`port`.
+    """Forwards bytes between its own port and `host`:`port`.
 
     ``async with Proxy(host, port) as proxy:`` listens on ``127.0.0.1:proxy.port``.
     """
@@ -58,7 +58,7 @@ class Proxy:
         self._rate = 0.0  # bytes a second to the server; 0 is no limit
         self.port = 0
         self.accepted = 0
-        """Connections handed on since the start."""
+        """Connections accepted since the start."""
         self.bytes_to_server = 0
         self.bytes_to_client = 0
 
@@ -103,23 +103,23 @@ class Proxy:
         return self._each("fin")
 
     def stall(self) -> None:
-        """Let connections stand, but carry no byte more in either direction."""
+        """Keep connections open, but forward nothing in either direction."""
         self._flowing.clear()
 
     def resume(self) -> None:
-        """Carry bytes again; none was lost."""
+        """Forward bytes again; none was lost."""
         self._flowing.set()
 
     def throttle(self, bytes_a_second: float) -> None:
-        """Carry no more than so much to the server, on each connection; 0 lifts the limit."""
+        """Limit the bytes per second to the server, on each connection; 0 means no limit."""
         self._rate = bytes_a_second
 
     def refuse(self) -> None:
-        """Reset new connections as they come. Those that stand are left alone."""
+        """Reset new connections; existing ones are kept."""
         self._refusing = True
 
     def accept(self) -> None:
-        """Take new connections again."""
+        """Accept new connections again."""
         self._refusing = False
 
     def _each(self, how: str) -> int:
@@ -174,7 +174,7 @@ class Proxy:
         (reader, _), (_, writer) = (
             (pair.client, pair.server) if to_server else (pair.server, pair.client)
         )
-        with contextlib.suppress(OSError):  # either end may go at any time: that is what we are for
+        with contextlib.suppress(OSError):  # either end may close at any time
             while data := await reader.read(_SMALL_CHUNK_BYTES if self._rate else _CHUNK_BYTES):
                 if to_server and self._rate:
                     await asyncio.sleep(len(data) / self._rate)
@@ -185,6 +185,6 @@ class Proxy:
                     self.bytes_to_server += len(data)
                 else:
                     self.bytes_to_client += len(data)
-            await self._flowing.wait()  # a stalled network carries no FIN either
+            await self._flowing.wait()  # a stalled network does not carry FIN, either
             if writer.can_write_eof() and not writer.is_closing():
                 writer.write_eof()

@@ -1,7 +1,7 @@
 """A private RabbitMQ: loopback ports and a data folder of its own, ended by its own process id.
 
-Its node name, cookie, name server (epmd) and ports are made for the occasion, so it meets neither
-the packaged service nor another test run. RABBITMQ in the environment picks the version: see
+It has its own node name, cookie, name server (epmd) and ports, so it does not interfere with the
+packaged service or another test run. RABBITMQ in the environment picks the version: see
 `tests.support.rabbitmq_installed`.
 
 ``python -m tests.support.rabbitmq run`` runs one in the foreground and prints its URL;
@@ -46,7 +46,7 @@ _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rabbitmq-spawne
 
 
 class RabbitMQError(Exception):
-    """The private RabbitMQ did not do as told."""
+    """The private RabbitMQ failed."""
 
 
 class RabbitMQ(OwnServer):
@@ -62,7 +62,7 @@ class RabbitMQ(OwnServer):
             answer. RabbitMQ's own default is 5.
         settings: further lines of rabbitmq.conf.
         plugins: to be enabled besides management.
-        cookie: what the nodes of a cluster share; one is made for a node alone.
+        cookie: shared by the nodes of a cluster; by default a new one.
         epmd_port: of the name server of another node, which must run; this node starts its own
             where it is left out.
     """
@@ -138,7 +138,7 @@ class RabbitMQ(OwnServer):
             raise
 
     def become(self, program: Installed) -> None:
-        """Be another RabbitMQ, over the same data, from the next `start` on."""
+        """Use another RabbitMQ with the same data from the next `start` on."""
         assert not self.is_running, "stop it first"
         self._program = program
 
@@ -151,7 +151,7 @@ class RabbitMQ(OwnServer):
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Let it stand still (SIGSTOP) until `resume`: its connections stay and nothing answers."""
+        """Suspend it (SIGSTOP) until `resume`: its connections stay open and it does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -194,7 +194,7 @@ class RabbitMQ(OwnServer):
         self._request("DELETE", f"vhosts/{quote(name, safe='')}")
 
     def set_user(self, name: str, password: str) -> None:
-        """Make a user without any permission, or change the password of one."""
+        """Create a user without permissions, or change its password."""
         self._request("PUT", f"users/{name}", {"password": password, "tags": ""})
 
     def delete_user(self, name: str) -> None:
@@ -203,16 +203,16 @@ class RabbitMQ(OwnServer):
     def permit(
         self, user: str, vhost: str, configure: str = ".*", write: str = ".*", read: str = ".*"
     ) -> None:
-        """Let a user configure, write and read what matches, in a vhost; and nothing else."""
+        """Set a user's permissions in a vhost."""
         patterns = {"configure": configure, "write": write, "read": read}
         self._request("PUT", f"permissions/{quote(vhost, safe='')}/{user}", patterns)
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        """What its management API answers to a request for `path`, below ``/api/``."""
+        """The answer of its management API to a request for `path`, below ``/api/``."""
         return self._request(method, path, body)
 
     def queue(self, vhost: str, name: str) -> dict[str, Any] | None:
-        """What the management plugin knows of a queue, or None when there is none.
+        """A queue as the management plugin reports it, or None.
 
         Counts such as ``messages_ready`` lag by `stats_interval`, and are missing at first.
         """
@@ -221,12 +221,12 @@ class RabbitMQ(OwnServer):
         return answer
 
     def connections(self) -> list[dict[str, Any]]:
-        """The client connections that the management plugin knows of: a new one comes late."""
+        """The client connections that the management plugin reports; new ones appear late."""
         answer: list[dict[str, Any]] = self._request("GET", "connections")
         return [entry for entry in answer if "name" in entry]
 
     def connection_names(self, vhost: str) -> list[str]:
-        """What the clients of `vhost` that are connected now call themselves, without any lag."""
+        """The names of the connected clients of `vhost`, without lag."""
         code = (
             'lists:foreach(fun(Name) -> io:format("~ts~n", [Name]) end, '
             '[element(3, lists:keyfind(<<"connection_name">>, 1, P)) || '
@@ -258,7 +258,7 @@ class RabbitMQ(OwnServer):
         return int(self.ctl("eval", code))
 
     def set_max_message_size(self, size_bytes: int) -> int:
-        """Take bodies up to this size on channels opened from now on; returns what it was."""
+        """Set the largest body for channels opened from now on; returns the earlier value."""
         code = (
             "{ok, Before} = application:get_env(rabbit, max_message_size), "
             f"application:set_env(rabbit, max_message_size, {size_bytes}), "
@@ -278,8 +278,8 @@ class RabbitMQ(OwnServer):
     def sync(self) -> None:
         """Write the declarations to the disk.
 
-        RabbitMQ 3 keeps them in Mnesia's log, which is written up to two seconds late; a queue
-        that is killed sooner is gone with all that was confirmed into it.
+        RabbitMQ 3 keeps them in Mnesia's log, which is written up to two seconds late; a queue that
+        is killed sooner is lost with all its confirmed messages.
         """
         self.ctl("eval", "mnesia:sync_log().")
 
@@ -293,7 +293,7 @@ class RabbitMQ(OwnServer):
         return "\n".join(tails) or "(no log)"
 
     def logged(self, text: str) -> list[str]:
-        """The lines of its log that have `text` in them."""
+        """The lines of its log that contain `text`."""
         path = self._folder / "log" / "server.log"
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
         return [line for line in lines if text in line]
@@ -404,7 +404,7 @@ _without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _tied_to_us(command: Sequence[str]) -> list[str]:
-    """`command`, to be killed by the kernel should this process die without cleaning up."""
+    """`command`, which the kernel kills if this process dies."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--", *command] if setpriv else list(command)
 
@@ -419,7 +419,7 @@ def _popen(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # a ctrl-C in the terminal is ours to act on
+        start_new_session=True,  # Ctrl-C in the terminal is handled by this process
     )
 
 

@@ -51,7 +51,7 @@ class Cluster(OwnServer):
         return [f"amqp://guest:guest@127.0.0.1:{node.port}" for node in self.nodes]
 
     def members_online(self, vhost: str, queue: str) -> int:
-        """How many members of a quorum queue take part, as a node that answers tells."""
+        """The number of online members of a quorum queue, as reported by a running node."""
         for node in self.nodes:
             try:
                 found = node.queue(vhost, queue)

@@ -1,10 +1,10 @@
-"""The RabbitMQs of this machine: its own package, and the Debian roots of `scripts/rabbitmq-root`.
+"""The installed RabbitMQs: the machine's package, and the Debian roots of `scripts/rabbitmq-root`.
 
 ``RABBITMQ=4.3`` in the environment picks a series. Without it the machine's own package is taken,
 or else the newest root.
 
 A root's programs run by `chroot` in a mount namespace of their own, where /dev, /proc and /tmp are
-the machine's: whatever is mounted is gone with the process, also when it is killed.
+the machine's: mounts disappear with the process, also when it is killed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Installed:
         return ".".join(map(str, self.version))
 
     def command(self, program: str, *arguments: str) -> list[str]:
-        """The words that start one of its programs; that process becomes the program itself."""
+        """The command that starts one of its programs; its process becomes the program itself."""
         words = [str(self.programs / program), *arguments]
         if self.root is None:
             return words
@@ -56,9 +56,8 @@ class Installed:
         return [*enter, str(self.root), *words]
 
     def name_server(self, port: int) -> list[str]:
-        """The words that start its epmd in the foreground.
-
-        The daemon that a node starts by itself would have no known process id.
+        """The command that starts its epmd in the foreground. The process id of a daemon started by
+        a node would be unknown.
         """
         arguments = ("-port", str(port), "-address", "127.0.0.1")
         if self.root is None:
@@ -66,7 +65,7 @@ class Installed:
         return Installed(self.version, Path("/usr/bin"), self.root).command("epmd", *arguments)
 
     def is_of(self, series: str) -> bool:
-        """Is it of this series: 4.3.6 is of 4.3, and of 4?"""
+        """True if it is of this series: 4.3.6 is of 4.3, and of 4."""
         return f"{self}.".startswith(f"{series}.")
 
 
@@ -84,7 +83,7 @@ def installed() -> tuple[Installed, ...]:
 
 
 def chosen(series: str | None = None) -> Installed | None:
-    """The one to start, or None when there is none at all.
+    """The RabbitMQ to start, or None if none is installed.
 
     Args:
         series: such as 4.3; by default what RABBITMQ names.

@@ -1,4 +1,4 @@
-"""The far end of a node's channels and connections, for tests that speak to a node directly."""
+"""Receivers of a node's channels and connections, for tests that use a node directly."""
 
 from __future__ import annotations
 

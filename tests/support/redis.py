@@ -21,7 +21,7 @@ def redis_program() -> str | None:
 
 
 class Redis:
-    """One server process of our own."""
+    """One private server process."""
 
     def __init__(self) -> None:
         program = redis_program()

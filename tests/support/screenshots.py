@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in the documents. Run by ``scripts/screenshots``."""
+"""Makes the pictures of the dashboard in the documents. Run by ``scripts/screenshots``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERROR = {"error": {"name": "ValueError", "message": "no price for A-1"}, "tries"
 
 
 def a_bad_night(dashboard: Dashboard) -> None:
-    """Queues whose dead letters lie in one, after a release that failed."""
+    """Queues with dead letters in one queue, after a failed release."""
     with dashboard.channel() as channel:
         channel.exchange_declare("shop", "topic", durable=True)
         channel.queue_declare("orders.dead", durable=True)
@@ -90,7 +90,7 @@ def take(browser: Browser, dashboard: Dashboard) -> None:
 def main() -> None:
     programs = chromium_programs()
     assert programs is not None, "chromium with chromium-driver is not installed"
-    empty = Path("/dev/null")  # in place of axe-core, which is not asked
+    empty = Path("/dev/null")  # in place of axe-core, which is not used
     with a_dashboard() as dashboard, Browser(programs, empty) as browser:
         a_bad_night(dashboard)
         browser.as_seen(DESK)

@@ -45,7 +45,7 @@ class Served(OwnServer):
         self._log = Path(self._folder.name) / "stderr"
         self._logged = ""
         self.line = ""
-        """What it printed as it began to serve."""
+        """Its output as it began to serve."""
         self.addresses: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Served(OwnServer):
             raise AssertionError(f"it does not serve: {self.line!r}\n{self.log()}")
 
     def _own_addresses(self) -> list[str]:
-        """Those of AMQP of the run before."""
+        """The AMQP addresses of the previous run."""
         return [address for address in self.addresses if not address.startswith("http")]
 
     @staticmethod
@@ -131,7 +131,7 @@ class Served(OwnServer):
         self._folder.cleanup()
 
     def log(self) -> str:
-        """What it has written to standard error, over all its runs."""
+        """Its standard error, of all runs."""
         return self._log.read_text("utf-8") if self._log.exists() else self._logged
 
     def _end(self, number: signal.Signals) -> int:

@@ -9,7 +9,7 @@ from rich.traceback import Traceback
 
 
 def with_locals(error: BaseException) -> str:
-    """What a program with rich's tracebacks prints for `error`, nothing cut short."""
+    """The output of a program with rich's tracebacks for `error`, not truncated."""
     shown = Traceback.from_exception(
         type(error),
         error,

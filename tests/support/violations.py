@@ -1,4 +1,4 @@
-"""Breaches of the protocol on an open connection, and the close that each of them costs."""
+"""Protocol violations on an open connection, and the close that answers each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Violation(NamedTuple):
     ids: tuple[int, int] = (0, 0)
     """Class and method that the close names."""
     like_rabbitmq: bool = True
-    """False where a RabbitMQ ends the socket without a word, waits for more, or fails itself."""
+    """False where RabbitMQ closes the socket without an answer, waits for more, or fails."""
 
 
 _PUBLISH = method(commands.Basic.Publish(exchange="", routing_key="nowhere"), 1)

@@ -1,4 +1,4 @@
-"""An event loop in which nobody waits: when all wait for a time, it is that time at once."""
+"""An event loop with virtual time: when all tasks wait, the time jumps to the next timer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _START = 1_000.0
 
 
 class _Selector(selectors.DefaultSelector):
-    """Polls, and lets the loop's time jump where it would have blocked."""
+    """A selector that polls, and lets the loop's time jump in place of blocking."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class WarpLoop(asyncio.SelectorEventLoop):
     """Timers fire in their order and on their time, with no time spent.
 
     A unit test module that sets ``loop_factory = WarpLoop`` runs on it. Only for tests without
-    sockets: a real peer would be given no time to answer.
+    sockets: a real peer would have no time to answer.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 frames as bytes, to speak to a server as no client library would."""
+"""AMQP 0-9-1 frames as bytes, also invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENT = {"capabilities": {"authentication_failure_close": True}}
 
 
 def frame(kind: int, channel: int, payload: bytes = b"", end: int = 0xCE) -> bytes:
-    """One frame, right or wrong."""
+    """One frame, valid or not."""
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + bytes((end,))
 
 
@@ -30,7 +30,7 @@ def method(value: Frame, channel: int = 0) -> bytes:
 
 
 def raw_method(channel: int, class_id: int, method_id: int, arguments: bytes = b"") -> bytes:
-    """A method frame whose arguments are whatever they are."""
+    """A method frame with any bytes as arguments."""
     return frame(METHOD, channel, struct.pack(">HH", class_id, method_id) + arguments)
 
 
@@ -43,7 +43,7 @@ def content_header(
     flags: int = 0,
     values: bytes = b"",
 ) -> bytes:
-    """A content header frame, right or wrong."""
+    """A content header frame, valid or not."""
     payload = struct.pack(">HHQH", class_id, weight, size, flags) + values
     return frame(HEADER, channel, payload)
 
@@ -97,12 +97,12 @@ def names_in(data: bytes) -> list[str]:
 
 
 def a_server_connection(**limits: int) -> ServerConnection:
-    """One that waits for the protocol header."""
+    """A connection that waits for the protocol header."""
     return ServerConnection(ConnectionLimits(**limits), {"product": "test"}, ["PLAIN"])
 
 
 def an_open_connection(*channels: int, frame_max: int = 131_072, **limits: int) -> ServerConnection:
-    """One whose handshake is done, with these channels open, and nothing left to send."""
+    """An open connection with these channels open, and nothing left to send."""
     connection = a_server_connection(frame_max=frame_max, **limits)
     connection.receive_data(PROTOCOL_HEADER)
     connection.receive_data(start_ok())

@@ -20,7 +20,8 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(params=["server", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of a broker with the empty queues ``q``, ``other`` and ``dead``; ``q`` dead-letters."""
+    """The address of a broker with the empty queues ``q``, ``other`` and ``dead``; ``q`` dead-
+    letters to ``dead``."""
     if request.param == "server":
         url = request.getfixturevalue("served").url()
         asyncio.run(_prepare(url))

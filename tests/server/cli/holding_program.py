@@ -1,4 +1,5 @@
-"""An application with a built-in broker in a file: says ``ready``, and ends with its input.
+"""An application with a built-in broker in a file: prints ``ready``, and ends when its input is
+closed.
 
 ``python -m tests.server.cli.holding_program PATH [no-control | bound | fork | fork-and-exit]``:
 the forked child lives for 15 seconds, or ends at once as a program does.
@@ -17,7 +18,7 @@ from broker_client import Broker
 
 def _fork(more: list[str]) -> None:
     if "fork" in more and os.fork() == 0:
-        for standard in (0, 1):  # whose ends tell of the parent's
+        for standard in (0, 1):  # its end shows that the parent's copy is closed
             os.close(standard)
         time.sleep(15)
         os._exit(0)

@@ -1,4 +1,4 @@
-"""``broker-client backup``, of a file that is in use, and of one that is not."""
+"""``broker-client backup`` of a file that is in use, and of one that is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.eventually import eventually
 
 
 async def backed_up_under_load(path: Path, copy: Path) -> tuple[int, bytes]:
-    """How much was confirmed before a backup, and what that has printed."""
+    """The number of confirms before a backup, and the backup's output."""
     config = {"vhosts": {"/": {"connection": f"embedded://{path}", "queues": ["q"]}}}
     confirmed = 0
 
@@ -35,7 +35,7 @@ async def backed_up_under_load(path: Path, copy: Path) -> tuple[int, bytes]:
             for publication in batch:
                 await publication
             confirmed += len(batch)
-            await asyncio.sleep(0.2)  # some 250 a second are load enough
+            await asyncio.sleep(0.2)  # about 250 a second are enough load
 
     async with Broker.create(config) as broker:
         publishing = asyncio.create_task(load())
@@ -59,7 +59,7 @@ def test_everything_confirmed_before_is_in_a_backup_under_load(tmp_path: Path) -
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     lines = run(str(copy), "get", "q", "--count", "100000", "--json").stdout.splitlines()
     ids = [int(json.loads(line)["properties"]["message_id"]) for line in lines]
-    assert ids == list(range(len(ids)))  # one moment, and nothing from behind it
+    assert ids == list(range(len(ids)))  # a consistent state, with nothing written later
     report = json.loads(output)
     assert len(ids) == report["messages"] >= before
     assert report["path"] == str(copy)
@@ -69,7 +69,7 @@ def test_a_file_that_nobody_has_open_is_copied_with_its_users(tmp_path: Path) ->
     path, copy = tmp_path / "app.db", tmp_path / "copy.db"
     with application(path) as process:
         run(str(path), "publish", "q", input="1\n2\n")
-        process.send_signal(signal.SIGKILL)  # its log is not worked into the file
+        process.send_signal(signal.SIGKILL)  # its log was not checkpointed into the file
         process.wait()
     run(str(path), "user", "add", str(path), "app", "--no-password")
     result = run("", "backup", str(path), str(copy))

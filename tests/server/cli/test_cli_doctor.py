@@ -29,7 +29,7 @@ vhosts:
 
 
 def findings(result: Result) -> dict[str, dict[str, Any]]:
-    """What was found, by check."""
+    """The findings by check."""
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     return {each["check"]: each for each in lines}
 
@@ -101,7 +101,7 @@ def test_of_a_file_in_and_without_its_process(tmp_path: Path) -> None:
     assert damaged_result.stdout.startswith("problem  connect ")
 
 
-class Managed:
+class ManagedBroker:
     """A broker with its management API."""
 
     def __init__(self, url: str, api: str) -> None:
@@ -109,19 +109,21 @@ class Managed:
 
 
 @pytest.fixture(params=["server", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
-def managed(request: pytest.FixtureRequest) -> Iterator[Managed]:
+def managed(request: pytest.FixtureRequest) -> Iterator[ManagedBroker]:
     if request.param == "server":
         port = free_port()
         with Served("--http", f"127.0.0.1:{port}") as served:
-            yield Managed(served.url(), f"http://guest:guest@127.0.0.1:{port}")
+            yield ManagedBroker(served.url(), f"http://guest:guest@127.0.0.1:{port}")
         return
     rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
     vhost = rabbitmq.make_vhost()
-    yield Managed(rabbitmq.url(vhost), f"http://guest:guest@127.0.0.1:{rabbitmq.management_port}")
+    yield ManagedBroker(
+        rabbitmq.url(vhost), f"http://guest:guest@127.0.0.1:{rabbitmq.management_port}"
+    )
     rabbitmq.delete_vhost(vhost)
 
 
-def test_with_the_management_api_it_sees_everything(managed: Managed, tmp_path: Path) -> None:
+def test_with_the_management_api_it_sees_everything(managed: ManagedBroker, tmp_path: Path) -> None:
     file = tmp_path / "app.yaml"
     file.write_text(CONFIG.format(url=managed.url))
     asked = ("doctor", "--config", str(file), "--management", managed.api, "--json")

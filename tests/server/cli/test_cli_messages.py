@@ -102,7 +102,7 @@ def test_an_empty_queue_is_said_to_be_empty(url: str) -> None:
 
 @pytest.mark.parametrize("command", ["get", "peek", "purge", "move", "replay"])
 def test_a_queue_that_is_not_there_is_one_line_and_status_1(url: str, command: str) -> None:
-    more = {"move": ["q"]}.get(command, [])  # purge asks nothing about what is not there
+    more = {"move": ["q"]}.get(command, [])  # purge asks no question about a missing queue
     result = run(url, command, "nope", *more)
     assert result.exit_code == 1
     assert "no queue 'nope'" in result.stderr

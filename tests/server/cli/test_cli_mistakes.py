@@ -1,4 +1,4 @@
-"""What every command says to a user's mistake: where it is, and no traceback."""
+"""Every command reports a user's mistake with its place and without a traceback."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ON_BROKERS = {
     "replay": ("q",),
     "doctor": (),
 }
-"""Commands that go to an address of AMQP, with what they need."""
+"""Commands that connect by AMQP, with their arguments."""
 ON_QUEUES = {"queues": (), "top": (), "pause": ("q",), "resume": ("q",), "graph": ()}
-"""Commands that go to a file or a management API."""
+"""Commands that use a file or a management API."""
 ON_FILES = {
     "stats": ("{file}",),
     "backup": ("{file}", "{file}.copy"),
@@ -54,9 +54,9 @@ ON_CONFIGURATIONS = {
     "serve": ("--config", "{file}", "--listen", "amqp://127.0.0.1:0"),
     "definitions import": ("{folder}/new.db", "{file}"),
 }
-"""Commands that read a file that somebody has written."""
+"""Commands that read a file of the user's."""
 OTHERS = {"run", "dashboard", "schema", "user add", "vhost add"}
-"""Commands that have no such mistake, or whose tests are elsewhere."""
+"""Commands without such mistakes, or that are tested elsewhere."""
 
 NO_JSON = {
     "run": "it prints nothing of its own",
@@ -85,13 +85,13 @@ def commands() -> list[tuple[str, Any]]:
 
 
 def documented() -> set[int]:
-    """The statuses that the document has."""
+    """The exit statuses in the document."""
     table = DOCUMENT.split("\n## Exit status\n")[1]
     return {int(each) for each in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)}
 
 
 def told(result: Result, *statuses: int) -> str:
-    """What was said, in so many words and without a traceback."""
+    """The error output, which must have the texts and no traceback."""
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     assert result.exit_code in statuses, result.output
     assert set(statuses) <= documented()

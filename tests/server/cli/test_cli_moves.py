@@ -85,14 +85,14 @@ def test_replay_of_the_first_few_by_age(url: str) -> None:
 
 
 def moving(url: str, *arguments: str) -> subprocess.Popen[str]:
-    """A move of ``q`` to ``other`` as a program, once it has moved something."""
+    """A process that moves ``q`` to ``other``, once it has moved something."""
     process = subprocess.Popen(
         [sys.executable, "-m", "broker_client", "move", "q", "other", *arguments],
         env={**os.environ, "BROKER_CLIENT_URL": url},
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # A run in the background of a shell ignores SIGINT, and so would its children.
+        # In the background of a shell SIGINT is ignored, also by children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
@@ -102,7 +102,7 @@ def moving(url: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, str]:
-    """End a program by a signal; returns what it has printed."""
+    """End a process by a signal; returns its output."""
     try:
         process.send_signal(number)
         return process.communicate(timeout=60)
@@ -126,7 +126,7 @@ def test_an_interrupt_leaves_each_message_in_one_place(url: str) -> None:
 def test_a_move_after_a_killed_one_copies_nothing_twice(url: str) -> None:
     lines = [str(i) for i in range(4_000)]
     run(url, "publish", "q", input="\n".join(lines))
-    process = moving(url, "--rate", "400")  # it is not done when it is killed
+    process = moving(url, "--rate", "400")  # it is still running when it is killed
     ended(process, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     left = ready_in_all(url)
@@ -140,7 +140,7 @@ def test_a_move_after_a_killed_one_copies_nothing_twice(url: str) -> None:
 
 
 def ready_in_all(url: str) -> dict[str, int]:
-    """Ready messages of both queues, once what a killed move held is back."""
+    """Ready messages of both queues, once those of a killed move are requeued."""
     deadline = time.monotonic() + 60
     while True:
         found = {name: ready(url, name) for name in ("q", "other")}
@@ -184,7 +184,7 @@ def test_a_move_of_chosen_messages_leaves_the_others_in_order(url: str) -> None:
 
 
 def test_a_count_of_thousands_leaves_the_queue_answering(url: str) -> None:
-    """Given back singly, 10,000 messages kept a classic queue of RabbitMQ 3.10 busy for 20 s."""
+    """Requeued one by one, 10,000 messages kept a classic queue of RabbitMQ 3.10 busy for 20 s."""
     run(url, "publish", "q", input="\n".join(map(str, range(10_000))))
     assert told(run(url, "move", "q", "other", "--dry-run", "--json"))["seen"] == 10_000
     began = time.monotonic()

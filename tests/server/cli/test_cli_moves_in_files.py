@@ -116,5 +116,5 @@ def test_interrupt_leaves_each_message_in_one_place(place: str) -> None:
 
 
 def held(path: str, queue: str) -> int:
-    """What a queue has in the file, which another process may have open."""
+    """The messages of a queue in the file, which another process may have open."""
     return sum(each.waiting for each in read_stats(path).queues if each.name == queue)

@@ -135,14 +135,14 @@ class Terminal:
             stderr=theirs,
             env=environment,
             start_new_session=True,
-            # A shell that runs the tests in the background has them ignore it.
+            # In the background of a shell SIGINT is ignored, also by children.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(theirs)
         self.shown = ""
 
     def wait_for(self, text: str) -> None:
-        """Read until `text` was shown; what came before it is forgotten."""
+        """Read until `text` was shown; earlier output is dropped."""
         deadline = time.monotonic() + 60
         while text not in self.shown:
             assert time.monotonic() < deadline, self.shown
@@ -156,7 +156,7 @@ class Terminal:
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.shown
             if select.select([self._ours], [], [], 0.05)[0]:
-                with contextlib.suppress(OSError):  # Linux: EIO once nobody has the other end
+                with contextlib.suppress(OSError):  # Linux: EIO once the other end is closed
                     self.shown += os.read(self._ours, 1 << 16).decode("utf-8", "replace")
         return self.process.returncode
 

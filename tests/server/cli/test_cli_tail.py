@@ -39,7 +39,7 @@ def tailing(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A run in the background of a shell ignores SIGINT, and so would its children.
+        # In the background of a shell SIGINT is ignored, also by children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
@@ -50,7 +50,7 @@ def tailing(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def body(process: subprocess.Popen[str]) -> str:
-    """The body of the next message that is printed, but for those of `publish_until_seen`."""
+    """The body of the next message that is printed, other than those of `publish_until_seen`."""
     assert process.stdout is not None
     while (found := json.loads(process.stdout.readline())["body"]) == "first":
         pass
@@ -58,7 +58,7 @@ def body(process: subprocess.Popen[str]) -> str:
 
 
 def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """The status and what was said after ctrl-C."""
+    """The exit status and the output after Ctrl-C."""
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     return process.returncode, said
@@ -71,7 +71,7 @@ async def _bind(url: str) -> None:
 
 
 def publish_until_seen(url: str, process: subprocess.Popen[str]) -> None:
-    """Publish ``first`` until it is printed: from then on everything is."""
+    """Publish ``first`` until it is printed: then the tail is ready."""
     assert process.stdout is not None
     deadline = time.monotonic() + 60
     while not select.select([process.stdout], [], [], 0.1)[0]:
@@ -114,7 +114,7 @@ def test_tail_of_a_running_application_leaves_no_queue_behind(tmp_path: Path) ->
         assert len(queue_names(url)) == 3
         assert interrupted(process)[0] == 130
         deadline = time.monotonic() + 60
-        while (names := queue_names(url)) != ["other", "q"]:  # its own goes with its connection
+        while (names := queue_names(url)) != ["other", "q"]:  # the temporary one goes last
             assert time.monotonic() < deadline, names
         unbound = run(url, "tail", "other")
         assert (unbound.exit_code, "other has no bindings" in unbound.stderr) == (1, True)

@@ -1,5 +1,5 @@
-"""Where commands go: the file of a running application, one that nobody has open, and what a
-configuration names."""
+"""The broker of a command: the file of a running application, a file that is not open, and that of
+a configuration."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_only_its_user_may_connect_to_the_control_socket() -> None:
                 [sys.executable, "-Sc", code, str(control)], capture_output=True, text=True
             )
             assert "PermissionError" in refused.stderr
-            control.chmod(0o666)  # and who gets past the mode is known by the system's word
+            control.chmod(0o666)  # and users who bypass the mode are identified by the system
             dropped = subprocess.run(
                 [sys.executable, "-Sc", code, str(control)], capture_output=True, text=True
             )
@@ -130,7 +130,7 @@ def test_a_forked_child_neither_removes_nor_holds_the_socket(
         if parent_is_killed:
             process.send_signal(signal.SIGKILL)
             process.wait()
-            assert connected_socket(url) is None  # at once: nobody is there to answer
+            assert connected_socket(url) is None  # at once: no process would answer
             assert run(url, "publish", "q", input="2\n").stdout == "1 confirmed\n"
     assert Path(control_path(url)).exists() == parent_is_killed
 

@@ -1,4 +1,4 @@
-"""What our management API and RabbitMQ's answer alike: one suite on both."""
+"""One suite on our management API and RabbitMQ's."""
 
 from __future__ import annotations
 
@@ -633,7 +633,7 @@ async def test_definitions_are_taken_as_the_file_of_a_form(managed: Managed) -> 
     response = await managed.client.post(
         managed.path("definitions/{v}"), files={"file": ("definitions.json", json.dumps(document))}
     )
-    assert response.status_code in (204, 303)  # RabbitMQ: leads the browser on
+    assert response.status_code in (204, 303)  # RabbitMQ: redirects the browser
     assert (await managed.client.get(managed.path("queues/{v}/q"))).status_code == 200
 
 
@@ -662,7 +662,7 @@ METADATA = {"description": "of the shop", "tags": ["a", "b"], "default_queue_typ
 
 
 def knows_default_type(managed: Managed) -> bool:
-    """RabbitMQ 3.10 keeps nothing of it that is given here."""
+    """RabbitMQ 3.10 ignores the metadata given here."""
     return not managed.is_rabbitmq or managed.version >= (4, 0)
 
 

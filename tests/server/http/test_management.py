@@ -1,4 +1,4 @@
-"""What our management API has of its own, what it knows of clients, and what it withstands."""
+"""Our management API: its own endpoints, clients, limits and hostile requests."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_in_flight_messages_are_shown_and_dropped(api: Api) -> None:
 
 
 async def deferred(api: Api, *names: str) -> list[dict[str, Any]]:
-    """Delay a publish of each name, and show what waits."""
+    """Delay a publish of each name, and list the waiting messages."""
     for name in names:
         body = {
             "properties": {"headers": {"x-delay": 3_600_000}, "message_id": name},
@@ -522,7 +522,7 @@ async def test_every_described_operation_is_there(api: Api) -> None:
             "props",
         ):
             path = path.replace(f"{{{part}}}", fill.get(part, "x"))
-        # Without a login: only that it leads somewhere.
+        # Without a login: only that it redirects.
         async with httpx.AsyncClient(base_url=api.url, timeout=60) as anybody:
             response = await anybody.request(operation.method, path)
         assert response.status_code == 401, (operation.method, path)
@@ -532,7 +532,7 @@ async def test_every_described_operation_is_there(api: Api) -> None:
 
 
 async def raw(api: Api, request: bytes) -> bytes:
-    """What the socket answers to bytes that no HTTP library would send."""
+    """The answer of the socket to bytes that no HTTP library would send."""
     port = int(api.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
@@ -586,7 +586,7 @@ async def test_endless_body_is_cut(api: Api) -> None:
     try:
         response = await api.client.put("/api/queues/%2F/q", content=endless())
     except httpx.WriteError:
-        return  # the socket was closed while we still sent
+        return  # the socket was closed while we were sending
     assert response.status_code == 413
 
 
@@ -664,7 +664,7 @@ async def test_broken_login_is_401(api: Api, header: str) -> None:
 async def test_page_of_another_site_changes_nothing(api: Api, headers: dict[str, str]) -> None:
     await declare(api)
     await publish(api)
-    # As a form would send it, with the login that the browser knows.
+    # As a form would send it, with the login that the browser has stored.
     headers = {**headers, "Content-Type": "text/plain"}
     for method, path in (
         ("POST", "/api/queues/%2F/q/purge"),
@@ -698,7 +698,7 @@ async def test_long_list_leaves_turns_to_others(api: Api) -> None:
     await shown(api, "/api/whoami")
     counting = asyncio.create_task(count())
     short: list[int] = []
-    for _ in range(5):  # while the machine stands still, turns go on
+    for _ in range(5):  # turns are counted, so a busy machine does not matter
         turns = 0
         await shown(api, "/api/whoami")
         short.append(turns)
@@ -706,7 +706,7 @@ async def test_long_list_leaves_turns_to_others(api: Api) -> None:
     listed = await shown(api, "/api/queues")
     counting.cancel()
     assert [each["name"] for each in listed] == sorted(f"queue-{n}" for n in range(1_000))
-    assert turns > min(short) + 20  # one between any fifty of a list, at least
+    assert turns > min(short) + 20  # at least one for fifty items of a list
 
 
 async def test_address_that_guesses_passwords_is_not_listened_to_for_a_while(api: Api) -> None:
@@ -728,7 +728,7 @@ async def test_pattern_of_exponential_time_does_not_hold_the_node(api: Api) -> N
     query = {"page": "1", "name": "^(a|a)*$", "use_regex": "true"}
     response = await api.client.get("/api/queues", params=query)
     assert response.status_code == 200
-    assert time.monotonic() - began < 60  # without a limit it takes years
+    assert time.monotonic() - began < 60  # without a limit it would take years
 
 
 async def test_octet_0_in_a_name_does_not_end_the_metrics(api: Api) -> None:

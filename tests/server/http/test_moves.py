@@ -35,7 +35,7 @@ async def publish(api: Api, queue: str, *bodies: str, **properties: Any) -> None
 
 
 async def taken(api: Api, path: str) -> list[str]:
-    """The bodies of all messages, which are gone then."""
+    """Remove all messages; returns their bodies."""
     wanted = {"count": 1_000, "ackmode": "ack_requeue_false", "encoding": "auto"}
     return [each["payload"] for each in (await api.client.post(f"{path}/get", json=wanted)).json()]
 

@@ -1,4 +1,4 @@
-"""Publishes frames of a Spark Connect session, and prints what DriverPublisher says of it.
+"""Publishes frames of a Spark Connect session, and prints DriverPublisher's error.
 
 Session and frames are real. There is no server: plans are made without one, and refused before one
 is asked. In a process of its own, since nothing else here may load what Connect needs.
@@ -43,7 +43,7 @@ def main() -> None:
             said["foreach_batch"] = str(error.__context__)
     sys.stdout.write(json.dumps(said))
     sys.stdout.flush()
-    os._exit(0)  # a session says good-bye to its server otherwise, and there is none
+    os._exit(0)  # otherwise the session would release itself at a server, which does not exist
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Frames of Spark Connect are refused, with what to do instead."""
+"""Frames of Spark Connect are refused; the error says what to do instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing from the driver, batches that Spark repeats, and misuse with what to do instead."""
+"""Publishing from the driver, batches that Spark repeats, and errors for misuse."""
 
 from __future__ import annotations
 

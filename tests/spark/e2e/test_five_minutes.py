@@ -1,4 +1,4 @@
-"""The first program of docs/spark.md does what it says."""
+"""The first program of docs/spark.md works as documented."""
 
 from __future__ import annotations
 

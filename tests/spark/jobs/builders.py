@@ -1,4 +1,4 @@
-"""Events as a node would write them, and logs made of them."""
+"""Builders for events as a node writes them, and for logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def micros(second: float) -> int:
 
 
 class Lines:
-    """Makes events with numbers of their own."""
+    """Makes numbered events."""
 
     def __init__(self, node: str = "n1") -> None:
         self.node = node
@@ -81,7 +81,7 @@ def split_log(folder: Path, lines: Sequence[Line], rng: random.Random, *, files:
 
 
 def frame(spark: SparkSession, folder: Path, lines: Iterable[Line]) -> DataFrame:
-    """The events of `lines`, by way of a log."""
+    """The events of `lines`, written to a log and read back."""
     return whole(read_events(spark, write_log(folder, lines)))
 
 

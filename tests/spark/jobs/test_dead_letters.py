@@ -35,7 +35,7 @@ def death(queue: str, reason: str, second: float, *, exchange: str = "x", key: s
 
 
 def archived(spark: SparkSession, *letters: Properties) -> list[dict[str, Any]]:
-    """What the job makes of `letters`, which came out of the queue `cemetery`."""
+    """The job's result for `letters` of the queue `cemetery`."""
     batch = to_batch(
         [
             Row(Delivery("c", 1, False, "graves", "dead", b"\x00body", each), ARCHIVED_AT)
@@ -48,7 +48,7 @@ def archived(spark: SparkSession, *letters: Properties) -> list[dict[str, Any]]:
 
 
 def archive_of(spark: SparkSession, *letters: Line) -> DataFrame:
-    """An archive; what a letter does not say is null."""
+    """An archive; missing fields are null."""
     kinds = {"timestamp": pa.timestamp("us", "UTC"), "integer": pa.int32(), "string": pa.string()}
     columns = {
         field.name: pa.array(

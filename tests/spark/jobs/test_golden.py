@@ -153,7 +153,7 @@ def test_poison_is_what_was_tried_often_and_never_acked(
 
 
 def audited(log: Lines) -> Lines:
-    """A lost one, one acked twice, one too young to be lost, one never enqueued, and good ones."""
+    """Messages that are lost, acked twice, too recent to be lost, never enqueued, and good."""
     log.stay("good", "a", 0.0, wait=0.1, handle=0.1)
     log.add("published", 1.0, "lost", published_at=1.0)
     log.add("enqueued", 1.0, "lost", queue="a", published_at=1.0, enqueued_at=1.0)

@@ -1,4 +1,4 @@
-"""Batch and stream agree, whatever files the events lie in; and odd lines harm nobody."""
+"""Batch and stream agree for any split into files; invalid lines are skipped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def random_events(rng: random.Random, *, messages: int) -> list[Line]:
 
 
 def streamed(frame: DataFrame, folder: Path, *, mode: str = "append") -> list[dict[str, Any]]:
-    """The rows that come out of a streaming frame once it has read all there is."""
+    """The rows of a streaming frame once it has read everything."""
     spark = frame.sparkSession
     name = f"out_{abs(hash(folder))}"
     query = (
@@ -77,7 +77,7 @@ def test_stream_and_batch_agree_on_random_files(
     late = Lines("late")
     late.add("delivered", SENTINEL, "end", queue="z", enqueued_at=SENTINEL - 1, attempt=1)
     write_log(folder, late.lines, name="9-9")
-    # All files in one batch, so that none is behind the watermark; the sentinel's own come later.
+    # All files in one batch, so that none is behind the watermark; the sentinel comes later.
     stream = whole(read_events(spark, folder, stream=True))
     counted = streamed(jobs.throughput(stream, watermark="5 minutes"), tmp_path / "t")
     buckets = streamed(jobs.latency_histogram(stream, watermark="5 minutes"), tmp_path / "l")
@@ -117,7 +117,7 @@ def test_compacting_files_that_came_twice_gives_each_event_once(
         got.pop("_corrupt_record")
         assert got == wanted
 
-    # Integers have statistics to skip by. What the session of the caller writes is its own affair.
+    # Integers have statistics for skipping. The session's own setting is kept.
     some = next((tmp_path / "parquet").rglob("*.parquet"))
     column = parquet.ParquetFile(some).metadata.row_group(0).column(3)
     assert (column.path_in_schema, column.physical_type) == ("ts", "INT64")
@@ -141,7 +141,7 @@ def test_histogram_percentiles_are_near_the_exact_ones(spark: SparkSession, tmp_
         (row["queue"], row["phase"]): row
         for row in rows(jobs.latency(events, window=whole_day, exact=True))
     }
-    # Merged from minutes: the histogram is what is kept, not the percentiles.
+    # Merged from minutes: the histogram is stored, not the percentiles.
     minutes = jobs.latency_histogram(events)
     merged = minutes.withColumn("window", minutes["window"].cast("date"))
     found = rows(jobs.from_histogram(merged))
@@ -161,7 +161,7 @@ def test_odd_lines_are_counted_and_the_rest_is_read(spark: SparkSession, tmp_pat
         lines.write('{"v":1,"event_id":"n1-b1-2","event":"acked"}\n')
         lines.write('{"v":1,"event_id":"n1-b1-3","event":"acked","size":"many"}\n')
         lines.write('{"v":1,"event_id":"n1-b1-4","ev')
-    # What is being written has a name that begins with a full stop.
+    # Files that are being written have names that begin with a dot.
     (file.parent / ".2-1.jsonl.open").write_text(json.dumps(log.lines[0]))
     events = read_events(spark, tmp_path)
     assert corrupt_lines(events) == 2

@@ -1,4 +1,4 @@
-"""The pipeline command, run in this process, and what it wrote."""
+"""The pipeline command, run in this process, and its output."""
 
 from __future__ import annotations
 

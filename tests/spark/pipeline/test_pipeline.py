@@ -1,4 +1,4 @@
-"""The pipeline command: what it prints, writes and draws, and when it fails."""
+"""The pipeline command: its output, files, pictures and errors."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_flights_add_up_on_a_slice(spark: SparkSession, tmp_path: Path) -> None:
 def test_flights_add_up_on_a_slice_through_rabbitmq(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
-    # A client sees nothing enqueued.
+    # A client does not see enqueued messages.
     printed = flights_add_up(spark, tmp_path, 6, "--url", queues.url)
     assert "guest:guest" not in printed
     assert [queues.depth(name) for name in ("departures", "late-departures", "cemetery")] == [0] * 3

@@ -1,4 +1,4 @@
-"""Dead letters on RabbitMQ: archived, replayed, handled, accounted for; nothing of it twice."""
+"""Dead letters on RabbitMQ: archived, replayed, handled and audited, each once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def publish_all(broker: Broker) -> None:
 
 
 async def handle(broker: Broker, count: int, *refused: str) -> list[Message]:
-    """All that the kitchen gets, `count` messages; those of `refused` are nacked."""
+    """The `count` messages that the kitchen gets; those of `refused` are nacked."""
     got: list[Message] = []
     done = asyncio.Event()
 

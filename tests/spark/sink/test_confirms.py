@@ -1,4 +1,4 @@
-"""The broker nacks, returns, keeps silent, or is cut off in the middle of a window."""
+"""The broker nacks, returns, is silent, or is cut off within a window."""
 
 from __future__ import annotations
 

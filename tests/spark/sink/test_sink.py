@@ -1,4 +1,4 @@
-"""The sink: whatever is done again is done with the same ids."""
+"""The sink: repeated work has the same message ids."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def save(frame: DataFrame, queues: Queues, source: str = "broker", **options: An
 def forward(
     stream: Stream, source: str = "broker", *, checkpoint: str = "out-checkpoint", **options: Any
 ) -> None:
-    """What `stream` reads goes on to the queue `out`, once."""
+    """Write the rows of `stream` to the queue `out`, in one run."""
     frame = stream.frame().select("body", "message_id")
     given = {"url": stream.queues.url, "routingKey": "out", **options}
     writer = frame.writeStream.format(source).options(**given).trigger(availableNow=True)
@@ -67,7 +67,7 @@ def test_batch_whose_commit_was_lost_is_published_again_with_the_same_ids(
 def test_task_killed_half_way_is_tried_again_and_every_row_has_one_id(
     spark: SparkSession, queues: Queues, tmp_path: Path
 ) -> None:
-    """Behind a shuffle, with equal rows, and a retry in another worker."""
+    """After a shuffle, with equal rows, and a retry in another worker."""
     faulty.register(spark)
     queues.declare("out")
     frame = spark.range(600).selectExpr("cast(id % 100 as string) body").repartition(2)

@@ -1,4 +1,4 @@
-"""The planner is killed at the worst moments. No message may be lost."""
+"""The planner is killed at critical moments; no message may be lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_planner_killed_around_a_segment_loses_nothing(
     assert stream.rows() == []
 
     stream.run()
-    # The ids tell redeliveries of what the spool had from new messages: not even a duplicate.
+    # Ids distinguish redeliveries of spooled messages from new ones: there are no duplicates.
     assert sorted_ids(stream.rows()) == sorted(ids)
     assert queues.depth("in") == 0
     assert not list(stream.spool.glob(".*.tmp"))

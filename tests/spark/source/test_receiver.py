@@ -141,7 +141,7 @@ def test_stop_while_the_link_is_lost_does_not_connect_again(queues: Queues, tmp_
             proxy.cut()
             proxy.resume()
 
-        # In the midst of giving back what is unacked, which waits for the broker's answer.
+        # While unacked messages are requeued, which waits for the broker's answer.
         thread.loop.call_soon_threadsafe(thread.loop.call_later, 0.2, lose)
         reader.stop()
         until(lambda: not proxy.connections, "the proxy to see the end")
@@ -202,7 +202,7 @@ NO_STREAM = "decimal of many digits"
 
 
 def hostile(queue: str) -> list[Outgoing]:
-    """One message of each kind, sound ones around them."""
+    """One message of each kind, with valid ones around them."""
     sound = [
         Outgoing("", queue, b"body", Properties(message_id=name)) for name in ("first", "last")
     ]
@@ -242,7 +242,7 @@ def test_hostile_messages_arrive_with_their_faults_and_the_rest_goes_on(
 
 def test_hostile_messages_of_a_stream_arrive_with_their_faults(queues: Queues) -> None:
     queues.declare("log", arguments=STREAM)
-    # RabbitMQ keeps a stream's messages in another form, and takes no such decimal.
+    # RabbitMQ stores a stream's messages in another format, without such decimals.
     messages = [each for each in hostile("log") if each.properties.message_id != NO_STREAM]
     queues.publish_all(messages)
     end = StreamEnd([queues.connector()], "log", timeout=60)

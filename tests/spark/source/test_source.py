@@ -1,4 +1,4 @@
-"""A query that is idle, drains, is full, shares its queue, or has its spool swapped."""
+"""Queries that are idle, drain, are full, share their queue, or whose spool was replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session starts with, without and in spite of a class archive."""
+"""Sessions with a class archive, without one, and with a broken one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 
 def jvm(options: list[str], *, broken: bool = False) -> Callable[[str], str]:
-    """Notes the options it is started with; a broken archive keeps it from coming up."""
+    """Records its options; does not start with a broken archive."""
     from pyspark.errors import PySparkRuntimeError
 
     def create(more: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/spark.md says what is true of options and errors."""
+"""docs/spark.md documents all options and errors."""
 
 from __future__ import annotations
 

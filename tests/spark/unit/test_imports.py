@@ -1,4 +1,4 @@
-"""Who does not use Spark does not load it, and who has not got it is told."""
+"""Spark is not loaded before it is used; an error says when it is missing."""
 
 from __future__ import annotations
 

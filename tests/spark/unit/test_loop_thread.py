@@ -1,4 +1,4 @@
-"""Stopping a loop's thread: nothing that was started on it outlives it."""
+"""A loop's thread: nothing started on it outlives it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_client.spark.loop_thread import LoopThread
 
 
 async def _stubborn(refusals: int, begun: threading.Event) -> None:
-    """Begins again when it is cancelled, as code does that takes it for a lost link."""
+    """Starts again when it is cancelled, like code that mistakes that for a lost link."""
     links: list[asyncio.Task[Literal[True]]] = []
     for _ in range(refusals):
         try:

@@ -54,7 +54,7 @@ def test_content_id_follows_its_row(rows: list[Message]) -> None:
 
 
 def test_content_ids_are_those_of_every_version() -> None:
-    """A retry under the next version must give the ids of the first attempt."""
+    """A retry after an upgrade must have the ids of the first attempt."""
     rows: list[Message] = [("ex", "k", None, b"body"), ("ex", "k", {"a": "1"}, b"body")]
     rows += [("ex", "other", None, b"body"), ("ex", "k", None, b"body")]
     assert content(rows, "q/1", 3) == [

@@ -1,4 +1,4 @@
-"""Options: every mistake is told, no secret is."""
+"""Options: every mistake is reported, without secrets."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def a_delivery(properties: Properties | None = None, *, redelivered: bool = Fals
 
 
 def deep(levels: int) -> list[Any]:
-    """Lists in each other."""
+    """Nested lists."""
     inside: list[Any] = []
     for _ in range(levels):
         inside = [inside]

@@ -1,4 +1,4 @@
-"""The spool by itself: no JVM, no broker."""
+"""The spool alone, without JVM and broker."""
 
 from __future__ import annotations
 

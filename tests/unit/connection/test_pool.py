@@ -12,7 +12,7 @@ from tests.support.warp import WarpLoop, settle
 loop_factory = WarpLoop
 
 
-class Opener:
+class ChannelOpener:
     """Opens channels, all of which it remembers; hangs while `gate` is an unset event."""
 
     def __init__(self) -> None:
@@ -30,12 +30,12 @@ class Opener:
 
 
 @pytest.fixture
-def opener() -> Opener:
-    return Opener()
+def opener() -> ChannelOpener:
+    return ChannelOpener()
 
 
 @pytest.fixture
-def a_pool(opener: Opener) -> Callable[..., ChannelPool]:
+def a_pool(opener: ChannelOpener) -> Callable[..., ChannelPool]:
     def make(**settings: float) -> ChannelPool:
         return ChannelPool("orders", opener, PoolConfig.model_validate({"max": 1, **settings}))
 
@@ -82,7 +82,7 @@ async def test_channel_given_back_is_lent_again(a_pool: Make) -> None:
 
 
 async def test_channel_of_a_block_that_raised_is_aborted_and_not_lent_again(
-    a_pool: Make, opener: Opener
+    a_pool: Make, opener: ChannelOpener
 ) -> None:
     pool = a_pool()
     with pytest.raises(LookupError):
@@ -93,7 +93,7 @@ async def test_channel_of_a_block_that_raised_is_aborted_and_not_lent_again(
     assert [channel.how_ended for channel in opener.opened] == ["aborted", ""]
 
 
-async def test_channel_that_died_idle_is_never_lent(a_pool: Make, opener: Opener) -> None:
+async def test_channel_that_died_idle_is_never_lent(a_pool: Make, opener: ChannelOpener) -> None:
     # rascal PR 81: the pool lent a channel that was closed already, and the message was lost.
     pool = a_pool(max=3)
     users = [User(pool) for _ in range(3)]
@@ -114,7 +114,9 @@ async def test_channel_that_died_idle_is_never_lent(a_pool: Make, opener: Opener
     assert lent == [opener.opened[1], opener.opened[3]]
 
 
-async def test_channel_that_died_while_lent_is_not_taken_back(a_pool: Make, opener: Opener) -> None:
+async def test_channel_that_died_while_lent_is_not_taken_back(
+    a_pool: Make, opener: ChannelOpener
+) -> None:
     pool = a_pool()
     async with pool.lease():
         opener.opened[0].fail()
@@ -124,7 +126,7 @@ async def test_channel_that_died_while_lent_is_not_taken_back(a_pool: Make, open
 
 
 async def test_channel_that_dies_between_give_back_and_the_waiters_turn_is_not_lent(
-    a_pool: Make, opener: Opener
+    a_pool: Make, opener: ChannelOpener
 ) -> None:
     # The very race of rascal PR 81: given back alive, dead by the time the next one gets it.
     pool = a_pool()
@@ -141,7 +143,7 @@ async def test_channel_that_dies_between_give_back_and_the_waiters_turn_is_not_l
     await second.give_back()
 
 
-async def test_no_more_than_max_channels_are_opened(a_pool: Make, opener: Opener) -> None:
+async def test_no_more_than_max_channels_are_opened(a_pool: Make, opener: ChannelOpener) -> None:
     pool = a_pool(max=2)
     users = [User(pool) for _ in range(5)]
     await settle()
@@ -222,7 +224,7 @@ async def test_is_wanted_while_somebody_waits_only(a_pool: Make) -> None:
 
 
 async def test_failed_open_frees_its_place_and_the_next_one_in_line_tries(
-    a_pool: Make, opener: Opener
+    a_pool: Make, opener: ChannelOpener
 ) -> None:
     pool = a_pool()
     opener.failures = [ChannelClosedError(0, "no"), ChannelClosedError(0, "no")]
@@ -249,7 +251,9 @@ async def test_timeout_says_which_pool_how_long_and_how_full(a_pool: Make) -> No
                 pass
 
 
-async def test_timeout_of_the_opening_itself_is_handed_on(a_pool: Make, opener: Opener) -> None:
+async def test_timeout_of_the_opening_itself_is_handed_on(
+    a_pool: Make, opener: ChannelOpener
+) -> None:
     pool = a_pool()
     opener.failures = [TimeoutError("the broker was silent")]
     with pytest.raises(TimeoutError, match="silent") as caught:
@@ -258,7 +262,7 @@ async def test_timeout_of_the_opening_itself_is_handed_on(a_pool: Make, opener: 
     assert not isinstance(caught.value, PoolTimeoutError)
 
 
-async def test_cancelled_while_opening_frees_its_place(a_pool: Make, opener: Opener) -> None:
+async def test_cancelled_while_opening_frees_its_place(a_pool: Make, opener: ChannelOpener) -> None:
     pool = a_pool()
     opener.gate = asyncio.Event()
     opening = User(pool)
@@ -332,7 +336,7 @@ async def test_channel_given_back_as_a_waiter_is_cancelled_goes_to_the_next(a_po
     await waiting.give_back()
 
 
-async def test_cancelled_block_gives_its_channel_up(a_pool: Make, opener: Opener) -> None:
+async def test_cancelled_block_gives_its_channel_up(a_pool: Make, opener: ChannelOpener) -> None:
     pool = a_pool()
     user = User(pool)
     await settle()
@@ -345,7 +349,7 @@ async def test_cancelled_block_gives_its_channel_up(a_pool: Make, opener: Opener
 # --------------------------------------------------------------------------- pausing
 
 
-async def test_pause_drops_what_is_idle(a_pool: Make, opener: Opener) -> None:
+async def test_pause_drops_what_is_idle(a_pool: Make, opener: ChannelOpener) -> None:
     pool = a_pool()
     async with pool.lease():
         pass
@@ -354,7 +358,9 @@ async def test_pause_drops_what_is_idle(a_pool: Make, opener: Opener) -> None:
     assert pool.stats().size == 0
 
 
-async def test_channel_given_back_while_paused_is_dropped(a_pool: Make, opener: Opener) -> None:
+async def test_channel_given_back_while_paused_is_dropped(
+    a_pool: Make, opener: ChannelOpener
+) -> None:
     pool = a_pool()
     user = User(pool)
     await settle()
@@ -424,7 +430,7 @@ async def test_waiting_begins_anew_after_a_pause(a_pool: Make) -> None:
 # --------------------------------------------------------------------------- eviction
 
 
-async def test_channel_idle_too_long_is_closed(a_pool: Make, opener: Opener) -> None:
+async def test_channel_idle_too_long_is_closed(a_pool: Make, opener: ChannelOpener) -> None:
     pool = a_pool(idle_timeout=30.0)
     async with pool.lease():
         pass
@@ -435,7 +441,7 @@ async def test_channel_idle_too_long_is_closed(a_pool: Make, opener: Opener) -> 
     assert pool.stats().size == 0
 
 
-async def test_eviction_leaves_min_channels(a_pool: Make, opener: Opener) -> None:
+async def test_eviction_leaves_min_channels(a_pool: Make, opener: ChannelOpener) -> None:
     pool = a_pool(max=3, min=1, idle_timeout=30.0)
     users = [User(pool) for _ in range(3)]
     await settle()
@@ -446,7 +452,7 @@ async def test_eviction_leaves_min_channels(a_pool: Make, opener: Opener) -> Non
     pool.close()
 
 
-async def test_use_puts_eviction_off(a_pool: Make, opener: Opener) -> None:
+async def test_use_puts_eviction_off(a_pool: Make, opener: ChannelOpener) -> None:
     pool = a_pool(idle_timeout=30.0)
     for _ in range(4):
         async with pool.lease():
@@ -474,7 +480,9 @@ async def test_close_fails_those_who_wait_and_those_who_come(a_pool: Make) -> No
     assert pool.stats().size == 0
 
 
-async def test_close_ends_what_is_idle_and_what_comes_back(a_pool: Make, opener: Opener) -> None:
+async def test_close_ends_what_is_idle_and_what_comes_back(
+    a_pool: Make, opener: ChannelOpener
+) -> None:
     pool = a_pool(max=2)
     first, second = User(pool), User(pool)
     await settle()
@@ -486,7 +494,7 @@ async def test_close_ends_what_is_idle_and_what_comes_back(a_pool: Make, opener:
 
 
 async def test_close_while_opening_lends_nothing_and_ends_the_channel(
-    a_pool: Make, opener: Opener
+    a_pool: Make, opener: ChannelOpener
 ) -> None:
     pool = a_pool()
     opener.gate = asyncio.Event()

@@ -14,14 +14,14 @@ from broker_client.pool import ChannelPool
 from broker_client.runtime.tasks import TaskGroup
 from tests.support.links import FakeChannel
 from tests.support.warp import WarpLoop, settle
-from tests.unit.connection.test_pool import Opener, User
+from tests.unit.connection.test_pool import ChannelOpener, User
 
 loop_factory = WarpLoop
 
 
 class PoolHarness:
     def __init__(self, **settings: Any) -> None:
-        self.opener = Opener()
+        self.opener = ChannelOpener()
         self.told: list[tuple[str, PoolStats]] = []
         self.tasks = TaskGroup("test")
         self.pool = ChannelPool(

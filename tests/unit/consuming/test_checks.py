@@ -13,7 +13,7 @@ from broker_client.consuming.deduplication import handled_ids_from
 from broker_client.consuming.redeliveries import MemoryCounter, RedeliveryCounter
 from broker_client.errors import RedeliveriesExceededError, RedeliveriesUncountedError
 from broker_client.message import Message
-from tests.support.consuming import Gate, SubscriptionHarness
+from tests.support.consuming import GatedHandler, SubscriptionHarness
 from tests.support.warp import WarpLoop, settle
 
 loop_factory = WarpLoop
@@ -284,7 +284,7 @@ async def test_message_handled_before_is_acked_without_its_handler() -> None:
     """an idempotent consumer."""
     async with once() as harness:
         harness.listen("duplicate")
-        gate = Gate()
+        gate = GatedHandler()
         channel = await harness.consume(gate)
         channel.deliver(message_id="m")
         await gate.let(1)
@@ -335,7 +335,7 @@ async def test_message_that_failed_and_was_acked_all_the_same_is_handled_again()
 async def test_message_whose_ack_was_lost_is_handled_again() -> None:
     async with once() as harness:
         harness.listen("duplicate", "ack_lost")
-        gate = Gate()
+        gate = GatedHandler()
         channel = await harness.consume(gate)
         channel.deliver(message_id="m")
         await settle()
@@ -350,7 +350,7 @@ async def test_message_whose_ack_was_lost_is_handled_again() -> None:
 async def test_copy_that_arrives_while_the_first_is_handled_waits_for_it() -> None:
     async with once() as harness:
         harness.listen("duplicate")
-        gate = Gate()
+        gate = GatedHandler()
         channel = await harness.consume(gate)
         channel.deliver(message_id="m")
         channel.deliver(message_id="m")

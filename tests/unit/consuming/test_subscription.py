@@ -95,7 +95,7 @@ class VhostHarness:
         return [what for name, what in self.heard if name == event]
 
     async def consume(self, handler: Any = None) -> FakeChannel:
-        """Start with `handler`, which by default keeps what it gets; returns the channel."""
+        """Start with `handler`, which by default keeps its messages; returns the channel."""
         self.kept: list[tuple[Message, Any, AckOrNack]] = []
         self.subscription.on("message", handler or (lambda *args: self.kept.append(args)))
         await settle()

@@ -11,7 +11,7 @@ from broker_client.ackornack import AckOrNack
 from broker_client.config import Nack, Republish
 from broker_client.errors import ChannelClosedError
 from broker_client.message import Message
-from tests.support.consuming import Gate, SubscriptionHarness
+from tests.support.consuming import GatedHandler, SubscriptionHarness
 from tests.support.warp import WarpLoop, settle
 
 loop_factory = WarpLoop
@@ -53,7 +53,7 @@ async def test_qualified_queue_is_consumed_and_is_the_message_queue() -> None:
 async def test_concurrency_limits_the_handlers_that_run_and_keeps_the_order() -> None:
     """apart from prefetch."""
     async with SubscriptionHarness(prefetch=5, concurrency=2) as harness:
-        gate = Gate()
+        gate = GatedHandler()
         channel = await harness.consume(gate)
         for _ in range(5):
             channel.deliver()
@@ -82,7 +82,7 @@ async def test_failing_handlers_make_room_too() -> None:
 
 async def test_cancel_gives_back_what_has_not_started_and_finishes_what_has() -> None:
     async with SubscriptionHarness(prefetch=5, concurrency=2) as harness:
-        gate = Gate()
+        gate = GatedHandler()
         channel = await harness.consume(gate)
         for _ in range(5):
             channel.deliver()
@@ -101,7 +101,7 @@ async def test_cancel_gives_back_what_has_not_started_and_finishes_what_has() ->
 
 async def test_delivery_that_crosses_the_cancel_is_given_back() -> None:
     async with SubscriptionHarness() as harness:
-        gate = Gate()
+        gate = GatedHandler()
         channel = await harness.consume(gate)
         channel.deliver()
         await settle()
@@ -138,7 +138,7 @@ async def test_without_acks_cancel_handles_what_it_has() -> None:
 async def test_unstarted_deliveries_of_a_lost_channel_are_dropped() -> None:
     async with SubscriptionHarness(concurrency=1) as harness:
         harness.listen("ack_lost")
-        gate = Gate()
+        gate = GatedHandler()
         channel = await harness.consume(gate)
         channel.deliver()
         channel.deliver()
@@ -156,7 +156,7 @@ async def test_unstarted_deliveries_of_a_lost_channel_are_dropped() -> None:
 
 async def test_pause_stops_the_consumer_gives_back_the_unstarted_and_resume_goes_on() -> None:
     async with SubscriptionHarness(prefetch=5, concurrency=1) as harness:
-        gate = Gate()
+        gate = GatedHandler()
         channel = await harness.consume(gate)
         channel.deliver()
         channel.deliver()

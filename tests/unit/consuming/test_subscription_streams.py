@@ -9,7 +9,7 @@ import pytest
 from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.consuming.stream_position import StreamPosition
 from broker_client.message import Delivery, Properties
-from tests.support.consuming import Gate, SubscriptionHarness
+from tests.support.consuming import GatedHandler, SubscriptionHarness
 from tests.support.links import FakeChannel
 from tests.support.warp import WarpLoop, settle
 
@@ -141,7 +141,7 @@ async def test_pause_and_resume_go_on_behind_what_is_in_hand(
 ) -> None:
     monkeypatch.setattr("tests.support.links.FakeChannel", Offsets)
     async with a_stream(concurrency=1) as harness:
-        gate = Gate()
+        gate = GatedHandler()
         channel = await harness.consume(gate)
         channel.deliver(headers={"x-stream-offset": 5})
         channel.deliver(headers={"x-stream-offset": 6})

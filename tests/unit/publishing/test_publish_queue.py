@@ -191,7 +191,7 @@ async def test_nacked_publication_that_is_confirmed_at_last_succeeds(
     assert harness.ends() == [("success", "m1")]
 
 
-class Electing:
+class NackingBroker:
     """A broker that nacks everything until `at`, and then confirms it."""
 
     def __init__(self, harness: PublishQueueHarness, at: float) -> None:
@@ -215,7 +215,7 @@ async def test_nacks_of_an_election_are_bridged_in_order_with_growing_pauses(
     harness: PublishQueueHarness,
 ) -> None:
     start = asyncio.get_running_loop().time()
-    electing = Electing(harness, start + 3.0)
+    electing = NackingBroker(harness, start + 3.0)
     made = await harness.publish(300, max_nacks=math.inf)
     await asyncio.sleep(8.0)
     assert [(await each).maybe_duplicate for each in made] == [False] * 300
@@ -229,7 +229,7 @@ async def test_nacks_of_an_election_are_bridged_in_order_with_growing_pauses(
 
 
 async def test_nacked_until_its_deadline_ends_as_nacked(harness: PublishQueueHarness) -> None:
-    Electing(harness, math.inf)
+    NackingBroker(harness, math.inf)
     [publication] = await harness.publish(max_nacks=math.inf, timeout=3.0)
     await asyncio.sleep(3.1)
     assert isinstance(await failure_of(publication), PublishNackedError)
@@ -238,7 +238,7 @@ async def test_nacked_until_its_deadline_ends_as_nacked(harness: PublishQueueHar
 async def test_nacked_without_a_deadline_ends_as_nacked_after_a_while(
     harness: PublishQueueHarness,
 ) -> None:
-    Electing(harness, math.inf)
+    NackingBroker(harness, math.inf)
     [publication] = await harness.publish(max_nacks=math.inf, timeout=0.0)
     await asyncio.sleep(60.0)
     assert not publication.is_ended
@@ -828,7 +828,7 @@ async def test_drop_oldest_never_drops_what_the_broker_may_have() -> None:
 # --------------------------------------------------------------------------- refusals
 
 
-class Strict:
+class ChannelClosingBroker:
     """A broker that closes the channel over a message with a poisonous id."""
 
     def __init__(
@@ -857,7 +857,7 @@ class Strict:
 async def test_poison_alone_is_refused_and_the_rest_goes_through(
     harness: PublishQueueHarness,
 ) -> None:
-    Strict(harness, 406, "m4", "m7")
+    ChannelClosingBroker(harness, 406, "m4", "m7")
     made = await harness.publish(10)
     await asyncio.sleep(5.0)
     assert len(harness.ends()) == 10
@@ -873,7 +873,7 @@ async def test_poison_alone_is_refused_and_the_rest_goes_through(
     assert successes == [f"m{number}" for number in range(1, 11) if number not in (4, 7)]
 
 
-class Fragile:
+class ConnectionClosingBroker:
     """A broker that closes the whole connection over a message with a poisonous id.
 
     With `code` 0 it just goes away.
@@ -915,7 +915,7 @@ class Fragile:
 
 async def test_publish_that_ends_the_connection_is_refused_and_nobody_elses() -> None:
     harness = PublishQueueHarness(max_channels=3)
-    fragile = Fragile(harness, 541, "m13")
+    fragile = ConnectionClosingBroker(harness, 541, "m13")
     made = {name: [harness.make(name, timeout=30.0) for _ in range(10)] for name in ("a", "b", "c")}
     for name in made:
         for publication in made[name]:
@@ -932,7 +932,7 @@ async def test_publish_that_ends_the_connection_is_refused_and_nobody_elses() ->
 
 async def test_publish_that_costs_the_link_each_time_is_refused_once_others_have_passed() -> None:
     harness = PublishQueueHarness(max_channels=2)
-    Fragile(harness, 0, "m2")
+    ConnectionClosingBroker(harness, 0, "m2")
     made = [harness.make(timeout=0.0) for _ in range(5)]
     other = [harness.make("other", timeout=0.0) for _ in range(5)]
     for publication in (*made, *other):
@@ -946,7 +946,7 @@ async def test_publish_that_costs_the_link_each_time_is_refused_once_others_have
 
 async def test_link_that_is_lost_whatever_is_sent_blames_nobody() -> None:
     harness = PublishQueueHarness()
-    fragile = Fragile(harness, 0, *(f"m{number}" for number in range(1, 6)))
+    fragile = ConnectionClosingBroker(harness, 0, *(f"m{number}" for number in range(1, 6)))
     made = [harness.make(timeout=0.0) for _ in range(5)]
     for publication in made:
         await harness.queue.put(publication, confirm=True)
@@ -962,7 +962,7 @@ async def test_link_that_is_lost_whatever_is_sent_blames_nobody() -> None:
 
 async def test_links_lost_a_few_times_in_a_row_let_no_publish_overtake_another() -> None:
     harness = PublishQueueHarness()
-    fragile = Fragile(harness, 0, "m1", "m2", "m3")
+    fragile = ConnectionClosingBroker(harness, 0, "m1", "m2", "m3")
     for _ in range(5):
         await harness.queue.put(harness.make(timeout=0.0), confirm=True)
     await eventually(lambda: fragile.losses == 7)
@@ -974,7 +974,7 @@ async def test_links_lost_a_few_times_in_a_row_let_no_publish_overtake_another()
 
 async def test_two_publishes_that_cost_the_link_are_both_refused_and_all_others_pass() -> None:
     harness = PublishQueueHarness()
-    Fragile(harness, 0, "m2", "m3")
+    ConnectionClosingBroker(harness, 0, "m2", "m3")
     for _ in range(20):
         await harness.queue.put(harness.make(timeout=0.0), confirm=True)
     await asyncio.sleep(60.0)
@@ -989,7 +989,7 @@ async def test_two_publishes_that_cost_the_link_are_both_refused_and_all_others_
 async def test_link_that_is_lost_by_chance_refuses_no_message(losses: float) -> None:
     chance = random.Random(5)
     harness = PublishQueueHarness(max_channels=2)
-    flaky = Fragile(harness, 0)
+    flaky = ConnectionClosingBroker(harness, 0)
     judge = flaky.judge
 
     def judge_by_chance() -> None:
@@ -1013,7 +1013,7 @@ async def test_link_that_is_lost_by_chance_refuses_no_message(losses: float) -> 
 async def test_broker_that_is_short_of_disk_is_asked_again_after_growing_pauses(
     harness: PublishQueueHarness,
 ) -> None:
-    full = Strict(harness, 406, "m1", "m2", "m3")
+    full = ChannelClosingBroker(harness, 406, "m1", "m2", "m3")
     full.text = "PRECONDITION_FAILED - low on disk space"
     made = await harness.publish(3, timeout=60.0)
     await asyncio.sleep(10.0)
@@ -1027,7 +1027,7 @@ async def test_broker_that_is_short_of_disk_is_asked_again_after_growing_pauses(
 async def test_missing_exchange_is_declared_again_before_anything_is_refused(
     harness: PublishQueueHarness,
 ) -> None:
-    strict = Strict(harness, 404, "m2")
+    strict = ChannelClosingBroker(harness, 404, "m2")
 
     async def restore() -> None:
         harness.restored += 1
@@ -1043,7 +1043,7 @@ async def test_missing_exchange_is_declared_again_before_anything_is_refused(
 async def test_exchange_that_stays_missing_refuses_each_and_restores_once(
     harness: PublishQueueHarness,
 ) -> None:
-    Strict(harness, 404, "m1", "m2", "m3")
+    ChannelClosingBroker(harness, 404, "m1", "m2", "m3")
     made = await harness.publish(3)
     await asyncio.sleep(5.0)
     assert harness.ends() == [("error", "m1"), ("error", "m2"), ("error", "m3")]
@@ -1136,7 +1136,7 @@ async def test_refusal_for_size_that_fits_nobody_is_not_repeated_for_ever(
 
 
 async def test_link_lost_while_probing_blames_nobody(harness: PublishQueueHarness) -> None:
-    Strict(harness, 406, "m1", once=True)
+    ChannelClosingBroker(harness, 406, "m1", once=True)
     harness.link.auto_confirm = False
     await harness.publish(3)
     assert harness.channel.ids == ["m1"]
@@ -1150,7 +1150,7 @@ async def test_link_lost_while_probing_blames_nobody(harness: PublishQueueHarnes
 async def test_time_out_while_probing_puts_the_blame_on_no_other(
     harness: PublishQueueHarness,
 ) -> None:
-    Strict(harness, 406, "m1", once=True)
+    ChannelClosingBroker(harness, 406, "m1", once=True)
     harness.link.auto_confirm = False
     [timed_out, *innocent] = [harness.make(timeout=timeout) for timeout in (2.0, 30.0, 30.0)]
     for publication in (timed_out, *innocent):

@@ -84,14 +84,14 @@ def test_clear_returns_the_keys_by_time() -> None:
     assert len(deadlines) == 0
 
 
-class Held:
+class WatchedKey:
     """A key that tells when it is held no more."""
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
 def test_keys_that_are_gone_are_not_held(order: int) -> None:
-    deadlines: Deadlines[Held] = Deadlines()
-    keys = [Held() for _ in range(1000)]
+    deadlines: Deadlines[WatchedKey] = Deadlines()
+    keys = [WatchedKey() for _ in range(1000)]
     for at, key in enumerate(keys):
         deadlines.set(key, float(at))
     watched = weakref.WeakSet(keys)
@@ -104,8 +104,8 @@ def test_keys_that_are_gone_are_not_held(order: int) -> None:
 
 
 def test_one_key_that_stays_does_not_hold_those_behind_it() -> None:
-    deadlines: Deadlines[Held] = Deadlines()
-    keys = [Held() for _ in range(1000)]
+    deadlines: Deadlines[WatchedKey] = Deadlines()
+    keys = [WatchedKey() for _ in range(1000)]
     for at, key in enumerate(keys):
         deadlines.set(key, float(at))
     watched = weakref.WeakSet(keys)

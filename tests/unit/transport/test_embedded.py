@@ -42,7 +42,7 @@ async def linked(nodes: EmbeddedNodes, url: str = "embedded://", vhost: str = "/
     return await nodes.connector(url, vhost).connect(timeout=1.0)
 
 
-class Heard:
+class RecordedEvents:
     """What a consumer and its channel hear, in order."""
 
     def __init__(self, channel: EmbeddedChannel) -> None:
@@ -138,7 +138,7 @@ async def test_fail_ends_channels_then_link_and_requeues_at_once(nodes: Embedded
     link, other = await linked(nodes), await linked(nodes)
     channel = await link.open_channel(confirm=True)
     await channel.declare_queue("q")
-    heard = Heard(channel)
+    heard = RecordedEvents(channel)
     link.on_close = lambda error: heard.add("link closed", error)
     await channel.consume("q", heard.callbacks)
     await channel.publish([a_message(), a_message()])
@@ -170,7 +170,7 @@ async def test_owner_that_ends_its_link_is_not_told_but_its_channels_are(
     link = await linked(nodes)
     channel = await link.open_channel()
     await channel.declare_queue("q")
-    heard = Heard(channel)
+    heard = RecordedEvents(channel)
     link.on_close = lambda error: heard.add("link closed", error)
     for _ in range(2):
         if (ending := getattr(link, end)()) is not None:
@@ -193,7 +193,7 @@ async def test_aborting_a_channel_requeues_at_once(nodes: EmbeddedNodes) -> None
 
 async def test_closing_the_nodes_ends_open_links_as_lost(nodes: EmbeddedNodes) -> None:
     link = await linked(nodes)
-    heard = Heard(await link.open_channel())
+    heard = RecordedEvents(await link.open_channel())
     link.on_close = lambda error: heard.add("link closed", error)
     await nodes.close()
     await eventually(lambda: len(heard.events) == 2)
@@ -206,7 +206,7 @@ async def test_a_refused_publish_closes_the_channel_after_the_confirms_before_it
     link = await linked(nodes)
     channel = await link.open_channel(confirm=True)
     await channel.declare_queue("q")
-    heard = Heard(channel)
+    heard = RecordedEvents(channel)
     await channel.publish([a_message(), a_message(exchange="missing"), a_message()])
     await eventually(lambda: len(heard.events) == 2)
     assert heard.events[0] == ("confirm", 1, 1, True)
@@ -223,7 +223,7 @@ async def test_a_consumer_tag_in_use_ends_the_link(nodes: EmbeddedNodes) -> None
     link = await linked(nodes)
     channel = await link.open_channel()
     await channel.declare_queue("q")
-    heard = Heard(channel)
+    heard = RecordedEvents(channel)
     await channel.consume("q", heard.callbacks, consumer_tag="c")
     with pytest.raises(ChannelClosedError, match="530"):
         await channel.consume("q", heard.callbacks, consumer_tag="c")
@@ -239,7 +239,7 @@ async def test_time_outs_reach_the_consumer_and_a_late_ack_is_harmless(
 ) -> None:
     channel = await (await linked(nodes)).open_channel()
     await channel.declare_queue("q")
-    heard = Heard(channel)
+    heard = RecordedEvents(channel)
     await channel.consume("q", heard.callbacks)
     await channel.publish([a_message()])
     await eventually(lambda: heard.deliveries)
@@ -285,7 +285,7 @@ async def test_requeue_later_comes_back_at_its_time(
 async def test_a_loop_that_only_publishes_lets_its_consumer_run(nodes: EmbeddedNodes) -> None:
     channel = await (await linked(nodes)).open_channel()
     await channel.declare_queue("q")
-    heard = Heard(channel)
+    heard = RecordedEvents(channel)
     await channel.consume("q", heard.callbacks, no_ack=True)
     for _ in range(1_000):
         await channel.publish([a_message()])
@@ -295,7 +295,7 @@ async def test_a_loop_that_only_publishes_lets_its_consumer_run(nodes: EmbeddedN
 async def test_no_delivery_comes_after_cancel_has_returned(nodes: EmbeddedNodes) -> None:
     channel = await (await linked(nodes)).open_channel()
     await channel.declare_queue("q")
-    heard = Heard(channel)
+    heard = RecordedEvents(channel)
     tag = await channel.consume("q", heard.callbacks)
     await channel.publish([a_message()])
     await channel.cancel(tag)

@@ -230,7 +230,7 @@ async def test_a_file_has_one_lock_by_whatever_name_it_is_opened(
     await asyncio.to_thread(elsewhere)
 
 
-class Held:
+class HeldCommits:
     """Keeps a store's commits from the disk until it is opened, or has them fail."""
 
     def __init__(self, store: SqliteStore) -> None:
@@ -285,7 +285,7 @@ async def test_a_change_of_topology_is_answered_only_once_it_is_on_the_disk(
     await link._node.drain()
     store = link._node.store
     assert isinstance(store, SqliteStore)
-    before, held = everything(path), Held(store)
+    before, held = everything(path), HeldCommits(store)
     asking = asyncio.ensure_future(change(channel))
     await eventually(held.waiting.is_set)
     other = await link.open_channel()
@@ -310,7 +310,7 @@ async def test_a_change_that_cannot_be_kept_raises_and_is_not_there_afterwards(
     channel = await link.open_channel(confirm=True)
     store = link._node.store
     assert isinstance(store, SqliteStore)
-    held = Held(store)
+    held = HeldCommits(store)
     held.error = StoreError(str(path), "out of luck")
     held.open.set()
     with pytest.raises(ChannelClosedError, match=r"541.*out of luck"):
