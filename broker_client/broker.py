@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import logging
-import os
 import socket
 import warnings
 import weakref
-from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, overload
 
 from broker_client.config import BrokerConfig, SubscriptionConfig, VhostConfig
-from broker_client.config.listen import parse_listen_address
 from broker_client.config.loader import Source, load_config
-from broker_client.config.scheduling import ScheduleConfig
 from broker_client.config.tracing import TracingConfig
-from broker_client.config.url import parse_url
 from broker_client.connection.connectors import connectors_of
 from broker_client.connection.substitutes import Substitutes
 from broker_client.connection.vhost import Vhost
 from broker_client.consuming.consumer import CANCEL_TIMEOUT
-from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.handle_call import HandleMiddleware
 from broker_client.consuming.handler_signature import Handler
 from broker_client.consuming.redeliveries import CounterFactory
 from broker_client.consuming.setup import ConsumingStores, check_capabilities
-from broker_client.consuming.shovels import Shovel
+from broker_client.consuming.subscriptions import Subscriptions
 from broker_client.errors import (
     BrokerClientError,
     BrokerClosedError,
-    ConfigError,
     ConnectFailedError,
     InvalidHandlerError,
-    InvalidMiddlewareError,
-    Problem,
     TransportError,
     UnknownNameError,
     WrongLoopError,
 )
 from broker_client.events.health import Health
 from broker_client.events.log import EventLog
-from broker_client.events.stats import BrokerStats, SubscriptionStats
+from broker_client.events.stats import BrokerStats
 from broker_client.message import Message
 from broker_client.publication import Outcome, Publication
 from broker_client.publishing.many import PublishReport
@@ -58,17 +47,17 @@ from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.router import Router
 from broker_client.runtime import forks
 from broker_client.runtime.clock import WallClock
+from broker_client.runtime.creating import Creating
 from broker_client.runtime.emitter import Emitter, Listener
 from broker_client.runtime.middleware import check_middleware
 from broker_client.runtime.tasks import TaskGroup, see_through, wait_in_thread
 from broker_client.subscription import Subscription
 from broker_client.transport.base import Link
-from broker_client.transport.embedded.nodes import EmbeddedNodes
+from broker_client.transport.embedded.nodes import EmbeddedNodes, file_url
 
 if TYPE_CHECKING:
-    from broker_client.scheduling.schedule_runner import ScheduleRunner
-    from broker_client.server.control import ControlSocket
-    from broker_client.server.server import Server
+    from broker_client.scheduling.schedules import Schedules
+    from broker_client.server.endpoints import Endpoints
 
 log: logging.Logger = logging.getLogger("broker_client.broker")
 
@@ -134,18 +123,15 @@ class Broker(Emitter):
         self._senders = TaskGroup("broker senders")
         self._substitutes = substitutes or Substitutes()
         self._nodes = EmbeddedNodes(clock=self._substitutes.clock, config=config.node)
-        self._server: Server | None = None
-        self._controls: list[ControlSocket] = []
+        self._endpoints: Endpoints | None = None
         self._vhosts: dict[str, Vhost] = {}
         self._publishers: dict[str, VhostPublisher] = {}
         self._publisher = Publisher(config, self._publishers, self._tasks)
-        self._shovels: list[Shovel] = []
-        self._schedules: list[ScheduleRunner] = []
-        self._shovelled: frozenset[Subscription] = frozenset()  # they have no handlers of the user
-        self._handle_middleware: list[tuple[HandleMiddleware, frozenset[str]]] = []
-        self._subscriptions: list[Subscription] = []
-        self._handled: dict[str, Subscription] = {}  # the last one of `handle`, by name
-        self._ending: tuple[Subscription, ...] = ()  # those that `shutdown` cancels
+        self._subscriptions = Subscriptions(
+            self._vhosts, self._publisher, self._consuming, self, self._tasks
+        )
+        self._subscriptions.event_log = event_log
+        self._schedules: Schedules | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forks = forks.count
         self._closing = False  # subscriptions drain; their handlers may still publish
@@ -163,7 +149,7 @@ class Broker(Emitter):
         event_log: str | Path | None = None,
         counters: Mapping[str, CounterFactory] | None = None,
         substitutes: Substitutes | None = None,
-    ) -> _Creating:
+    ) -> Creating[Broker]:
         """A connected Broker.
 
         Args:
@@ -184,7 +170,19 @@ class Broker(Emitter):
             UnsupportedError: a custom counter has no factory; the broker cannot do what a
                 subscription asks for.
         """
-        return _Creating(cls, config, event_log, counters, substitutes)
+
+        def load() -> BrokerConfig:
+            return load_config(config)  # not in `create`: its locals are part of tracebacks
+
+        async def create() -> Broker:
+            broker = cls(load(), counters=counters, substitutes=substitutes)
+            if event_log is not None:
+                events = EventLog(event_log, f"{socket.gethostname()}-client")
+                broker._event_log = broker._subscriptions.event_log = events
+            await broker._open()
+            return broker
+
+        return Creating("Broker", create)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "open"
@@ -211,7 +209,7 @@ class Broker(Emitter):
             for publisher in self._publishers.values():
                 outbox = publisher.vhost.config.publish_queue.outbox
                 if outbox is not None:
-                    await publisher.open_outbox(self._nodes.connector(outbox_url(outbox), "/"))
+                    await publisher.open_outbox(self._nodes.connector(file_url(outbox), "/"))
                 await publisher.vhost.open()
                 if any(
                     each.delay and each.vhost == publisher.vhost.name
@@ -219,12 +217,10 @@ class Broker(Emitter):
                 ):
                     await publisher.open_relay()
                 self._check_subscriptions(publisher.vhost)
-            await self._listen()
-            await self._open_controls()
+            await self._open_endpoints()
             for shovel in self.config.shovels.values():
-                self._shovels.append(Shovel(shovel, self._publisher, self))
-                self._shovels[-1].start(await self.subscribe(shovel.subscription))
-            self._shovelled = frozenset(self._subscriptions)
+                source = self._subscription_config(shovel.subscription)
+                self._subscriptions.shovel(shovel, source)
             if self.config.schedules:
                 self._start_schedules()
         except BaseException as error:
@@ -234,81 +230,24 @@ class Broker(Emitter):
                 self._half_made, error.broker = True, self
             raise
 
-    async def _listen(self) -> None:
-        """Listen on the addresses of `node.listen`, if there are any.
-
-        Raises:
-            ConfigError: there are several built-in brokers, and none was named.
-            ListenError: an address is taken.
-        """
-        addresses = self.config.node.listen
+    async def _open_endpoints(self) -> None:
+        """Let others reach the built-in brokers."""
         brokers = [each for vhost in self.config.vhosts.values() for each in vhost.connections]
-        urls = {each.masked_url for each in brokers if each.is_embedded}
-        if not addresses or not urls:
-            return  # a server's file may be read by the clients of that server, too
-        if len(urls) > 1:
-            text = f"the vhosts have several built-in brokers: {', '.join(sorted(urls))}"
-            raise ConfigError([Problem("node.listen", f"{text}; at most one can listen")])
-        node = self._nodes.node(urls.pop())
-        node.access.add_default_user(next(iter(self.config.vhosts)))
-        from broker_client.server.server import Server  # and with it all of the built-in broker
+        if any(each.is_embedded for each in brokers):
+            from broker_client.server.endpoints import Endpoints  # imported where there is one
 
-        self._server = Server(
-            node,
-            [parse_listen_address(address) for address in addresses],
-            self.config.server,
-            data=node.name if node.keeps else None,
-        )
-        await self._server.start()
+            self._endpoints = Endpoints(self.config, self._nodes)
+            await self._endpoints.open()
 
     def _start_schedules(self) -> None:
         """Take part in every schedule of the configuration."""
-        from broker_client.scheduling.schedule_runner import (  # imported where it is asked for
-            ScheduleRunner,
-            schedule_subscription,
-        )
+        from broker_client.scheduling.schedules import Schedules  # imported where it is asked for
 
         clock = self._substitutes.clock or WallClock()
-        for schedule in self.config.schedules.values():
-            config = schedule_subscription(schedule, self._vhost_of_schedule(schedule))
-            # Its message is held until the next time, which no broker's time-out is to end.
-            setup = dataclasses.replace(self._consuming.setup(config), settle_within=None)
-            runner = ScheduleRunner(schedule, self._publisher, self, clock, self._tasks)
-            self._schedules.append(runner)
-            vhost = self._vhosts[config.vhost]
-            runner.start(Subscription(config, vhost, self._publisher, self._tasks, setup=setup))
-
-    def _vhost_of_schedule(self, schedule: ScheduleConfig) -> str:
-        """That of its publication.
-
-        Raises:
-            UnknownNameError: there is no such publication.
-        """
-        publication = self.config.find_publication(schedule.publication)
-        if publication is None:
-            known = list(self.config.publications)
-            raise UnknownNameError("publication", schedule.publication, known)
-        return publication.vhost
-
-    async def _stop_schedules(self) -> None:
-        for each in self._schedules:
-            await each.stop()
-
-    async def _open_controls(self) -> None:
-        """Let commands reach the built-in brokers that have a file."""
-        if not self.config.node.control:
-            return
-        for vhost in self.config.vhosts.values():
-            for each in vhost.connections:
-                url = each.url.get_secret_value()
-                path = parse_url(url).path if each.is_embedded else ""
-                if not path or not self._nodes.has(url):
-                    continue
-                from broker_client.server.control import open_control  # where there is a file
-
-                control = await open_control(self._nodes.node(url), path)
-                if control is not None:
-                    self._controls.append(control)
+        self._schedules = Schedules(
+            self.config, self._vhosts, self._publisher, self._consuming, self, clock, self._tasks
+        )
+        self._schedules.start()
 
     def _trace(self, settings: TracingConfig) -> None:
         """Put tracing around everything, outside of all other middleware.
@@ -320,7 +259,7 @@ class Broker(Emitter):
 
         tracing = Tracing(self.config, settings, lambda name: self._vhosts[name].connection.url)
         self._publisher.add_middleware(tracing.publish, ())
-        self._add_handle_middleware(tracing.handle, frozenset())
+        self._subscriptions.add_middleware(tracing.handle, frozenset())
 
     def _check_subscriptions(self, vhost: Vhost) -> None:
         """Refuse settings that this version of the broker would interpret differently."""
@@ -333,20 +272,11 @@ class Broker(Emitter):
         brokers = self.config.connections_of(config.name)
         config = config.model_copy(update={"connections": brokers})
         if self.config.schedules:
-            config = self._with_schedules(config)
+            from broker_client.scheduling.schedules import with_schedule_queues
+
+            config = with_schedule_queues(config, self.config)
         connectors = self._substitutes.connectors(connectors_of(config, self._nodes.connector))
         return Vhost(config, connectors, self._vhost_event, self._senders)
-
-    def _with_schedules(self, config: VhostConfig) -> VhostConfig:
-        """`config` with the queues of the schedules that publish in this vhost."""
-        from broker_client.scheduling.schedule_runner import schedule_queue
-
-        queues = dict(config.queues)
-        for schedule in self.config.schedules.values():
-            if self._vhost_of_schedule(schedule) == config.name:
-                queue = schedule_queue(schedule).within(config.namespace)
-                queues[queue.name] = queue
-        return config.model_copy(update={"queues": queues})
 
     def _vhost_event(self, event: str, *args: Any) -> bool:
         """Emit; losses and failed attempts without a listener are in the connection's log."""
@@ -541,19 +471,10 @@ class Broker(Emitter):
             if around == "publish":
                 self._publisher.add_middleware(middleware, names)
             else:
-                self._add_handle_middleware(middleware, frozenset(names))
+                self._subscriptions.add_middleware(middleware, frozenset(names))
             return middleware
 
         return decorate
-
-    def _add_handle_middleware(self, middleware: HandleMiddleware, names: frozenset[str]) -> None:
-        for each in self.subscriptions:
-            if (not names or each.name in names) and each not in self._shovelled:
-                raise InvalidMiddlewareError(
-                    middleware.__qualname__ if callable(middleware) else repr(middleware),
-                    f"subscription {each.name!r} was made before it; add middleware first",
-                )
-        self._handle_middleware.append((middleware, names))
 
     # ------------------------------------------------------------------ subscribing
 
@@ -569,7 +490,7 @@ class Broker(Emitter):
             BrokerClosedError: the broker was shut down.
             InvalidHandlerError: `handler` takes other arguments.
         """
-        subscription = self._subscribe(self._subscription_config(name))
+        subscription = self._subscriptions.make(self._subscription_config(name))
         if handler is not None:
             subscription.on("message", handler)
         return subscription
@@ -590,7 +511,7 @@ class Broker(Emitter):
         configs = list(self.config.subscriptions.values())
         if implied:
             configs += self.config.implied_subscriptions()
-        return [self._subscribe(config) for config in configs if only is None or only(config)]
+        return [self._subscriptions.make(each) for each in configs if only is None or only(each)]
 
     def handle(
         self,
@@ -618,18 +539,9 @@ class Broker(Emitter):
                 getattr(name, "__qualname__", repr(name)),
                 'name the subscription: @broker.handle("...")',
             )
-        config = self._subscription_config(name)
-
-        def decorate(handler: H) -> H:
-            subscription = self._handled.get(name)
-            is_shared = subscription is not None and (
-                type is not None or bool(headers) or subscription.has_conditions
-            )
-            if subscription is None or not is_shared or subscription.is_cancelled:
-                subscription = self._handled[name] = self._subscribe(config)
-            return subscription.handle(handler, type=type, headers=headers, publish=publish)
-
-        return decorate
+        return self._subscriptions.handler(
+            self._subscription_config(name), type=type, headers=headers, publish=publish
+        )
 
     def include(self, router: Router) -> None:
         """Add what `router` has collected: its middleware, then its handlers, in their order.
@@ -652,39 +564,15 @@ class Broker(Emitter):
             raise UnknownNameError("subscription", name, list(self.config.subscriptions))
         return config
 
-    def _subscribe(self, config: SubscriptionConfig) -> Subscription:
-        events = self._event_log
-        subscription = Subscription(
-            config,
-            self._vhosts[config.vhost],
-            self._publisher,
-            self._tasks,
-            setup=self._consuming.setup(config),
-            log=None if events is None else DeliveryLog(events, config),
-            middleware=[
-                each for each, names in self._handle_middleware if not names or config.name in names
-            ],
-        )
-        self._forget_ended()
-        self._subscriptions.append(subscription)
-        return subscription
-
-    def _forget_ended(self) -> None:
-        self._subscriptions = [each for each in self._subscriptions if not each.is_ended]
-
     async def unsubscribe_all(self) -> None:
         """Cancel all subscriptions concurrently; each drains as `Subscription.cancel` does."""
         self._check_loop()
-        caller = asyncio.current_task()
         await self._stop_schedules()
-        if self._subscriptions:
-            results = await asyncio.gather(
-                *(each.cancel_for(caller) for each in self._subscriptions), return_exceptions=True
-            )
-            for result in results:
-                if isinstance(result, Exception):
-                    self.emit("error", result, "")
-        self._forget_ended()
+        await self._subscriptions.cancel()
+
+    async def _stop_schedules(self) -> None:
+        if self._schedules is not None:
+            await self._schedules.stop()
 
     # ------------------------------------------------------------------ life
 
@@ -760,7 +648,7 @@ class Broker(Emitter):
         """
         self._check_usable()
         deadline = asyncio.get_running_loop().time() + timeout
-        back = [_Resubscribed(each) for each in self._subscriptions if each.is_subscribed]
+        back = self._subscriptions.bounced()
         for vhost in self._vhosts.values():
             vhost.cut("bounced")
         for vhost in self._vhosts.values():
@@ -785,13 +673,13 @@ class Broker(Emitter):
         """
         self._check_loop()
         if self._closing:
-            caller = asyncio.current_task()
-            if not any(each.is_handled_by(caller) for each in self._ending):
+            if not self._subscriptions.has_handler(asyncio.current_task()):
                 await self._ended.wait()
             return
-        self._closing, self._ending = True, tuple(self._subscriptions)
+        self._closing = True
         try:
-            await self.unsubscribe_all()
+            await self._stop_schedules()
+            await self._subscriptions.close()
             self._closed = True
             deadline = asyncio.get_running_loop().time() + timeout
             for publisher in self._publishers.values():
@@ -825,8 +713,7 @@ class Broker(Emitter):
 
     async def _close_all(self, caller: asyncio.Task[Any] | None) -> None:
         await self._stop_schedules()
-        for subscription in (*self._ending, *self._subscriptions):
-            await subscription.end(caller)  # not done yet if `shutdown` was cancelled
+        await self._subscriptions.end(caller)  # not done yet if `shutdown` was cancelled
         await self._close_publishers()
         for vhost in self._vhosts.values():
             try:
@@ -838,10 +725,8 @@ class Broker(Emitter):
         await self._tasks.wait(timeout=_DRAIN_TIMEOUT, spare=caller)
         await self._tasks.cancel(spare=caller, timeout=CANCEL_TIMEOUT)
         await self._consuming.close()
-        for control in self._controls:
-            await control.close()
-        if self._server is not None:
-            await self._server.stop()
+        if self._endpoints is not None:
+            await self._endpoints.close()
         await self._nodes.close()
         if self._event_log is not None:
             await asyncio.to_thread(self._event_log.close)
@@ -853,7 +738,7 @@ class Broker(Emitter):
     @property
     def listening_on(self) -> tuple[str, ...]:
         """Addresses on which the built-in broker listens (`node.listen`)."""
-        return () if self._server is None else tuple(map(str, self._server.addresses))
+        return () if self._endpoints is None else self._endpoints.addresses
 
     def connections(self) -> list[tuple[str, str]]:
         """(vhost, address) of every connection; passwords are masked."""
@@ -876,13 +761,13 @@ class Broker(Emitter):
                 name: publisher.vhost.stats(publisher.queue.stats())
                 for name, publisher in self._publishers.items()
             },
-            _by_name(self._subscriptions),
+            self._subscriptions.stats(),
         )
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         """The subscriptions that were made and have not ended, those of `handle` included."""
-        return tuple(each for each in self._subscriptions if not each.is_ended)
+        return self._subscriptions.present
 
     @property
     def nodes(self) -> EmbeddedNodes:
@@ -926,40 +811,6 @@ class Broker(Emitter):
         return loop
 
 
-class _Resubscribed:
-    """Waits until a subscription has its consumer again."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self.subscription = subscription
-        self._again = asyncio.Event()
-        subscription.once("subscribed", lambda *_: self._again.set())
-
-    async def wait(self, deadline: float) -> bool:
-        """True once it is subscribed again, is so as soon as its handlers are done, or was
-        cancelled; False when time is up (loop time)."""
-        while not (
-            self._again.is_set() or self.subscription.is_cancelled or self.subscription.awaits_room
-        ):
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                return False
-            with contextlib.suppress(TimeoutError):  # a cancelled subscription tells nobody
-                await asyncio.wait_for(self._again.wait(), min(left, 0.1))
-        return True
-
-
-def _by_name(subscriptions: Iterable[Subscription]) -> dict[str, SubscriptionStats]:
-    """Statistics by name; further subscriptions of one name are ``name (2)`` and so on."""
-    found: dict[str, SubscriptionStats] = {}
-    for subscription in subscriptions:
-        key, number = subscription.name, 1
-        while key in found:
-            number += 1
-            key = f"{subscription.name} ({number})"
-        found[key] = subscription.stats()
-    return found
-
-
 def _warn_unclosed(text: str, made_in: int) -> None:
     """Warn of a Broker that was collected, or outlived by the program, without `shutdown`.
 
@@ -967,63 +818,3 @@ def _warn_unclosed(text: str, made_in: int) -> None:
     """
     if forks.count == made_in:  # a forked child must not report its parent's Broker
         warnings.warn(text, ResourceWarning, stacklevel=1, source=text)
-
-
-def outbox_url(path: str) -> str:
-    """The address of the built-in broker that keeps an outbox in the file at `path`."""
-    return f"embedded://{os.path.abspath(path)}"
-
-
-class _Creating:
-    """What `Broker.create` returns: awaitable, and an async context manager."""
-
-    def __init__(
-        self,
-        kind: type[Broker],
-        source: Source,
-        event_log: str | Path | None,
-        counters: Mapping[str, CounterFactory] | None,
-        substitutes: Substitutes | None,
-    ) -> None:
-        self._substitutes = substitutes
-        self._forks = forks.count
-        self._kind = kind
-        self._source = source
-        self._event_log = event_log
-        self._counters = counters
-        self._broker: Broker | None = None
-
-    def __await__(self) -> Generator[Any, None, Broker]:
-        return self._create().__await__()
-
-    def __getattr__(self, name: str) -> Never:
-        raise AttributeError(
-            f"this Broker is not created yet and has no {name!r}: write `async with "
-            "Broker.create(...) as broker`, or `broker = await Broker.create(...)`"
-        )
-
-    async def _create(self) -> Broker:
-        broker = self._kind(
-            load_config(self._source), counters=self._counters, substitutes=self._substitutes
-        )
-        if self._event_log is not None:
-            broker._event_log = EventLog(  # noqa: SLF001 - the other half of `create`
-                self._event_log, f"{socket.gethostname()}-client"
-            )
-        await broker._open()  # noqa: SLF001 - the other half of `create`
-        return broker
-
-    async def __aenter__(self) -> Broker:
-        self._forks = forks.count
-        self._broker = await self._create()
-        return self._broker
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # A forked child that leaves the block ends; the Broker is its parent's.
-        if self._broker is not None and forks.count == self._forks:
-            await self._broker.shutdown()

@@ -292,6 +292,11 @@ class EmbeddedConnector:
             raise ConnectFailedError(self._url, str(error)) from error
 
 
+def file_url(path: str) -> str:
+    """The address of the node with the file at `path`."""
+    return f"embedded://{os.path.abspath(path)}"
+
+
 def _address(url: str) -> NodeAddress:
     if not url.lower().startswith("embedded://"):
         raise UnsupportedError(url, "an embedded address starts with embedded://")
