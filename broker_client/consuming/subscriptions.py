@@ -11,7 +11,7 @@ from broker_client.config import ShovelConfig, SubscriptionConfig
 from broker_client.connection.vhost import Vhost
 from broker_client.consuming.delivery_log import DeliveryLog
 from broker_client.consuming.handle_call import HandleMiddleware
-from broker_client.consuming.handlers import Handler
+from broker_client.consuming.handler_signature import Handler
 from broker_client.consuming.setup import ConsumingStores
 from broker_client.consuming.shovels import Shovel
 from broker_client.errors import InvalidMiddlewareError
