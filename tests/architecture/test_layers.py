@@ -56,7 +56,7 @@ ARROWS = {
         "config",
         "ground",
     ),
-    "scheduling": ("consuming", "publishing", "config", "ground"),
+    "scheduling": ("consuming", "publishing", "connection", "config", "ground"),
     "routing": ("consuming", "publishing", "config", "ground"),
     "telemetry": ("consuming", "publishing", "config", "ground"),
     "broker": (
