@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,14 @@ class PublishItem(NamedTuple):
     """None: what `publish_many` was given."""
     options: PublishOverrides | None = None
     """As the keyword arguments of `Broker.publish`; they win over those of `publish_many`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishChunk:
+    """Contents and items that an async iterable yields together: a wait for each of them costs
+    more than it takes to begin its publish."""
+
+    items: Iterable[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,12 @@ from broker_client.errors import InvalidMessageError, UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
 from broker_client.publishing.encoding import encoders_of
-from broker_client.publishing.many import ManyPublishes, PublishItem, PublishReport
+from broker_client.publishing.many import (
+    ManyPublishes,
+    PublishChunk,
+    PublishItem,
+    PublishReport,
+)
 from broker_client.publishing.publish_call import (
     PublishCall,
     PublishMiddleware,
@@ -260,9 +265,15 @@ class Publisher:
         is_plain = not (outbox or template.bodies or config.delay)
         time, encode, outgoing = asyncio.get_running_loop().time, template.encode, template.outgoing
 
-        async def add(each: Any) -> None:
-            if run.under_way >= window:
-                await run.room()
+        async def begin_alone(content: Any, key: str | None, options: PublishOverrides) -> None:
+            run.began(await self.publish(name, content, key, options))
+
+        async def begin_when_room(publication: Publication) -> None:
+            await queue.put(publication, confirm=config.confirm)
+            run.began(publication)
+
+        def begin(each: Any) -> Awaitable[None] | None:
+            """Begin one publish; returns the rest where something has to be awaited."""
             content, key, options, timeout = each, None, overrides, common_timeout
             if type(each) is PublishItem:
                 content, key, own = each
@@ -275,8 +286,7 @@ class Publisher:
                 key = routing_key(content) if callable(routing_key) else routing_key
             if name in self._chains or not is_plain or "delay" in options:
                 # Middleware, a delay, a store or the outbox takes part.
-                run.began(await self.publish(name, content, key, options))
-                return
+                return begin_alone(content, key, options)
             started = time()  # as `publish`, with all that is the same for each taken out
             publication = Publication(
                 config.name,
@@ -288,16 +298,24 @@ class Publisher:
                 max_nacks=template.max_nacks,
             )
             if not queue.put_now(publication, confirm=config.confirm):
-                await queue.put(publication, confirm=config.confirm)
+                return begin_when_room(publication)
             run.began(publication)
+            return None
+
+        async def add(items: Iterable[Any]) -> None:
+            for each in items:
+                if run.under_way >= window:
+                    await run.room()
+                rest = begin(each)
+                if rest is not None:
+                    await rest
 
         try:
             if isinstance(many, AsyncIterable):
                 async for each in many:
-                    await add(each)
+                    await add(each.items if type(each) is PublishChunk else (each,))
             else:
-                for each in many:
-                    await add(each)
+                await add(many)
         except Exception:
             await run.ended()  # a caller that cancels this does not wait for the broker
             raise

@@ -68,6 +68,8 @@ _LONGEST_EXPIRATION = 315_360_000.0  # seconds; RabbitMQ: ten years of 365 days
 
 def given(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """`overrides` without those that are None where None is no value of theirs: not given."""
+    if None not in overrides.values():
+        return dict(overrides)
     return {
         name: value
         for name, value in overrides.items()
@@ -83,6 +85,8 @@ def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> N
 
     The rest is seen as it is encoded.
     """
+    if overrides.keys() <= _PLAIN_OPTIONS:
+        return
     known = _FORWARD_OPTIONS if forward else _PUBLISH_OPTIONS
     for name, value in overrides.items():
         if name not in known:
@@ -101,6 +105,9 @@ def check_overrides(overrides: Mapping[str, Any], *, forward: bool = False) -> N
 
 _TEXT_PROPERTIES = ("content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id")
 _PLAIN_PROPERTIES = frozenset((*_TEXT_PROPERTIES, "content_type", "priority", "timestamp"))
+_NO_CHANGES = frozenset(("message_id", "mandatory", "timeout", "delay"))
+"""Options that `_overridden` does not put into the properties."""
+_PLAIN_OPTIONS = _PLAIN_PROPERTIES | {"message_id"}
 _FORWARDED = (
     *(name for name in _TEXT_PROPERTIES if name != "user_id"),
     "content_type",
@@ -336,6 +343,8 @@ def is_sealed(properties: Properties) -> bool:
 
 
 def _overridden(properties: Properties, overrides: PublishOverrides) -> Properties:
+    if overrides.keys() <= _NO_CHANGES:
+        return properties
     changes: dict[str, Any] = {
         name: value for name, value in overrides.items() if name in _PLAIN_PROPERTIES
     }

@@ -1,4 +1,4 @@
-"""`python -m bench` measures, checks the run, and writes both forms of the result."""
+"""`python -m bench.clients` measures, checks the run, and writes both forms of the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_bench_measures_each_client_and_writes_json(rabbitmq: RabbitMQ, tmp_path
     vhost = rabbitmq.make_vhost()
     file = tmp_path / "new" / "bench.json"
     options = ["--messages", "200", "--rounds", "1", "--json", str(file)]
-    done = run_python("-m", "bench", *options, "--url", rabbitmq.url(vhost))
+    done = run_python("-m", "bench.clients", *options, "--url", rabbitmq.url(vhost))
     rabbitmq.delete_vhost(vhost)
     assert done.returncode == 0, done.stderr
     assert "publish, confirmed" in done.stdout

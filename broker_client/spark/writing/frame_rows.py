@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from broker_client.codec.content import JSON
 from broker_client.spark.errors import OptionError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
@@ -112,8 +114,16 @@ def arrow_rows(frame: DataFrame, max_bytes: int) -> Iterator[FrameRow]:
             "mode='iterator', or raise arrow_max_bytes",
         )
     for batch in frame.toArrow().to_batches(_ARROW_BATCH):
-        columns = [batch.column(index).to_pylist() for index in range(4)]
+        columns = [_values(batch.column(index)) for index in range(4)]
         yield from zip(*columns, strict=True)
+
+
+def _values(column: pa.Array) -> Iterable[Any]:
+    """The values of a column; one without any costs nothing a row."""
+    if column.null_count == len(column):
+        return repeat(None, len(column))
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _estimated_bytes(frame: DataFrame) -> int:

@@ -6,16 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from typing import Any
 
 from broker_client.broker import Broker
 from broker_client.codec.content import encode
 from broker_client.errors import BrokerClientError, MessageReturnedError, PublishNackedError
 from broker_client.publication import Publication
-from broker_client.publishing.many import PublishItem
+from broker_client.publishing.many import PublishChunk, PublishItem
 from broker_client.publishing.template import PublishOverrides
 from broker_client.spark.writing.frame_report import FrameReport
 from broker_client.spark.writing.frame_rows import FrameRow
 from broker_client.spark.writing.message_ids import ContentIds
+
+_new = tuple.__new__  # a named tuple's own constructor is a Python call
 
 
 class FrameRun:
@@ -40,7 +43,7 @@ class FrameRun:
         self._retried = 0
         self._first_error: str | None = None
         self._started = time.monotonic()
-        self.chunks: asyncio.Queue[list[PublishItem]] = asyncio.Queue(1)
+        self.chunks: asyncio.Queue[list[Any]] = asyncio.Queue(1)
 
     def report(self) -> FrameReport:
         """The counts so far."""
@@ -53,20 +56,24 @@ class FrameRun:
             first_error=self._first_error,
         )
 
-    def items(self, rows: Iterator[FrameRow]) -> Iterator[PublishItem]:
-        """What to publish for `rows`, on the caller's thread."""
+    def items(self, rows: Iterator[FrameRow]) -> Iterator[Any]:
+        """What to publish for `rows`, on the caller's thread: contents, or `PublishItem`s."""
+        ids = self._ids
         for content, key, message_id, headers in rows:
-            if isinstance(content, bytearray):
+            if type(content) is bytearray:
                 content = bytes(content)
+            if key is None and ids is None and not (message_id or headers):
+                yield content
+                continue
             options: PublishOverrides = {}
             if headers:
                 options["headers"] = dict(headers)
-            if not message_id and self._ids is not None:
+            if not message_id and ids is not None:
                 body, _ = encode(content)
-                message_id = self._ids.next("", key or "", options.get("headers"), body)
+                message_id = ids.next("", key or "", options.get("headers"), body)
             if message_id:
                 options["message_id"] = message_id
-            yield PublishItem(content, key, options)
+            yield _new(PublishItem, (content, key, options))
 
     async def publish(self) -> None:
         """Publish the chunks, until the last or a failure that more rows would only repeat."""
@@ -82,17 +89,22 @@ class FrameRun:
         except BrokerClientError as error:
             self._failed("failed", error)
 
-    async def _taken(self) -> AsyncGenerator[PublishItem]:
-        counts = self._counts
+    async def _taken(self) -> AsyncGenerator[PublishChunk]:
         while chunk := await self.chunks.get():
-            for item in chunk:
-                if counts["failed"]:
-                    return
-                self._published += 1
-                self._open += 1
-                if self._open > self._most_open:
-                    self._most_open = self._open
-                yield item
+            yield PublishChunk(self._until_failure(chunk))
+            if self._counts["failed"]:
+                return
+
+    def _until_failure(self, chunk: list[Any]) -> Iterator[Any]:
+        counts = self._counts
+        for item in chunk:
+            if counts["failed"]:
+                return
+            self._published += 1
+            self._open += 1
+            if self._open > self._most_open:
+                self._most_open = self._open
+            yield item
 
     def _ended(self, publication: Publication) -> None:
         self._open -= 1
