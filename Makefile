@@ -31,10 +31,10 @@ test: ## Run every test, on Debian's RabbitMQ and on the newest, where they are 
 check: ## Format, lint, types, architecture, unit and document tests: before a commit
 	@scripts/check
 
-bench: ## Measure, side by side with other clients; JSON out
+bench: ## Measure all that the documents show; SECTIONS="clients cpu" for some of it
 	@scripts/venv test
 	@scripts/install-servers
-	@"$(VENV)/bin/python" -m bench
+	@"$(VENV)/bin/python" -m bench $(SECTIONS)
 
 bench-spark: ## Measure what Spark and the event log cost, as ratios; JSON in build/
 	@scripts/venv spark

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
@@ -248,12 +248,29 @@ def main() -> int:
                 print(f"{place}, {step}: {shown}", flush=True)
         return 0
     print(f"{'on':<12}{'step':<14}{'µs':>8}{'calls':>8}   a message")
+    taken: dict[tuple[str, str], float] = {}
     for place in options.on:
         steps = options.steps or [s for s in STEPS if s != "touch" or "amqp" not in place]
         figures = asyncio.run(measure(place, steps, options.messages, options.rounds))
         for step, (microseconds, calls) in figures.items():
+            taken[place, step] = microseconds
             print(f"{place[:11]:<12}{step:<14}{microseconds:>8.2f}{calls:>8.1f}", flush=True)
+    print()
+    for line in ratios(taken):
+        print(line)
     return 0
+
+
+def ratios(taken: Mapping[tuple[str, str], float]) -> Iterator[str]:
+    """What the microseconds of places and steps say about each other, as speeds."""
+    for place, step in taken:
+        if step == "publish-many" and (place, "publish") in taken:
+            ratio = taken[place, "publish"] / taken[place, step]
+            yield f"{place[:11]}: publish_many at {ratio:.2f} of the speed of a loop of publish"
+    for step in STEPS:
+        if ("memory", step) in taken and ("file", step) in taken:
+            ratio = taken["memory", step] / taken["file", step]
+            yield f"{step}: a file at {ratio:.2f} of the speed of memory"
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.__main__ import SECTIONS
 from bench.contestants import BASE, Run
 from bench.cpu import PLACES, STEPS
 from bench.growth import SIZES
@@ -32,6 +34,26 @@ def test_bench_measures_each_client_and_writes_json(rabbitmq: RabbitMQ, tmp_path
         assert figures["consume"]["median"] > 0
     assert written["machine"]["cores"] > 0
     assert "aio-pika" in written["versions"][BASE]
+
+
+@pytest.mark.timeout(120)
+def test_one_command_runs_the_sections_that_it_names() -> None:
+    done = run_python("-m", "bench", "starting", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    assert "[1/1] starting" in done.stderr
+    assert "| import broker_client |" in done.stdout
+    assert "| Broker.create to the first message |" in done.stdout
+
+
+def test_one_command_names_its_sections_where_there_is_no_such_one() -> None:
+    done = run_python("-m", "bench", "sped")
+    assert done.returncode == 1
+    assert "clients, cpu" in done.stderr
+
+
+def test_each_section_of_the_one_command_is_a_module() -> None:
+    for section in SECTIONS.values():
+        assert importlib.util.find_spec(f"bench.{section.command[0]}") is not None
 
 
 @pytest.mark.timeout(120)
@@ -70,7 +92,10 @@ def test_calls_are_counted_by_room() -> None:
 def test_processor_time_of_every_step_is_measured() -> None:
     done = run_python("-m", "bench.cpu", "--messages", "100", "--rounds", "1")
     assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()[1:]]
+    table, _, ratios = done.stdout.partition("\n\n")
+    assert "publish_many at" in ratios
+    assert "consume: a file at" in ratios
+    lines = [line.split() for line in table.splitlines()[1:]]
     assert [line[:2] for line in lines] == [[on, step] for on in PLACES for step in STEPS]
     calls = {(on, step): float(count) for on, step, _, count in lines}
     assert all(count > 10 for count in calls.values())
