@@ -16,7 +16,7 @@ from broker_client.core.records import (
     UserSet,
 )
 from broker_client.errors import StoreCorruptError
-from broker_client.store.tables import ACCESS, Row, Statement, row_sum, summed_rows
+from broker_client.store.tables import ACCESS, Statement, put, summed_rows
 
 ACCESS_RECORDS = (
     UserSet,
@@ -32,27 +32,22 @@ def access_statements(record: AccessRecord) -> Iterator[Statement]:
     """What `record` changes."""
     match record:
         case UserSet(name, password_hash, algorithm, tags):
-            yield _put("users", (name, password_hash, algorithm, json.dumps(tags)))
+            yield put("users", name, password_hash, algorithm, json.dumps(tags))
         case UserRemoved(name):
             yield "DELETE FROM users WHERE name = ?", (name,)
             yield "DELETE FROM permissions WHERE user = ?", (name,)
             yield "DELETE FROM topic_permissions WHERE user = ?", (name,)
         case PermissionsSet(vhost, user, configure, write, read):
-            yield _put("permissions", (vhost, user, configure, write, read))
+            yield put("permissions", vhost, user, configure, write, read)
         case PermissionsRemoved(vhost, user):
             yield "DELETE FROM permissions WHERE vhost = ? AND user = ?", (vhost, user)
         case TopicPermissionsSet(vhost, user, exchange, write, read):
-            yield _put("topic_permissions", (vhost, user, exchange, write, read))
+            yield put("topic_permissions", vhost, user, exchange, write, read)
         case TopicPermissionsRemoved(vhost, user, exchange):
             yield (
                 "DELETE FROM topic_permissions WHERE vhost = ? AND user = ? AND exchange = ?",
                 (vhost, user, exchange),
             )
-
-
-def _put(table: str, row: Row) -> Statement:
-    marks = ", ".join("?" * ACCESS[table])
-    return f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*row, row_sum(*row))  # noqa: S608 - our own words
 
 
 def read_access(connection: sqlite3.Connection, path: str) -> Iterator[AccessRecord]:

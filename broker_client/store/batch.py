@@ -30,6 +30,7 @@ from broker_client.message import Outgoing
 from broker_client.store import tables
 from broker_client.store.access_tables import ACCESS_RECORDS, access_statements
 from broker_client.store.tables import Row, Statement
+from broker_client.store.topology_tables import topology_statements
 
 _COPIED = 8_192  # bytes of the largest body that is worth a copy
 
@@ -214,7 +215,7 @@ class Batch:
         elif isinstance(record, QueueRemoved):
             queue_id = self._queue_ids.pop((record.vhost, record.name))
             self.removed_queues.append(queue_id)
-        self.topology += tables.topology_statements(record, queue_id)
+        self.topology += topology_statements(record, queue_id)
 
 
 def _wide(row: Row) -> Row:

@@ -75,7 +75,7 @@ def _report(
         rows = connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
         problems += [line for (line,) in rows if line != "ok"]
         messages, queues = contents(connection)
-        problems += islice(_damage(connection, version), max(0, _MOST_PROBLEMS - len(problems)))
+        problems += islice(_damage(connection), max(0, _MOST_PROBLEMS - len(problems)))
     except sqlite3.DatabaseError as error:
         problems.append(str(error))
     return CheckReport(path, version, file_bytes(path), messages, queues, tuple(problems))
@@ -135,9 +135,9 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def _damage(connection: sqlite3.Connection, version: int) -> Iterator[str]:
+def _damage(connection: sqlite3.Connection) -> Iterator[str]:
     """Damage that SQLite's own check cannot find."""
-    for table in tables.summed_tables(version):
+    for table in tables.SUMMED:
         for row, sound in tables.summed_rows(connection, table):
             if not sound:
                 shown = (
@@ -172,6 +172,8 @@ def _readable(message: tables.Row) -> bool:
 
 def _salvage(path: str) -> tuple[str, int]:
     """Put a new file with what can be read in place of the damaged one."""
+    with translated(path), reading(path) as old:
+        tables.check_ours(old, path)
     new = StoreFile(f"{path}.saved")
     for leftover in _family(new.path):
         leftover.unlink(missing_ok=True)
@@ -179,8 +181,7 @@ def _salvage(path: str) -> tuple[str, int]:
     try:
         with translated(path), reading(path) as old:
             old.text_factory = _text
-            version = tables.check_ours(old, path)
-            lost = _copy(old, new.connection, version)
+            lost = _copy(old, new.connection)
             new.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         new.close()
@@ -196,13 +197,13 @@ def _family(path: str) -> tuple[Path, ...]:
     return Path(path), Path(f"{path}-wal"), Path(f"{path}-shm")
 
 
-def _copy(old: sqlite3.Connection, new: sqlite3.Connection, version: int) -> int:
+def _copy(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     """Returns how many entries could not be copied, as far as known."""
     new.execute("BEGIN")
-    for table, width in tables.summed_tables(version).items():
+    for table in tables.SUMMED:
         for *row, total in _rows(old, table):
             if total == tables.row_sum(*row):
-                _insert(new, table, (*row, total), width)
+                _insert(new, table, (*row, total))
     queues = {id for id, _, _ in new.execute(tables.QUEUE_IDS)}
     lost = 0
     messages: dict[int, bool] = {}
@@ -211,7 +212,7 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection, version: int) -> int
         if number not in messages:
             messages[number] = _copy_message(old, new, number)
         if sound and row[1] in queues and messages[number]:
-            _insert(new, "entries", row, 9)
+            _insert(new, "entries", row)
         else:
             lost += 1
     new.execute("COMMIT")
@@ -220,8 +221,8 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection, version: int) -> int
     return lost + sum(1 for _ in left_over)
 
 
-def _insert(new: sqlite3.Connection, table: str, row: Sequence[Any], width: int) -> None:
-    marks = ", ".join("?" * width)
+def _insert(new: sqlite3.Connection, table: str, row: Sequence[Any]) -> None:
+    marks = ", ".join("?" * len(row))
     new.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)  # noqa: S608 - our own words
 
 
@@ -254,5 +255,5 @@ def _copy_message(old: sqlite3.Connection, new: sqlite3.Connection, number: int)
         return False
     if row is None or not _readable(row):
         return False
-    _insert(new, "messages", row, 6)
+    _insert(new, "messages", row)
     return True

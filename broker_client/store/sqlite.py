@@ -31,6 +31,7 @@ from broker_client.store import tables
 from broker_client.store.access_tables import read_access
 from broker_client.store.batch import Batch, QueueIds
 from broker_client.store.tables import Row
+from broker_client.store.topology_tables import read_topology
 from broker_client.store.wal import LogIndex, LogPosition, lost_commits
 
 _NEEDED = (3, 35)  # UPDATE ... FROM is of 3.33
@@ -72,7 +73,9 @@ class StoreFile:
         with translated(self.path):
             if problem := log_problem(self.path, noted):
                 raise StoreCorruptError(self.path, problem)
-            if not os.path.exists(self.path):
+            if os.path.exists(self.path):
+                self._check_untouched()
+            else:
                 open(self.path, "ab", opener=for_owner_only).close()
             self._writer = connection = self._connect()
         try:
@@ -93,6 +96,15 @@ class StoreFile:
         except BaseException:
             self.close()
             raise
+
+    def _check_untouched(self) -> None:
+        """Refuse what is not ours, or of another schema, before anything is written.
+
+        Without a log the file is read as it is; SQLite would put a log beside it.
+        """
+        is_whole = not os.path.exists(f"{self.path}-wal")
+        with reading(self.path, "immutable=1" if is_whole else "mode=ro") as connection:
+            tables.check_ours(connection, self.path)
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(
@@ -149,7 +161,7 @@ class StoreFile:
         with translated(self.path), _no_collections():
             self.connection.execute(tables.DROP_SPILLED)
             try:
-                target.restore_topology(tables.read_topology(self.connection, self.path))
+                target.restore_topology(read_topology(self.connection, self.path))
             except (ReplyError, LookupError) as error:
                 why = f"exchanges, queues and bindings are inconsistent ({error!r})"
                 raise StoreCorruptError(self.path, why) from error
@@ -252,10 +264,10 @@ class StoreFile:
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[sqlite3.Connection]:
+def reading(path: str, how: str = "mode=ro") -> Iterator[sqlite3.Connection]:
     """A connection that cannot write; so it does not work the log into the file as it closes."""
     connection = sqlite3.connect(
-        f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, isolation_level=None
+        f"{Path(path).absolute().as_uri()}?{how}", uri=True, isolation_level=None
     )
     try:
         yield connection

@@ -11,37 +11,14 @@ one statement.
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
-from broker_client.amqp.tables import decode_arguments, encode_arguments
-from broker_client.core.records import (
-    COPY_BITS,
-    BindingAdded,
-    BindingRemoved,
-    ExchangeAdded,
-    ExchangeRemoved,
-    GlobalParameterRemoved,
-    GlobalParameterSet,
-    PolicyRemoved,
-    PolicySet,
-    QueueAdded,
-    QueuePaused,
-    QueueRemoved,
-    StoredEntry,
-    TopologyRecord,
-    VHostAdded,
-    VHostLimitsSet,
-    VHostMetadataSet,
-    VHostRemoved,
-)
-from broker_client.core.vhost_metadata import VHostMetadata
+from broker_client.core.records import COPY_BITS, StoredEntry
 from broker_client.errors import StoreCorruptError, StoreError
 
 Row = tuple[Any, ...]
@@ -50,7 +27,7 @@ Statement = tuple[str, Row]
 
 APPLICATION_ID = 0x62726B63  # "brkc": tells our files from any other SQLite file
 VERSION = 8
-_OLDEST = 4  # 1 to 3 were never released
+"""Of the schema. A file of any other is refused, and left as it is."""
 
 assert COPY_BITS == 16, "a record id is taken apart in SQL"
 
@@ -81,8 +58,6 @@ CREATE TABLE entries (
     record_id INTEGER PRIMARY KEY, queue_id INTEGER NOT NULL, position INTEGER NOT NULL,
     attempts INTEGER NOT NULL, priority INTEGER NOT NULL, size INTEGER NOT NULL,
     expires_at REAL, due_at REAL, sum INTEGER NOT NULL)""",
-)
-_ACCESS_TABLES = (
     """
 CREATE TABLE users (
     name TEXT PRIMARY KEY, password_hash TEXT NOT NULL, hashing_algorithm TEXT NOT NULL,
@@ -95,8 +70,6 @@ CREATE TABLE permissions (
 CREATE TABLE topic_permissions (
     vhost TEXT NOT NULL, user TEXT NOT NULL, exchange TEXT NOT NULL, write TEXT NOT NULL,
     read TEXT NOT NULL, sum INTEGER NOT NULL, PRIMARY KEY (vhost, user, exchange)) WITHOUT ROWID""",
-)
-_POLICY_TABLES = (
     """
 CREATE TABLE policies (
     vhost TEXT NOT NULL, name TEXT NOT NULL, is_operator INTEGER NOT NULL, pattern TEXT NOT NULL,
@@ -105,77 +78,47 @@ CREATE TABLE policies (
     """
 CREATE TABLE vhost_limits (
     vhost TEXT PRIMARY KEY, limits TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID""",
-)
-_METADATA_TABLES = (
     """
 CREATE TABLE vhost_metadata (
     vhost TEXT PRIMARY KEY, metadata TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID""",
-)
-_PARAMETER_TABLES = (
     """
 CREATE TABLE global_parameters (
     name TEXT PRIMARY KEY, value TEXT NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID""",
 )
-_UPGRADES: Mapping[int, Sequence[str]] = {
-    4: _ACCESS_TABLES,
-    5: _POLICY_TABLES,
-    6: _METADATA_TABLES,
-    7: _PARAMETER_TABLES,
-}
-"""Version: the statements that make the next one of it. A new file gets them all."""
 
-TOPOLOGY = {
-    "global_parameters": 3,
-    "vhosts": 2,
-    "vhost_limits": 3,
-    "vhost_metadata": 3,
-    "policies": 8,
-    "exchanges": 7,
-    "queues": 6,
-    "paused": 2,
-    "bindings": 7,
-}
-"""Tables of what was declared, with their numbers of columns; what is needed comes first."""
-ACCESS = {"users": 5, "permissions": 6, "topic_permissions": 6}
-"""The same of users and permissions."""
-_SINCE = {
-    **dict.fromkeys(ACCESS, 5),
-    "policies": 6,
-    "vhost_limits": 6,
-    "vhost_metadata": 7,
-    "global_parameters": 8,
-}
-"""Version of the file in which a table came, where not in the first."""
-
-
-def summed_tables(version: int) -> Mapping[str, int]:
-    """The tables whose rows end with `row_sum`, with their numbers of columns, in a file of
-    `version`."""
-    tables = {**TOPOLOGY, **ACCESS}
-    return {name: width for name, width in tables.items() if _SINCE.get(name, 0) <= version}
+TOPOLOGY = (
+    "global_parameters",
+    "vhosts",
+    "vhost_limits",
+    "vhost_metadata",
+    "policies",
+    "exchanges",
+    "queues",
+    "paused",
+    "bindings",
+)
+"""Tables of what was declared; what is needed comes first."""
+ACCESS = ("users", "permissions", "topic_permissions")
+SUMMED = (*TOPOLOGY, *ACCESS)
+"""Tables whose rows end with `row_sum`."""
 
 
 # --------------------------------------------------------------------------- the file
 
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
-    """Make the tables in a new file, and bring one of an earlier version up to date.
+    """Make the tables in a new file.
 
     Raises:
-        StoreError: the file is of a newer version, or of one that was never released.
+        StoreError: the file has another schema.
         StoreCorruptError: it is a database of another program.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = check_ours(connection, path)
-        if version == 0:
+        if check_ours(connection, path) == 0:
             for statement in _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        for earlier in range(version or _OLDEST, VERSION):
-            for statement in _UPGRADES[earlier]:
-                connection.execute(statement)
-        if version != VERSION:
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -185,10 +128,10 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 def check_ours(connection: sqlite3.Connection, path: str) -> int:
-    """The version of the file, 0 for an empty one; refuses what this program must not touch.
+    """The schema version of the file, 0 for an empty one; refuses what must not be touched.
 
     Raises:
-        StoreError: the file is of a newer version, or of one that was never released.
+        StoreError: the file has another schema.
         StoreCorruptError: it is a database of another program.
     """
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -196,17 +139,16 @@ def check_ours(connection: sqlite3.Connection, path: str) -> int:
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if owner != APPLICATION_ID and (tables or version):
         raise StoreCorruptError(path, "is an SQLite database, but not one of a broker")
-    if version > VERSION:
-        raise StoreError(
-            path,
-            f"was written by a newer version (schema {version}, this one knows {VERSION}): "
-            "upgrade broker-client, or give another path",
+    if version != VERSION and (tables or version):
+        way_out = (
+            "upgrade broker-client"
+            if version > VERSION
+            else "let the version that wrote it deliver what is in it"
         )
-    if 0 < version < _OLDEST:
         raise StoreError(
             path,
-            f"was written by a development version (schema {version}, this one knows {VERSION}): "
-            "let that version deliver what is in it, or give another path",
+            f"has schema {version}, and this version of broker-client reads schema {VERSION} only: "
+            f"{way_out}, or give another path",
         )
     return version
 
@@ -215,7 +157,7 @@ def check_ours(connection: sqlite3.Connection, path: str) -> int:
 
 
 def row_sum(*values: object) -> int:
-    """The checksum of a row of `summed_tables`."""
+    """The checksum of a row of one of `SUMMED`."""
     return crc32(repr(values).encode())
 
 
@@ -279,140 +221,27 @@ ENTRY_IS_SOUND = f"sum IS 0{_weighed(_COLUMNS)}"
 DAMAGED_ENTRIES = f"SELECT record_id FROM entries WHERE NOT ({ENTRY_IS_SOUND})"  # noqa: S608
 
 
-# --------------------------------------------------------------------------- topology
+# --------------------------------------------------------------------------- summed tables
 
 
-def topology_statements(record: TopologyRecord, queue_id: int) -> Iterator[Statement]:
-    """What `record` changes; `queue_id` is the number of the queue it is about, if of one."""
-    row: Row
-    match record:
-        case GlobalParameterSet(name, value):
-            row = name, json.dumps(value)
-            yield "INSERT OR REPLACE INTO global_parameters VALUES (?, ?, ?)", (*row, row_sum(*row))
-        case GlobalParameterRemoved(name):
-            yield "DELETE FROM global_parameters WHERE name = ?", (name,)
-        case VHostAdded(vhost):
-            yield "INSERT OR IGNORE INTO vhosts VALUES (?, ?)", (vhost, row_sum(vhost))
-        case VHostRemoved(vhost):
-            yield "DELETE FROM vhosts WHERE name = ?", (vhost,)
-            for table in ("vhost_limits", "vhost_metadata", "policies", "exchanges", "bindings"):
-                yield f"DELETE FROM {table} WHERE vhost = ?", (vhost,)  # noqa: S608 - our own words
-        case VHostLimitsSet(vhost, limits):
-            row = vhost, json.dumps(dict(limits))
-            yield "INSERT OR REPLACE INTO vhost_limits VALUES (?, ?, ?)", (*row, row_sum(*row))
-        case VHostMetadataSet(vhost, metadata):
-            row = vhost, json.dumps(asdict(metadata))
-            yield "INSERT OR REPLACE INTO vhost_metadata VALUES (?, ?, ?)", (*row, row_sum(*row))
-        case PolicySet(vhost, name, is_operator, pattern, apply_to, priority, definition):
-            text = json.dumps(dict(definition))
-            row = vhost, name, int(is_operator), pattern, apply_to, priority, text
-            yield (
-                "INSERT OR REPLACE INTO policies VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, row_sum(*row)),
-            )
-        case PolicyRemoved(vhost, name, is_operator):
-            yield (
-                "DELETE FROM policies WHERE vhost = ? AND name = ? AND is_operator = ?",
-                (vhost, name, int(is_operator)),
-            )
-        case ExchangeAdded(vhost, name, type, auto_delete, internal, arguments):
-            row = vhost, name, type, int(auto_delete), int(internal), encode_arguments(arguments)
-            yield (
-                "INSERT OR REPLACE INTO exchanges VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*row, row_sum(*row)),
-            )
-        case ExchangeRemoved(vhost, name):
-            yield "DELETE FROM exchanges WHERE vhost = ? AND name = ?", (vhost, name)
-            yield "DELETE FROM bindings WHERE vhost = ? AND source = ?", (vhost, name)
-            yield _UNBIND_DESTINATION, (vhost, "exchange", name)
-        case QueueAdded(vhost, name, auto_delete, arguments):
-            row = queue_id, vhost, name, int(auto_delete), encode_arguments(arguments)
-            yield "INSERT INTO queues VALUES (?, ?, ?, ?, ?, ?)", (*row, row_sum(*row))
-        case QueueRemoved(vhost, name):
-            yield "DELETE FROM queues WHERE id = ?", (queue_id,)
-            yield "DELETE FROM paused WHERE queue_id = ?", (queue_id,)
-            yield _UNBIND_DESTINATION, (vhost, "queue", name)
-        case QueuePaused(paused=True):
-            row = queue_id, row_sum(queue_id)
-            yield "INSERT OR IGNORE INTO paused VALUES (?, ?)", row
-        case QueuePaused():
-            yield "DELETE FROM paused WHERE queue_id = ?", (queue_id,)
-        case BindingAdded(vhost, source, kind, destination, key, arguments):
-            row = vhost, source, kind, destination, key, encode_arguments(arguments)
-            yield (
-                "INSERT OR IGNORE INTO bindings VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*row, row_sum(*row)),
-            )
-        case BindingRemoved(vhost, source, kind, destination, key, arguments):
-            row = vhost, source, kind, destination, key, encode_arguments(arguments)
-            yield _UNBIND, row
+def put(table: str, *values: object, or_else: str = "OR REPLACE ") -> Statement:
+    """Write a row of one of `SUMMED`.
 
-
-_UNBIND = (
-    "DELETE FROM bindings WHERE vhost = ? AND source = ? AND kind = ? AND destination = ? "
-    "AND binding_key = ? AND arguments = ?"
-)
-_UNBIND_DESTINATION = "DELETE FROM bindings WHERE vhost = ? AND kind = ? AND destination = ?"
+    Args:
+        table: its name.
+        values: all of its columns but the checksum.
+        or_else: what happens where a row of that key is there already.
+    """
+    marks = ", ".join("?" * (len(values) + 1))
+    statement = f"INSERT {or_else}INTO {table} VALUES ({marks})"  # noqa: S608 - our own words
+    return statement, (*values, row_sum(*values))
 
 
 def summed_rows(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Row, bool]]:
-    """The rows of one of `summed_tables`, without their checksums, and whether these are right."""
+    """The rows of one of `SUMMED`, without their checksums, and whether these are right."""
     order = " ORDER BY id" if table == "queues" else ""
     for *row, total in connection.execute(f"SELECT * FROM {table}{order}"):  # noqa: S608 - our own words
         yield tuple(row), total == row_sum(*row)
-
-
-def read_topology(connection: sqlite3.Connection, path: str) -> Iterator[TopologyRecord]:
-    """Everything that was declared, what is needed before what needs it.
-
-    Raises:
-        StoreCorruptError: a row is damaged.
-    """
-    names: dict[int, tuple[str, str]] = {}
-    for table in TOPOLOGY:
-        for row, sound in summed_rows(connection, table):
-            if not sound:
-                raise StoreCorruptError(path, f"a row of {table} is damaged")
-            match table:
-                case "global_parameters":
-                    yield GlobalParameterSet(row[0], json.loads(row[1]))
-                case "vhosts":
-                    yield VHostAdded(*row)
-                case "vhost_limits":
-                    yield VHostLimitsSet(row[0], json.loads(row[1]))
-                case "vhost_metadata":
-                    values = json.loads(row[1])
-                    values["tags"] = tuple(values["tags"])
-                    yield VHostMetadataSet(row[0], VHostMetadata(**values))
-                case "policies":
-                    vhost, name, is_operator, pattern, apply_to, priority, text = row
-                    yield PolicySet(
-                        vhost,
-                        name,
-                        bool(is_operator),
-                        pattern,
-                        apply_to,
-                        priority,
-                        json.loads(text),
-                    )
-                case "exchanges":
-                    vhost, name, type, auto_delete, internal, raw = row
-                    arguments = decode_arguments(raw)
-                    yield ExchangeAdded(
-                        vhost, name, type, bool(auto_delete), bool(internal), arguments
-                    )
-                case "queues":
-                    id, vhost, name, auto_delete, raw = row
-                    names[id] = vhost, name
-                    yield QueueAdded(vhost, name, bool(auto_delete), decode_arguments(raw))
-                case "paused":
-                    if row[0] not in names:
-                        raise StoreCorruptError(path, f"an unknown queue {row[0]} is paused")
-                    yield QueuePaused(*names[row[0]], True)
-                case "bindings":
-                    vhost, source, kind, destination, key, raw = row
-                    arguments = decode_arguments(raw)
-                    yield BindingAdded(vhost, source, kind, destination, key, arguments)
 
 
 QUEUE_IDS = "SELECT id, vhost, name FROM queues"

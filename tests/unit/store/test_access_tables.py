@@ -1,4 +1,4 @@
-"""Users and permissions in a file: kept, restored, checked, salvaged, and added to older files."""
+"""Users and permissions in a file: kept, restored, checked and salvaged."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from broker_client.errors import StoreCorruptError
 from broker_client.node.node import Node
 from broker_client.store import tables
 from broker_client.store.maintenance import check, compact
-from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
-from tests.support.files import a_file, rows
+from tests.support.files import rows
 
 
 @contextlib.asynccontextmanager
@@ -36,15 +35,6 @@ async def filled(path: Path) -> Path:
         node.access.set_permissions("bob", "/", configure="", write="", read="")
         node.access.set_topic_permissions("ann", "/", "t", write="^{username}", read=".*")
     return path
-
-
-def as_version(path: Path, version: int) -> None:
-    """Make a file of an earlier version of it."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        for table in set(tables.summed_tables(tables.VERSION)) - set(tables.summed_tables(version)):
-            connection.execute(f"DROP TABLE {table}")
-        connection.execute(f"PRAGMA user_version = {version}")
-        connection.commit()
 
 
 async def test_users_outlive_the_node(tmp_path: Path) -> None:
@@ -75,36 +65,6 @@ async def test_each_user_has_a_salt_of_its_own(tmp_path: Path) -> None:
     async with a_node(tmp_path / "broker.db") as node:
         first = node.access.add_user("a", "same").password_hash
         assert node.access.add_user("b", "same").password_hash != first
-
-
-@pytest.mark.parametrize("version", range(4, tables.VERSION))
-async def test_file_of_an_earlier_version_gets_what_is_new(tmp_path: Path, version: int) -> None:
-    path = a_file(tmp_path / "broker.db", [1, 2])
-    as_version(path, version)
-    assert read_stats(str(path)).messages == 2  # before anything has upgraded it
-    assert check(str(path)).problems == ()
-    assert check(str(path)).schema == version
-    await filled(path)
-    report = check(str(path))
-    assert (report.schema, report.messages, report.problems) == (tables.VERSION, 2, ())
-    async with a_node(path) as node:
-        assert len(node.access.users) == 2
-        node.administration.set_policy("p", "^q", {"max-length": 7})
-        node.administration.set_vhost_metadata("/", description="older")
-        node.administration.set_global_parameter("mine", 7)
-    async with a_node(path) as node:
-        assert [each.name for each in node.administration.policies()] == ["p"]
-        assert node.administration.vhost_metadata("/").description == "older"
-        assert node.administration.global_parameters() == {"mine": 7}
-
-
-@pytest.mark.parametrize("version", range(4, tables.VERSION))
-def test_damaged_file_of_an_earlier_version_is_salvaged(tmp_path: Path, version: int) -> None:
-    path = a_file(tmp_path / "broker.db", [1, 2])
-    as_version(path, version)
-    report = compact(str(path), drop_damaged=True)
-    assert (report.messages, report.lost) == (2, 0)
-    assert check(str(path)).problems == ()
 
 
 @pytest.mark.parametrize("table", sorted(tables.ACCESS))

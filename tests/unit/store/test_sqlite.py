@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,11 @@ from broker_client.errors import (
     StoreReadOnlyError,
 )
 from broker_client.message import PERSISTENT
-from broker_client.store.sqlite import store_error
+from broker_client.store import tables
+from broker_client.store.backup import backup
+from broker_client.store.maintenance import check, compact
+from broker_client.store.sqlite import StoreFile, store_error
+from broker_client.store.statistics import read_stats
 from tests.support.builders import a_message
 from tests.support.faulty_store import DiskState
 from tests.support.files import a_file, appended, opened, rows, written
@@ -193,28 +198,43 @@ def test_it_reads_as_the_plain_meaning_of_the_same_records(path: Path) -> None:
 # --------------------------------------------------------------------- versions
 
 
-def test_a_file_of_a_development_version_is_refused_and_left_alone(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "way_out"),
+    [(tables.VERSION - 1, "let the version that wrote it"), (99, "upgrade broker-client")],
+)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path: StoreFile(path).open(),
+        check,
+        compact,
+        lambda path: compact(path, drop_damaged=True),
+        read_stats,
+        lambda path: backup(path, f"{path}.copy"),
+    ],
+    ids=["open", "check", "compact", "salvage", "stats", "backup"],
+)
+def test_a_file_of_another_schema_is_refused_and_left_as_it_is(
+    path: Path, use: Callable[[str], object], version: int, way_out: str
+) -> None:
     a_file(path, [1])
-    rows(path, "PRAGMA user_version = 3")
-    with pytest.raises(StoreError, match=r"development version \(schema 3"), opened(path):
-        pass
-    assert rows(path, "PRAGMA user_version") == [(3,)]
+    rows(path, f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
+    reads = f"reads schema {tables.VERSION} only"
+    with pytest.raises(StoreError, match=rf"has schema {version}, .* {reads}: {way_out}"):
+        use(str(path))
+    assert path.read_bytes() == before
+    beside = {f"{path.name}{suffix}" for suffix in ("", ".lock", "-shm", "-wal")}
+    assert {each.name for each in path.parent.iterdir()} <= beside  # no copy
 
 
-def test_a_newer_file_is_refused_and_left_alone(path: Path) -> None:
-    a_file(path, [1])
-    rows(path, "PRAGMA user_version = 99")
-    told = r"newer version \(schema 99.*upgrade broker-client"
-    with pytest.raises(StoreError, match=told), opened(path):
-        pass
-    assert rows(path, "PRAGMA user_version") == [(99,)]
-
-
-def test_a_database_of_another_program_is_refused(path: Path) -> None:
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(path: Path) -> None:
     rows(path, "CREATE TABLE t (x)")
+    before = path.read_bytes()
     with pytest.raises(StoreCorruptError, match="not one of a broker"), opened(path):
         pass
-    assert rows(path, "SELECT name FROM sqlite_master") == [("t",)]
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 # --------------------------------------------------------------------- faults
