@@ -6,37 +6,50 @@ It knows nothing of simulation: it runs as well against a real RabbitMQ.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from broker_client import AckOrNack, Broker, Message, Nack, Republish
+from broker_client import AckOrNack, Broker, Message, Nack, PublishItem, Republish
 from broker_client.config import BrokerConfig
-from broker_client.errors import TransportError
+from broker_client.connection.substitutes import Substitutes
+from broker_client.errors import BrokerClientError, TransportError
+from broker_client.moving.move import replay
 from broker_client.publication import Publication
+from broker_client.subscription import Subscription
 from tests.simulation.promises import ORDERED, Promises, message_id
 from tests.simulation.variant import Variant
 
 DEAD = "dead"
 EVENTS = "events"
+INBOX = "inbox"
 WORK = "work"
+_REPLAY_EVERY = 1.0  # seconds
 _RETRY = {"min": "50ms", "max": "1s"}
 _GIVES_IN = 4
 """Deliveries of one message after which its handler does nothing but ack."""
 
 
-def a_config(url: str, vhost: str, variant: Variant) -> dict[str, Any]:
-    """Two queues and their dead letters, a publication and a subscription for each."""
+def a_config(url: str, vhost: str, variant: Variant, folder: Path | None = None) -> dict[str, Any]:
+    """Two queues and their dead letters, a publication and a subscription for each.
+
+    Args:
+        url: of the broker.
+        vhost: on it.
+        variant: of the configuration.
+        folder: for files of the application's, where the variant has some.
+    """
     prefetch = variant.prefetch
     letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
-    connection = {
+    connection: dict[str, Any] = {
         "url": url,
         "vhost": vhost,
         "heartbeat": "5s",
         "connect_timeout": "5s",
         "retry": _RETRY,
     }
-    return {
+    config: dict[str, Any] = {
         "vhosts": {
             "/": {
                 "connection": connection,
@@ -77,6 +90,33 @@ def a_config(url: str, vhost: str, variant: Variant) -> dict[str, Any]:
             }
         }
     }
+    _add_features(config, variant, folder)
+    return config
+
+
+def _add_features(config: dict[str, Any], variant: Variant, folder: Path | None) -> None:
+    made = config["vhosts"]["/"]
+    work = made["subscriptions"][WORK]
+    if variant.outbox:
+        made["publish_queue"] = {**variant.publish_queue, "outbox": f"{folder}/outbox.db"}
+    if variant.shovel:
+        made["queues"][INBOX] = None
+        made["subscriptions"][INBOX] = {"queue": INBOX, "prefetch": 5, "retry": _RETRY}
+        made["publications"][INBOX] = {**made["publications"][WORK]}
+        made["publications"][WORK] = {"queue": INBOX, "timeout": "10m"}
+        config["shovels"] = [f"{INBOX} -> {INBOX}"]
+    if variant.batch:
+        made["subscriptions"][DEAD] |= {"batch": {"size": 3, "wait": "200ms"}, "prefetch": 5}
+    if variant.deduplicate:
+        work["deduplicate"] = {"store": variant.deduplicate}
+        if variant.deduplicate == "sqlite":
+            work["deduplicate"]["path"] = f"{folder}/handled.db"
+    if variant.counter == "sqlite":
+        counters = {"shared": {"type": "sqlite", "path": f"{folder}/redeliveries.db"}}
+        config["redeliveries"] = {"counters": counters}
+        work["redeliveries"] = {"counter": "shared", "limit": 1_000}
+    elif variant.counter:
+        work["redeliveries"] = {"counter": variant.counter, "limit": 1_000}
 
 
 def _destination(name: str, variant: Variant) -> dict[str, Any]:
@@ -95,7 +135,8 @@ class Application:
         promises: Promises,
         *,
         salt: int,
-        overrides: Sequence[Mapping[str, Any]] = ({},),
+        variant: Variant,
+        substitutes: Substitutes | None = None,
         pace: float = 1.0,
         oversleep: float = 0.0,
     ) -> None:
@@ -105,7 +146,8 @@ class Application:
             config: of the Broker.
             promises: the books.
             salt: makes handlers of another run do other things with the same messages.
-            overrides: of the publishes of `WORK`, in turns.
+            variant: of the configuration, and of what it does.
+            substitutes: of the Broker.
             pace: seconds of a handler that takes its time, at most.
             oversleep: seconds of one that takes longer than the broker allows; 0 for none.
         """
@@ -114,7 +156,8 @@ class Application:
         self.losses = 0
         """Connections that were lost."""
         self._config, self._promises, self._salt = config, promises, salt
-        self._overrides = overrides
+        self._variant = variant
+        self._substitutes = substitutes
         self._pace, self._oversleep = pace, oversleep
         self._numbers: dict[str, int] = {WORK: 0, ORDERED: 0}
         self._backlog: list[tuple[str, int]] = []
@@ -125,7 +168,7 @@ class Application:
         """Until told to stop."""
         while self.broker is None and not self._stop_asked.is_set():
             try:
-                self.broker = await Broker.create(self._config)
+                self.broker = await Broker.create(self._config, substitutes=self._substitutes)
             except TransportError:
                 await asyncio.sleep(0.2)
         if self.broker is None:
@@ -140,12 +183,20 @@ class Application:
             broker.on(event, lambda *args: None)
         for event in ("disconnect", "consumers_disconnected"):
             broker.on(event, self._count_loss)
-        handlers = {WORK: self._work, ORDERED: self._ordered, DEAD: self._bury}
-        for name, handler in handlers.items():
-            subscription = await broker.subscribe(name, handler)
+        handlers = {WORK: self._work, ORDERED: self._ordered}
+        if not self._variant.batch and not self._variant.replay:
+            handlers[DEAD] = self._bury
+        subscriptions = [await broker.subscribe(*each) for each in handlers.items()]
+        if self._variant.batch and not self._variant.replay:
+            subscriptions.append(self._bury_in_batches(broker))
+        for subscription in subscriptions:
             for event in ("error", "ack_lost", "recovery_failed", "already_settled"):
                 subscription.on(event, lambda *args: None)
+            if subscription.config.deduplicate is not None:
+                subscription.on("duplicate", self._skipped)
         self._publish_backlog()
+        if self._variant.replay:
+            await self._replay_until_stopped(broker)
         await self._stop_asked.wait()
         if self._publishing is not None:
             await self._publishing
@@ -178,13 +229,29 @@ class Application:
         assert self.broker is not None
         while self._backlog:
             name, count = self._backlog.pop(0)
-            for _ in range(count):
-                self._numbers[name] += 1
-                id = message_id(name, self.name, self._numbers[name])
-                self._promises.accepted(id)
-                overrides: Any = self._overrides if name == WORK else ({},)
-                overrides = overrides[self._numbers[name] % len(overrides)]
-                self._watch(await self.broker.publish(name, {"id": id}, message_id=id, **overrides))
+            items = (self._next(name) for _ in range(count))
+            if self._variant.many:
+                await self.broker.publish_many(name, items, window=5, on_end=self._ended)
+                continue
+            for content, _, options in items:
+                publication = await self.broker.publish(name, content, **(options or {}))
+                if self._variant.outbox:
+                    self._promises.kept.add(content["id"])
+                self._watch(publication)
+
+    def _next(self, name: str) -> PublishItem:
+        """The next message of a publication."""
+        self._numbers[name] += 1
+        id = message_id(name, self.name, self._numbers[name])
+        self._promises.accepted(id)
+        several: Any = self._variant.overrides if name == WORK else ({},)
+        overrides: dict[str, Any] = several[self._numbers[name] % len(several)]
+        options: Any = {"message_id": id, **overrides}
+        return PublishItem({"id": id}, None, options)
+
+    def _ended(self, publication: Publication) -> None:
+        how = "success" if publication.error is None else f"error {publication.error}"
+        self._promises.ended(str(publication.message_id), how)
 
     def _watch(self, publication: Publication) -> None:
         ended = self._promises.ended
@@ -244,6 +311,37 @@ class Application:
         self._promises.arrived(id, content)
         await self._settle(id, ack_or_nack)
 
+    def _bury_in_batches(self, broker: Broker) -> Subscription:
+        @broker.handle(DEAD)
+        async def bury(contents: list[Any], messages: list[Message]) -> None:
+            ids = [str(message.message_id) for message in messages]
+            for id, content in zip(ids, contents, strict=True):
+                self._promises.arrived(id, content)
+            if any(self._draw(id, self._promises.handled[id]) < 100 for id in ids):
+                self._promises.asked_again.update(ids)
+                raise ValueError("as its handler wants it")
+            self._promises.settled.update(ids)
+
+        subscription: Subscription = bury.subscription  # type: ignore[attr-defined]
+        return subscription
+
+    def _skipped(self, message: Message) -> None:
+        self._promises.skipped(str(message.message_id))
+
+    async def _replay_until_stopped(self, broker: Broker) -> None:
+        """Put back dead letters now and then."""
+        while not self._stop_asked.is_set():
+            with contextlib.suppress(BrokerClientError):
+                link = await broker.connect()
+                try:
+                    await replay(link, DEAD, dry_run=False)
+                finally:
+                    await link.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pace * _REPLAY_EVERY):
+                    await self._stop_asked.wait()
+
     async def _settle(self, id: str, ack_or_nack: AckOrNack) -> None:
+        self._promises.finished.add(id)
         await ack_or_nack()
         self._promises.settled.add(id)

@@ -205,12 +205,7 @@ class ServerMachine(Machine):
         node = self.node
         if node is None or node.failure is not None:
             return
-        node.engine.check_conservation()
-        flying: set[int] = set()
-        for channel in node.engine.state.channels.values():
-            for entry in channel.ledger.entries():
-                assert id(entry) not in flying, f"{entry} is in flight twice"
-                flying.add(id(entry))
+        check_node(node)
 
     def held(self) -> int:
         """Messages in its queues, in whatever state; -1 while it is down."""
@@ -218,6 +213,19 @@ class ServerMachine(Machine):
             return -1
         queues = self.node.stats().queues
         return sum(each.ready + each.in_flight + each.deferred for each in queues)
+
+
+def check_node(node: Node) -> None:
+    """
+    Raises:
+        AssertionError: its core has lost or doubled a message.
+    """
+    node.engine.check_conservation()
+    flying: set[int] = set()
+    for channel in node.engine.state.channels.values():
+        for entry in channel.ledger.entries():
+            assert id(entry) not in flying, f"{entry} is in flight twice"
+            flying.add(id(entry))
 
 
 class _Socket:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tests.simulation import world
+from tests.simulation import embedded, world
 from tests.simulation.node_run import STEPS, NodePlan
 from tests.simulation.node_world import BrokenPromiseError as BrokenNodePromiseError
-from tests.simulation.plan import Plan
+from tests.simulation.plan import DISK_FAULTS, Plan
 from tests.simulation.promises import BrokenPromiseError
 
 Trace = Callable[[str], None]
@@ -87,6 +87,10 @@ class Failure:
 
 LEVELS = {
     "full": Level("full", lambda seed: PlannedRun(Plan.drawn(seed), world.run)),
+    "embedded": Level(
+        "embedded",
+        lambda seed: PlannedRun(Plan.drawn(seed, DISK_FAULTS, disk=True), embedded.run),
+    ),
     "node": Level("node", lambda seed: NodePlan.drawn(seed, STEPS)),
     "node-short": Level("node-short", lambda seed: NodePlan.drawn(seed, _SHORT)),
 }

@@ -38,7 +38,7 @@ class LiveRun:
 
     def __init__(self, plan: Plan, port: int, vhost: str) -> None:
         self.plan = plan
-        self.promises = Promises()
+        self.promises = Promises(hops=plan.variant.hops)
         self._port, self._vhost = port, vhost
         self._applications: dict[str, Application] = {}
         self._proxies: dict[str, Proxy] = {}
@@ -55,7 +55,12 @@ class LiveRun:
                 url = f"amqp://guest:guest@127.0.0.1:{proxy.port}"
                 config = load_config(a_config(url, self._vhost, self.plan.variant))
                 self._applications[name] = Application(
-                    f"{name}1", config, self.promises, salt=self.plan.seed, pace=1.0 / _SPEED
+                    f"{name}1",
+                    config,
+                    self.promises,
+                    salt=self.plan.seed,
+                    variant=self.plan.variant,
+                    pace=1.0 / _SPEED,
                 )
             async with asyncio.TaskGroup() as group:
                 for application in self._applications.values():

@@ -48,6 +48,8 @@ FAULTS = {
     "kill_client": 1,
 }
 """How often each is drawn."""
+DISK_FAULTS = ("kill_server", "cut_power", "die_in_commit", "fail_disk", "slow_disk", "stop_server")
+"""Those of the process that holds the broker."""
 NETWORK_FAULTS = ("cut", "storm", "silence", "slow", "kill_client")
 """Those that need nothing of the broker's own."""
 
@@ -62,7 +64,16 @@ class Plan:
     """How the applications are configured."""
 
     @classmethod
-    def drawn(cls, seed: int, faults: Collection[str] = tuple(FAULTS)) -> Plan:
+    def drawn(
+        cls, seed: int, faults: Collection[str] = tuple(FAULTS), *, disk: bool = False
+    ) -> Plan:
+        """The plan of a seed.
+
+        Args:
+            seed: what else.
+            faults: those that there are.
+            disk: the applications have one.
+        """
         chance = Random(seed)
         steps = [_publish(chance) for _ in range(chance.randrange(3, 10))]
         names = [name for name in FAULTS if name in faults]
@@ -74,7 +85,7 @@ class Plan:
                 Step(chance.uniform(0.0, _LENGTH), name, _ARGUMENTS[name](chance)) for name in drawn
             ]
         steps.sort(key=lambda step: step.at)
-        variant = Variant.drawn(Random(f"variant {seed}"))
+        variant = Variant.drawn(Random(f"variant {seed}"), disk=disk)
         return cls(seed, tuple(steps), variant)
 
     def only(self, numbers: Collection[int]) -> Plan:

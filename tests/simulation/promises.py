@@ -27,6 +27,12 @@ class Promises:
     """Acked by a handler, or as a dead letter."""
     asked_again: Counter[str] = field(default_factory=Counter)
     """How often a handler itself asked for another delivery, or let its time run out."""
+    finished: set[str] = field(default_factory=set)
+    """Whose handler has done its work, and settles now."""
+    kept: set[str] = field(default_factory=set)
+    """Accepted by an outbox."""
+    hops: int = 1
+    """How often a message is passed on between its publish and its handler, at least once each."""
     overslept: int = 0
     """How often a handler took longer than the broker waits, which costs a channel."""
     in_order: bool = True
@@ -73,6 +79,12 @@ class Promises:
                 self.break_(f"{message_id} was handled out of order: {before[-3:]}")
         self.handled[message_id] += 1
 
+    def skipped(self, message_id: str) -> None:
+        """A message was acked unhandled, since it was handled before."""
+        if message_id not in self.finished:
+            self.break_(f"{message_id} was taken for handled, and was not")
+        self.settled.add(message_id)
+
     # ---------------------------------------------------------------- what is left
 
     @property
@@ -82,7 +94,7 @@ class Promises:
     def unfinished(self) -> list[str]:
         """Messages that have no outcome yet, or are confirmed and not settled yet."""
         open_ = [id for id, ends in self.ends.items() if not ends and id not in self.abandoned]
-        return open_ + sorted(self.confirmed - self.settled)
+        return open_ + sorted((self.confirmed | self.kept) - self.settled)
 
     def abandon(self, source: str) -> None:
         """The publisher `source` is killed."""
@@ -95,7 +107,7 @@ class Promises:
 
         Args:
             losses: connections that were lost, for whatever reason. Each may cost one repeat of a
-                publish and one of a delivery, and nothing else may.
+                publish, of every other hop, and of a delivery, and nothing else may.
 
         Raises:
             BrokenPromiseError: a message is missing, or came too often.
@@ -105,9 +117,11 @@ class Promises:
                 self.break_(f"{id} has no terminal event")
         for id in sorted(self.confirmed - self.settled):
             self.break_(f"{id} was confirmed, and is lost")
+        for id in sorted(self.kept - self.settled):
+            self.break_(f"{id} was accepted by the outbox, and is lost")
         losses += self.overslept
         for id, count in self.handled.items():
-            most = (1 + losses) * (1 + losses + self.asked_again[id])
+            most = (1 + losses) ** self.hops * (1 + losses + self.asked_again[id])
             if count > most:
                 self.break_(f"{id} was handled {count} times, {most} at most are due to faults")
         self.check()
