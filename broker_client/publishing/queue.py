@@ -30,6 +30,10 @@ from broker_client.publishing.suspicion import Suspicion
 from broker_client.runtime.deadlines import NEVER
 from broker_client.runtime.tasks import TaskGroup
 
+_MANY_SENDERS = 100
+"""From so many on, idle ones are forgotten as another is needed. A program that answers requests has
+a name for each queue that it replies to."""
+
 
 class PublishQueue:
     """The publish queue of a vhost: publishes wait here, are sent, and get their outcome.
@@ -62,6 +66,8 @@ class PublishQueue:
         self._tasks = tasks
         self._backlog = Backlog(config, publish_log)
         self._senders: dict[tuple[str, bool], Sender] = {}
+        self._many = _MANY_SENDERS
+        self._resent = 0  # by senders that were forgotten
         self._running = asyncio.Event()
         self.is_paused: bool = True
         """True while the link is down; `_running` for those who only look."""
@@ -79,7 +85,7 @@ class PublishQueue:
         return self._backlog.stats(
             unconfirmed=sum(sender.unconfirmed for sender in senders),
             paused=self.is_paused,
-            resent=sum(sender.resent for sender in senders),
+            resent=self._resent + sum(sender.resent for sender in senders),
         )
 
     # ------------------------------------------------------------------ taking in
@@ -117,6 +123,8 @@ class PublishQueue:
         key = (publication.name, confirm)
         sender = self._senders.get(key)
         if sender is None:
+            if len(self._senders) >= self._many:
+                self._forget_idle_senders()
             sender = self._senders[key] = Sender(
                 publication.name,
                 self._pools[confirm],
@@ -131,6 +139,14 @@ class PublishQueue:
         sender.append(publication)
         if self.is_paused:
             publication.pause()
+
+    def _forget_idle_senders(self) -> None:
+        """Look again once as many more are there, so that the cost of a publish stays flat."""
+        for key, sender in list(self._senders.items()):
+            if sender.is_idle:
+                self._resent += sender.resent
+                del self._senders[key]
+        self._many = len(self._senders) + _MANY_SENDERS
 
     async def _make_room(self, publication: Publication) -> None:
         config, backlog = self._config, self._backlog

@@ -116,6 +116,11 @@ class Sender:
         """Publishes that were sent and have not ended."""
         return sum(publication.state is SENT for publication in self._ledger)
 
+    @property
+    def is_idle(self) -> bool:
+        """True while it has nothing to send and waits for no confirm."""
+        return self._task is None and not self._ledger and next(iter(self._waiting), None) is None
+
     def append(self, publication: Publication) -> None:
         """Send `publication` after all waiting ones."""
         self._accepted += 1

@@ -26,6 +26,7 @@ EVENTS = "events"
 INBOX = "inbox"
 WORK = "work"
 _REPLAY_EVERY = 1.0  # seconds
+_LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
 _RETRY = {"min": "50ms", "max": "1s"}
 _GIVES_IN = 4
 """Deliveries of one message after which its handler does nothing but ack."""
@@ -41,7 +42,6 @@ def a_config(url: str, vhost: str, variant: Variant, folder: Path | None = None)
         folder: for files of the application's, where the variant has some.
     """
     prefetch = variant.prefetch
-    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
     connection: dict[str, Any] = {
         "url": url,
         "vhost": vhost,
@@ -61,9 +61,9 @@ def a_config(url: str, vhost: str, variant: Variant, folder: Path | None = None)
                 "exchanges": [EVENTS],
                 "bindings": [f"{EVENTS}[#.{name}] -> {name}" for name in (WORK, ORDERED)],
                 "queues": {
-                    WORK: {"options": {"arguments": {**letters, **variant.arguments}}},
+                    WORK: {"options": {"arguments": {**_LETTERS, **variant.arguments}}},
                     ORDERED: {
-                        "options": {"arguments": {**letters, "x-single-active-consumer": True}}
+                        "options": {"arguments": {**_LETTERS, "x-single-active-consumer": True}}
                     },
                     DEAD: None,
                 },
@@ -100,7 +100,7 @@ def _add_features(config: dict[str, Any], variant: Variant, folder: Path | None)
     if variant.outbox:
         made["publish_queue"] = {**variant.publish_queue, "outbox": f"{folder}/outbox.db"}
     if variant.shovel:
-        made["queues"][INBOX] = None
+        made["queues"][INBOX] = {"options": {"arguments": _LETTERS}}
         made["subscriptions"][INBOX] = {"queue": INBOX, "prefetch": 5, "retry": _RETRY}
         made["publications"][INBOX] = {**made["publications"][WORK]}
         made["publications"][WORK] = {"queue": INBOX, "timeout": "10m"}

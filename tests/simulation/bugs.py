@@ -10,12 +10,16 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from broker_client.consuming.batches import Batches
+from broker_client.consuming.checks import Deduplication
+from broker_client.consuming.shovels import Shovel
 from broker_client.core.in_flight import InFlightLedger
 from broker_client.core.ready import Ready
 from broker_client.core.records import Settled
 from broker_client.node.effect_runner import EffectRunner
 from broker_client.publication import Publication
 from broker_client.publishing import waiting
+from broker_client.publishing.outbox import Outbox
 from broker_client.publishing.waiting import WaitingLine
 from broker_client.store.batch import Batch
 from broker_client.store.sqlite import StoreFile
@@ -105,6 +109,48 @@ def _overtakes_in_two_places(original: Any) -> Any:
     return put_first
 
 
+def _remembers_early(original: Any) -> Any:
+    async def begin(self: Deduplication, key: str, entry: Any) -> Any:
+        is_new = await original(self, key, entry)
+        await self.remember(key)
+        return is_new
+
+    return begin
+
+
+def _acks_first(original: Any) -> Any:
+    async def move(self: Shovel, message: Any, content: Any, ack_or_nack: Any) -> None:
+        async def done(*arguments: Any) -> None: ...
+
+        await ack_or_nack()
+        await original(self, message, content, done)
+
+    return move
+
+
+def _handles_the_first_only(original: Any) -> Any:
+    def init(self: Batches, config: Any, run: Any, tasks: Any, name: str) -> None:
+        original(self, config, lambda many, contents: run(many[:1], contents[:1]), tasks, name)
+
+    return init
+
+
+@contextlib.contextmanager
+def _outbox_acks_first() -> Iterator[None]:
+    original = Outbox._on_delivery
+
+    def on_delivery(self: Outbox, delivery: Any) -> None:
+        original(self, delivery)
+        assert self._reader is not None
+        self._reader.ack(delivery.delivery_tag)
+
+    with (
+        mock.patch.object(Outbox, "_on_delivery", on_delivery),
+        mock.patch.object(Outbox, "_ended", return_value=None),
+    ):
+        yield
+
+
 @contextlib.contextmanager
 def _resends_in_reverse() -> Iterator[None]:
     with mock.patch.object(waiting, "reversed", iter, create=True):
@@ -114,12 +160,12 @@ def _resends_in_reverse() -> Iterator[None]:
 BUGS: dict[str, Bug] = {
     "unsynced": Bug(
         "commits are not synced",
-        ("full",),
+        ("full", "embedded"),
         partial(_replaced, StoreFile, "open", _skips_sync),
     ),
     "early-confirm": Bug(
         "publishes are confirmed before their commit",
-        ("full", "node"),
+        ("full", "node", "embedded"),
         partial(_replaced, EffectRunner, "_commit", _confirms_early),
     ),
     "lost-requeue": Bug(
@@ -156,5 +202,25 @@ BUGS: dict[str, Bug] = {
         "a write forgets all settlements but its first",
         ("full",),
         partial(_replaced, Batch, "add", _drops_a_settlement),
+    ),
+    "early-ack-outbox": Bug(
+        "the outbox forgets what it has sent before it is confirmed",
+        ("embedded",),
+        _outbox_acks_first,
+    ),
+    "early-ack-shovel": Bug(
+        "a shovel acks before its copy is confirmed",
+        ("embedded",),
+        partial(_replaced, Shovel, "_move", _acks_first),
+    ),
+    "early-remember": Bug(
+        "a message is remembered as handled before its handler has ended",
+        ("embedded",),
+        partial(_replaced, Deduplication, "begin", _remembers_early),
+    ),
+    "short-batch": Bug(
+        "a batch acks what its handler did not get",
+        ("embedded",),
+        partial(_replaced, Batches, "__init__", _handles_the_first_only),
     ),
 }

@@ -26,7 +26,7 @@ from tests.simulation.host import CONSUMER_TIMEOUT, Machine, check_node
 from tests.simulation.journal import Journal, JournaledStore
 from tests.simulation.loop import SimClock
 from tests.simulation.plan import Plan
-from tests.simulation.running import Simulation, a_place
+from tests.simulation.running import Simulation, a_place, logged_failures
 
 _RESTART = 2.0  # seconds a supervisor waits, at most, before it starts the process again
 _NODE = "node.db"
@@ -77,7 +77,7 @@ class EmbeddedMachine(Machine):
 
         self._world.new_store = journaled
         await self.application.run()
-        self._ended_in_order = not self.has_failed
+        self._ended_in_order = not any(each.has_failed for each in self.journals.values())
 
     # ---------------------------------------------------------------- its end
 
@@ -218,7 +218,8 @@ def a_world(plan: Plan) -> Iterator[EmbeddedWorld]:
             try:
                 yield world
             finally:
-                world.abandon()
+                with logged_failures(world.promises):  # nobody need hear of them now
+                    world.abandon()
 
 
 def run(plan: Plan, trace: Callable[[str], None] | None = None) -> EmbeddedWorld:

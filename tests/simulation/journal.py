@@ -66,6 +66,8 @@ class Journal:
         self._asked: list[int] = []
         """Up to which of these each commit under way goes."""
         self.commits = 0
+        self.has_failed = False
+        """A commit has failed since the last start."""
 
     def written(self, records: Sequence[Record]) -> None:
         self._pending.append(list(records))
@@ -96,6 +98,7 @@ class Journal:
             in_order: the node before was closed, so that nothing may be missing.
         """
         self._asked.clear()
+        self.has_failed = False
         pending, self._pending = self._pending, []
         for records in pending if in_order else ():
             self._apply(records)
@@ -155,6 +158,8 @@ class JournaledStore:
         def done(error: StoreError | None) -> None:
             if error is None:
                 self._journal.committed()
+            else:
+                self._journal.has_failed = True
             committed(error)
 
         self._store.commit(done)

@@ -87,7 +87,7 @@ class Simulation(ABC):
         Raises:
             BrokenPromiseError: something was promised and not kept.
         """
-        with self.threads.in_place(), _logged_failures(self.promises):
+        with self.threads.in_place(), logged_failures(self.promises):
             self._look_regularly()
             for step in self.plan.steps:
                 self._run_until(step.at, lambda: False)
@@ -172,7 +172,7 @@ class _LoggedFailures(logging.Handler):
 
 
 @contextlib.contextmanager
-def _logged_failures(promises: Promises) -> Iterator[None]:
+def logged_failures(promises: Promises) -> Iterator[None]:
     """Note them, and print nothing."""
     loggers = [logging.getLogger(name) for name in ("broker_client", "aiormq", "aio_pika")]
     propagating = [logger.propagate for logger in loggers]

@@ -16,7 +16,8 @@ from tests.simulation.world import World, run
 
 SEEDS = 30
 AT_A_TIME = 2
-FULL, NODE = LEVELS["full"], LEVELS["node"]
+EMBEDDED_SEEDS = 60
+FULL, NODE, EMBEDDED = LEVELS["full"], LEVELS["node"], LEVELS["embedded"]
 NEAR = 12
 """Seeds in which a bug is found from where it once was: the product may change."""
 
@@ -25,6 +26,13 @@ NEAR = 12
 def test_every_promise_is_kept_whatever_fails_and_when(first: int) -> None:
     for seed in range(first, first + AT_A_TIME):
         if (failure := failure_of(FULL, seed)) is not None:
+            pytest.fail(str(failure))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_promise_is_kept_by_application_and_broker_in_one_process(part: int) -> None:
+    for seed in range(part, EMBEDDED_SEEDS, 4):
+        if (failure := failure_of(EMBEDDED, seed)) is not None:
             pytest.fail(str(failure))
 
 
@@ -50,6 +58,12 @@ def _told(world: World) -> object:
         ("double-end", FULL, 0),
         ("resend-order", FULL, 6),
         ("overtaking", FULL, 23),
+        ("unsynced", EMBEDDED, 0),
+        ("early-confirm", EMBEDDED, 0),
+        ("early-remember", EMBEDDED, 0),
+        ("early-ack-outbox", EMBEDDED, 55),
+        ("early-ack-shovel", EMBEDDED, 38),
+        ("short-batch", EMBEDDED, 70),
     ],
     ids=lambda each: getattr(each, "name", None),
 )

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import itertools
 import logging
 import math
@@ -27,6 +28,7 @@ from broker_client.message import Outgoing, Properties
 from broker_client.pool import ChannelPool
 from broker_client.publication import Publication
 from broker_client.publishing.queue import PublishQueue
+from broker_client.publishing.sender import Sender
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.limits import SizeLimit
 from tests.support.eventually import eventually
@@ -1367,3 +1369,26 @@ async def test_repr_tells_the_state(harness: PublishQueueHarness) -> None:
     assert repr(harness.queue) == "<PublishQueue /: paused, 1 held>"
     await harness.queue.close()
     assert repr(harness.queue) == "<PublishQueue /: closed, 0 held>"
+
+
+async def test_names_that_were_used_once_are_forgotten_and_those_in_use_are_not() -> None:
+    harness = PublishQueueHarness(max_channels=2)
+    [again] = await harness.publish(name="sent again")
+    harness.channel.fail()
+    await asyncio.sleep(1.0)
+    harness.channel.confirm_all()
+    await again
+    [slow] = await harness.publish(name="slow")
+    slow_channel = harness.channel
+    for number in range(1_000):
+        [publication] = await harness.publish(name=f"reply to {number}")
+        harness.channel.confirm_all()
+        await publication
+        await settle()
+    gc.collect()
+    assert sum(type(each) is Sender for each in gc.get_objects()) <= 200
+    assert harness.queue.stats().resent == 1
+    assert not slow.is_ended
+    slow_channel.confirm_all()
+    await slow
+    await harness.close()
