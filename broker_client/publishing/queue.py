@@ -31,8 +31,8 @@ from broker_client.runtime.deadlines import NEVER
 from broker_client.runtime.tasks import TaskGroup
 
 _MANY_SENDERS = 100
-"""From so many on, idle ones are forgotten as another is needed. A program that answers requests has
-a name for each queue that it replies to."""
+"""From so many on, idle ones are forgotten when another is needed: a program that answers requests
+has a name for each queue that it replies to."""
 
 
 class PublishQueue:
