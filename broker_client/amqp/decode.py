@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from broker_client.amqp.tables import decode_short
+from broker_client.amqp.table_decoding import decode_short
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_HEADER_SIZE = 7

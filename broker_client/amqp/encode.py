@@ -14,13 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from broker_client.amqp.properties import CODECS, property_list
-from broker_client.amqp.tables import (
-    FrozenTable,
-    check_short,
-    decode_time,
-    encode_short,
-    encode_time,
-)
+from broker_client.amqp.table_decoding import decode_time
+from broker_client.amqp.tables import FrozenTable, check_short, encode_short, encode_time
 from broker_client.amqp.x_death import X_DEATH, are_sound
 from broker_client.errors import InvalidMessageError
 from broker_client.message import Outgoing, Properties

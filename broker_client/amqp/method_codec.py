@@ -15,7 +15,8 @@ from pamqp.base import Frame
 from pamqp.commands import INDEX_MAPPING
 
 from broker_client.amqp import violations
-from broker_client.amqp.tables import UNREADABLE, decode_table, encode_short, encode_table
+from broker_client.amqp.table_decoding import UNREADABLE, decode_table
+from broker_client.amqp.tables import encode_short, encode_table
 from broker_client.errors import MalformedFrameError, ReplyError
 
 _NUMBERS = {

@@ -8,18 +8,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from broker_client.amqp.tables import (
+from broker_client.amqp.table_decoding import (
     UNREADABLE,
     decode_short,
     decode_table,
     decode_time,
-    described,
-    encode_short,
-    encode_table,
-    encode_time,
     malformed,
     readable_table,
 )
+from broker_client.amqp.tables import described, encode_short, encode_table, encode_time
 from broker_client.errors import InvalidMessageError, MalformedFrameError
 from broker_client.message import Properties
 

@@ -11,7 +11,7 @@ from broker_client.amqp.decode import BODY, FRAME_END, FRAME_HEADER_SIZE, HEADER
 from broker_client.amqp.method_codec import strict_short, unreadable_arguments
 from broker_client.amqp.properties import ReceivedProperties
 from broker_client.amqp.received_properties import received_properties
-from broker_client.amqp.tables import UNREADABLE
+from broker_client.amqp.table_decoding import UNREADABLE
 from broker_client.errors import MalformedFrameError, ReplyError
 from broker_client.message import Outgoing
 

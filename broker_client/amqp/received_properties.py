@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from broker_client.amqp.properties import CODECS, ReceivedProperties, readable_header
-from broker_client.amqp.tables import UNREADABLE, FrozenTable, decode_table
+from broker_client.amqp.table_decoding import UNREADABLE, decode_table
+from broker_client.amqp.tables import FrozenTable
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Properties
 

@@ -6,7 +6,7 @@ import ipaddress
 import struct
 from typing import NamedTuple
 
-from broker_client.amqp.tables import decode_table, malformed
+from broker_client.amqp.table_decoding import decode_table, malformed
 from broker_client.errors import MalformedFrameError
 from broker_client.node.access_control import AccessControl
 

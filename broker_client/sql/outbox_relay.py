@@ -22,7 +22,7 @@ from uuid import uuid4
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from broker_client.amqp.tables import decode_arguments
+from broker_client.amqp.table_decoding import decode_arguments
 from broker_client.broker import Broker
 from broker_client.errors import (
     PUBLISH_REFUSALS,

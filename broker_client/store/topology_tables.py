@@ -7,7 +7,8 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from broker_client.amqp.tables import decode_arguments, encode_arguments
+from broker_client.amqp.table_decoding import decode_arguments
+from broker_client.amqp.tables import encode_arguments
 from broker_client.core.records import (
     BindingAdded,
     BindingRemoved,

@@ -18,7 +18,8 @@ from pamqp.header import ContentHeader
 from broker_client.amqp import decode
 from broker_client.amqp.encode import check_publish, publish_frames
 from broker_client.amqp.properties import content_header, encode_properties
-from broker_client.amqp.tables import decode_short, decode_table, encode_table
+from broker_client.amqp.table_decoding import decode_short, decode_table
+from broker_client.amqp.tables import encode_table
 from broker_client.errors import InvalidMessageError, MalformedFrameError
 from broker_client.message import Outgoing, Properties
 

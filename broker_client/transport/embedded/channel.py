@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from broker_client.amqp.encode import as_received
 from broker_client.amqp.properties import ReceivedProperties, plain_properties
-from broker_client.amqp.tables import decode_arguments
+from broker_client.amqp.table_decoding import decode_arguments
 from broker_client.core.commands.consume import BasicConsumeArguments
 from broker_client.core.commands.topology import ExchangeDeclareArguments, QueueDeclareArguments
 from broker_client.core.exchange import Destination

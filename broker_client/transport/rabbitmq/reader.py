@@ -20,7 +20,7 @@ from typing import Any, Protocol, SupportsIndex
 from broker_client.amqp import decode
 from broker_client.amqp.properties import readable_header
 from broker_client.amqp.received_properties import received_header
-from broker_client.amqp.tables import decode_short
+from broker_client.amqp.table_decoding import decode_short
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Delivery, Properties, Returned
 from broker_client.transport.rabbitmq.rewritten_frames import (

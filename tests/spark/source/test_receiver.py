@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker_client.amqp.tables import ForeignTime, FrozenTable
+from broker_client.amqp.table_decoding import ForeignTime
+from broker_client.amqp.tables import FrozenTable
 from broker_client.errors import BrokerClientError
 from broker_client.message import Outgoing, Properties
 from broker_client.spark.endpoints import connect_any, connectors

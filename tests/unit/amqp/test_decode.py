@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from broker_client.amqp.properties import content_header, readable_header
-from broker_client.amqp.tables import MAX_DEPTH, decode_table, encode_table
+from broker_client.amqp.table_decoding import MAX_DEPTH, decode_table
+from broker_client.amqp.tables import encode_table
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Properties
 

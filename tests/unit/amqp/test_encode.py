@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from broker_client.amqp.encode import check_publish, publish_frames
-from broker_client.amqp.tables import MAX_DEPTH, FrozenTable
+from broker_client.amqp.table_decoding import MAX_DEPTH
+from broker_client.amqp.tables import FrozenTable
 from broker_client.errors import InvalidMessageError
 from broker_client.message import Outgoing, Properties
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_client.amqp.properties import decode_properties, encode_properties
+from broker_client.amqp.table_decoding import decode_arguments
 from broker_client.amqp.tables import (
     FrozenTable,
-    decode_arguments,
     encode_arguments,
     has_none_of,
     preceded,
