@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_client import Broker
-from broker_client.amqp import tables
+from broker_client.amqp import table_decoding, tables
 from broker_client.errors import PublishRefusedError
 from tests.faults.app import QUICK, a_config, drained
 from tests.faults.conftest import Place
@@ -20,7 +20,8 @@ from tests.support.rabbitmq import RabbitMQ
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Headers over which brokers close the connection (RabbitMQ: 541), not refused by the
     client."""
-    monkeypatch.setattr(tables, "isfinite", lambda number: True)
+    for module in (tables, table_decoding):
+        monkeypatch.setattr(module, "isfinite", lambda number: True)
     return {"r": float("nan")}
 
 
