@@ -106,7 +106,9 @@ def _from_text(
     default_vhost: bool = False,
 ) -> _Loaded:
     reader = Reader(os.environ if environ is None else environ)
-    tree = reader.from_yaml(text)
+    from broker_client.config.yaml_reader import YamlReader  # PyYAML takes a while to import
+
+    tree = YamlReader(reader).tree(text)
     if default_vhost:
         tree.setdefault("vhosts", Section({"/": Section()}))
     return _complete(tree, reader.problems, file)

@@ -12,12 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker_client.config import ConnectionConfig, ManagementConfig, VhostConfig
-from broker_client.connection.management import (
-    assert_vhost,
-    check_vhost,
-    delete_vhost,
-    list_objects,
-)
 from broker_client.errors import ConnectFailedError, TransportError
 from broker_client.transport.base import Connector, Link
 from broker_client.transport.rabbitmq.tls import tls_context
@@ -153,6 +147,8 @@ class Network:
         Raises:
             ManagementError: the management API did not answer, or refused.
         """
+        from broker_client.connection.management import assert_vhost
+
         await assert_vhost(await self._management(), self._vhost, self._context)
 
     async def check_vhost(self) -> None:
@@ -161,6 +157,8 @@ class Network:
         Raises:
             ManagementError: it is missing, or the management API did not answer.
         """
+        from broker_client.connection.management import check_vhost
+
         await check_vhost(await self._management(), self._vhost, self._context)
 
     async def delete_vhost(self) -> None:
@@ -169,6 +167,8 @@ class Network:
         Raises:
             ManagementError: the management API did not answer, or refused.
         """
+        from broker_client.connection.management import delete_vhost
+
         await delete_vhost(await self._management(), self._vhost, self._context)
 
     async def list_objects(self, kind: str) -> list[dict[str, Any]]:
@@ -177,6 +177,8 @@ class Network:
         Raises:
             ManagementError: the management API did not answer, or refused.
         """
+        from broker_client.connection.management import list_objects
+
         return await list_objects(await self._management(), kind, self._vhost, self._context)
 
 

@@ -7,13 +7,15 @@ still repeat one message, and none is ever passed over unhandled.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import OrderedDict
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from broker_client.config import DeduplicateConfig
 from broker_client.consuming.redeliveries import SqliteFile, redis_client
 from broker_client.runtime.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    import sqlite3
 
 
 class HandledIds(Protocol):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from broker_client.config import CounterConfig
 from broker_client.errors import UnsupportedError, install_extra
+
+if TYPE_CHECKING:
+    import sqlite3
 
 T = TypeVar("T")
 
@@ -159,6 +161,8 @@ class SqliteFile:
     """
 
     def __init__(self, path: str, schema: str) -> None:
+        import sqlite3  # only for those who keep counts or ids in a file
+
         self._thread = ThreadPoolExecutor(1, "broker_client store")
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")

@@ -124,7 +124,7 @@ OWNERS = {
     "aiormq": ("transport.rabbitmq",),
     "yarl": ("transport.rabbitmq",),
     "pamqp": ("transport.rabbitmq", "amqp", "server"),
-    "yaml": ("config.loader", "config.tree"),
+    "yaml": ("config.loader", "config.yaml_reader"),
     "pydantic": (
         "asyncapi.schemas",
         "cli.plan",

@@ -13,17 +13,22 @@ HEAVY = (
     "broker_client.config.attribute_docstrings",
     "broker_client.core.engine",
     "broker_client.core.snapshots",
+    "broker_client.connection.management",
     "broker_client.node.node",
     "broker_client.store.sqlite",
     "broker_client.store.writer",
     "cryptography",
+    "http.client",
     "opentelemetry",
     "prometheus_client",
     "pyspark",
     "rich",
     "sqlalchemy",
+    "sqlite3",
     "tenacity",
     "typer",
+    "urllib.request",
+    "yaml",
 )
 IN_MEMORY = """
 async def main():
