@@ -1,9 +1,11 @@
 """Publish to handler at a steady rate, and the memory of publishes that wait.
 
-    python -m bench.latency [--url URL] [--rate 1000] [--seconds 10] [--waiting 200000]
+    python -m bench.latency [--rate 1000] [--seconds 10] [--waiting 200000]
 
 Latency is from just before the publish to the first line of the handler, at `rate` messages a
-second, ours and plain aio-pika's by turns on one RabbitMQ, and ours on `embedded://`. Memory is the
+second, ours and plain aio-pika's by turns on one RabbitMQ, and ours on `embedded://`; also with
+`gc.freeze()` after the start. `longest gc` is the longest pause of the collector of garbage, over
+all rounds. Memory is the
 growth of the process per waiting publish while the broker is unreachable, without the body.
 """
 
@@ -16,7 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 import aio_pika
 from rich.console import Console
@@ -66,7 +68,7 @@ def a_config(url: str, **publish_queue: Any) -> dict[str, Any]:
     }
 
 
-async def ours(url: str, rate: int, seconds: float) -> list[float]:
+async def ours(url: str, rate: int, seconds: float, *, freeze: bool = False) -> list[float]:
     """Latencies in seconds."""
     latencies: list[float] = []
 
@@ -77,12 +79,46 @@ async def ours(url: str, rate: int, seconds: float) -> list[float]:
     async with Broker.create(a_config(url)) as broker:
         await broker.purge()
         await broker.subscribe("bench", handle)
+        if freeze:
+            gc.collect()
+            gc.freeze()
 
         async def send(body: bytes) -> None:
             await (await broker.publish("bench", body))
 
-        await at_rate(send, rate, seconds)
+        try:
+            await at_rate(send, rate, seconds)
+        finally:
+            gc.unfreeze()
     return latencies
+
+
+async def ours_frozen(url: str, rate: int, seconds: float) -> list[float]:
+    """`ours`, with all that there is after the start kept from the collector (`gc.freeze`)."""
+    return await ours(url, rate, seconds, freeze=True)
+
+
+class Pauses:
+    """The longest pause that the collector of garbage makes, in seconds."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._begun = 0.0
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        gc.callbacks.append(self._noted)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        gc.callbacks.remove(self._noted)
+
+    def _noted(self, phase: str, info: dict[str, int]) -> None:
+        now = time.perf_counter()
+        if phase == "start":
+            self._begun = now
+        else:
+            self.longest = max(self.longest, now - self._begun)
 
 
 async def plain_aio_pika(url: str, rate: int, seconds: float) -> list[float]:
@@ -150,18 +186,23 @@ def main() -> None:
     console = Console()
     console.print(facts())
     runs: dict[str, list[list[float]]] = {}
+    pauses: dict[str, float] = {}
     with RabbitMQ() as server:
         for _ in range(ROUNDS):
             for name, measure, url in (
                 ("ours", ours, server.url()),
                 ("aio-pika", plain_aio_pika, server.url()),
+                ("ours, gc.freeze", ours_frozen, server.url()),
                 ("ours, embedded", ours, "embedded://"),
+                ("embedded, gc.freeze", ours_frozen, "embedded://"),
             ):
-                latencies = asyncio.run(measure(url, options.rate, options.seconds))
+                with Pauses() as pause:
+                    latencies = asyncio.run(measure(url, options.rate, options.seconds))
                 runs.setdefault(name, []).append(latencies)
-        memory = asyncio.run(waiting_memory(server, options.waiting))
+                pauses[name] = max(pauses.get(name, 0.0), pause.longest)
+        memory = asyncio.run(waiting_memory(server, options.waiting)) if options.waiting else 0.0
     table = Table("client", title=f"publish to handler at {options.rate:,} messages a second, ms")
-    for column in ("messages", "p50", "p99", "p50 of each round"):
+    for column in ("messages", "p50", "p99", "p99.9", "longest gc", "p50 of each round"):
         table.add_column(column, justify="right")
     for name, rounds in runs.items():
         every = sorted(1000 * each for latencies in rounds for each in latencies)
@@ -171,12 +212,15 @@ def main() -> None:
             f"{len(every):,}",
             f"{every[len(every) // 2]:.2f}",
             f"{every[int(len(every) * 0.99)]:.2f}",
+            f"{every[int(len(every) * 0.999)]:.2f}",
+            f"{pauses[name] * 1000:.2f}",
             " ".join(f"{each:.2f}" for each in medians),
         )
     console.print(table)
-    console.print(
-        f"{options.waiting:,} publishes waiting: {memory:,.0f} bytes each beyond the body"
-    )
+    if options.waiting:
+        console.print(
+            f"{options.waiting:,} publishes waiting: {memory:,.0f} bytes each beyond the body"
+        )
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ log: logging.Logger = logging.getLogger("broker_client.spark.driver")
 T = TypeVar("T")
 Mode = Literal["iterator", "arrow"]
 
-_CHUNK = 1_000  # rows handed to the loop at a time
+_CHUNK = 2_000  # rows handed to the loop at a time: each time, both threads stop for the other
 _START_TIMEOUT = 60.0
 _PROGRESS_EVERY = 1.0  # seconds
 _QUERY_ID = "sql.streaming.queryId"
