@@ -5,8 +5,8 @@
 Latency is from just before the publish to the first line of the handler, at `rate` messages a
 second, ours and plain aio-pika's by turns on one RabbitMQ, and ours on `embedded://`; also with
 `gc.freeze()` after the start. `longest gc` is the longest pause of the collector of garbage, over
-all rounds. Memory is the
-growth of the process per waiting publish while the broker is unreachable, without the body.
+all rounds. Memory is the growth of the process per waiting publish while the broker is unreachable,
+without the body.
 """
 
 from __future__ import annotations
