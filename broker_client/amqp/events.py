@@ -1,8 +1,7 @@
 """What a peer did: the events that `ServerConnection.receive_data` returns.
 
-A connection yields, in this order: `LoginOffered` (and `SecureAnswered` for each challenge),
-`Tuned`, `VHostRequested`, then events of its channels, then `ConnectionCloseAsked` or
-`ConnectionFailed`, and at last `ConnectionClosed`.
+A connection yields, in this order: `LoginOffered`, `Tuned`, `VHostRequested`, then events of its
+channels, then `ConnectionCloseAsked` or `ConnectionFailed`, and at last `ConnectionClosed`.
 """
 
 from __future__ import annotations
@@ -16,18 +15,12 @@ from broker_client.message import Outgoing
 
 
 class LoginOffered(NamedTuple):
-    """connection.start-ok: answer with `tune`, `secure` or `refuse_login`."""
+    """connection.start-ok: answer with `tune` or `refuse_login`."""
 
     mechanism: str
     response: bytes
     locale: str
     client_properties: Mapping[str, Any]
-
-
-class SecureAnswered(NamedTuple):
-    """connection.secure-ok: answer with `tune`, `secure` or `refuse_login`."""
-
-    response: bytes
 
 
 class Tuned(NamedTuple):
@@ -131,7 +124,6 @@ class Settled(NamedTuple):
 
 Event = (
     LoginOffered
-    | SecureAnswered
     | Tuned
     | VHostRequested
     | SecretUpdated

@@ -5,9 +5,9 @@ which `data_to_send` gives. What a peer sends raises nothing: a violation queues
 the specification and RabbitMQ give, and yields `ConnectionFailed` or `ChannelFailed`. Lengths are
 checked against the limits before anything of that length is kept.
 
-After the events that ask for a decision (`LoginOffered`, `SecureAnswered`, `VHostRequested`)
-nothing more is read until `tune`, `secure`, `open_ok` or `close` has been called; then
-``receive_data(b"")`` reads what came meanwhile.
+After the events that ask for a decision (`LoginOffered`, `VHostRequested`) nothing more is read
+until `tune`, `open_ok` or `close` has been called; then ``receive_data(b"")`` reads what came
+meanwhile. No mechanism here asks for more than one answer (connection.secure).
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from broker_client.amqp.events import (
     MethodReceived,
     Published,
     SecretUpdated,
-    SecureAnswered,
     Settled,
     Tuned,
     VHostRequested,
@@ -271,8 +270,6 @@ class ServerConnection:
                         properties,
                     )
                 )
-            case Connection.SecureOk():
-                self._events.append(SecureAnswered(_as_bytes(method.response)))
             case Connection.TuneOk():
                 self._events.append(Tuned())
             case Connection.Open():
@@ -449,14 +446,6 @@ class ServerConnection:
             ),
         )
         self.state = ConnectionState.STARTING
-
-    def secure(self, challenge: bytes) -> None:
-        """Send connection.secure: the mechanism needs one more answer."""
-        if self._decides(ConnectionState.LOGIN):
-            method = Connection.Secure()
-            method.challenge = challenge  # type: ignore[assignment] # a long string is any bytes
-            self._put(0, method)
-            self.state = ConnectionState.SECURING
 
     def tune(self) -> None:
         """Accept the login: send connection.tune."""

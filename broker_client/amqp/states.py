@@ -18,7 +18,6 @@ class ConnectionState(Enum):
     HEADER = "waits for the protocol header"
     STARTING = "waits for connection.start-ok"
     LOGIN = "has a login to decide on"
-    SECURING = "waits for connection.secure-ok"
     TUNING = "waits for connection.tune-ok"
     TUNED = "waits for connection.open"
     OPENING = "has a vhost to decide on"
@@ -39,7 +38,6 @@ class ChannelProtocolState(Enum):
 
 CONNECTION_RECEIVES: Mapping[ConnectionState, Mapping[int, ConnectionState]] = {
     ConnectionState.STARTING: {Connection.StartOk.index: ConnectionState.LOGIN},
-    ConnectionState.SECURING: {Connection.SecureOk.index: ConnectionState.LOGIN},
     ConnectionState.TUNING: {Connection.TuneOk.index: ConnectionState.TUNED},
     ConnectionState.TUNED: {Connection.Open.index: ConnectionState.OPENING},
     ConnectionState.OPEN: {
@@ -59,7 +57,6 @@ WAITING = frozenset({ConnectionState.LOGIN, ConnectionState.OPENING})
 
 RABBITMQ_WORDS: Mapping[ConnectionState, str] = {
     ConnectionState.STARTING: "starting",
-    ConnectionState.SECURING: "securing",
     ConnectionState.TUNING: "tuning",
     ConnectionState.TUNED: "opening",
     ConnectionState.OPEN: "running",

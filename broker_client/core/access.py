@@ -62,11 +62,6 @@ class User:
     """Base64 of salt and digest, as in RabbitMQ's definitions; empty where no password is right."""
     hashing_algorithm: str = SHA256
 
-    @property
-    def is_administrator(self) -> bool:
-        """True with the tag `administrator`."""
-        return ADMINISTRATOR in self.tags
-
 
 @dataclass(frozen=True, slots=True)
 class VHostPermissions:

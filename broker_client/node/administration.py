@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker_client.core.engine import Engine
-from broker_client.core.policies import EffectivePolicy, Policy
+from broker_client.core.policies import Policy
 from broker_client.core.vhost_metadata import CLASSIC, VHostMetadata
 from broker_client.node.effect_runner import EffectRunner
 from broker_client.runtime.clock import Clock
@@ -174,14 +174,6 @@ class Administration:
     def policies(self, vhost: str | None = None) -> tuple[Policy, ...]:
         """The policies of a vhost, or of all."""
         return self._engine.policies.policies(vhost)
-
-    def effective_policy(self, queue: str, *, vhost: str = "/") -> EffectivePolicy:
-        """The policy settings of a queue, in addition to its arguments.
-
-        Raises:
-            ReplyError: 404 where there is no such queue.
-        """
-        return self._engine.policies.effective(vhost, queue)
 
     def vhost_limits(self, vhost: str) -> dict[str, int]:
         """How many connections (`max-connections`) and queues (`max-queues`) a vhost may have."""

@@ -43,7 +43,7 @@ _UNREAD_FACTOR = 16
 """Times `write_buffer`: nothing is read from a client that leaves so much unread."""
 _local_peers = itertools.count(1)
 """For the names of clients by Unix domain sockets, which have no address."""
-_DECISIONS = (events.LoginOffered, events.SecureAnswered, events.VHostRequested)
+_DECISIONS = (events.LoginOffered, events.VHostRequested)
 """After these, the protocol reads on when asked to."""
 
 # Why nothing is read from a client at present.
@@ -235,9 +235,6 @@ class Session(asyncio.Protocol):
             self.user = user
             self._writer.tells_cancel = self._has_capability("consumer_cancel_notify")
             self._protocol.tune()
-
-    def _secure_answered(self, _event: events.SecureAnswered) -> None:
-        raise AssertionError("no mechanism of ours asks for more")
 
     def _tuned(self, _event: events.Tuned) -> None:
         self._beat_later()
@@ -518,7 +515,6 @@ class Session(asyncio.Protocol):
 
     _HANDLERS: ClassVar[dict[type[Any], Callable[[Session, Any], None]]] = {
         events.LoginOffered: _login_offered,
-        events.SecureAnswered: _secure_answered,
         events.Tuned: _tuned,
         events.VHostRequested: _vhost_requested,
         events.SecretUpdated: _secret_updated,

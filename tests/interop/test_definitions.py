@@ -11,6 +11,7 @@ import pytest
 
 from broker_client.node.definitions import export_definitions, import_definitions
 from broker_client.node.node import Node
+from tests.support.policies import effective_policy
 from tests.support.rabbitmq import RabbitMQ
 
 pytestmark = pytest.mark.rabbitmq
@@ -111,7 +112,7 @@ async def test_an_export_of_rabbitmq_is_imported_and_exported_again_the_same(
     ann = node.access.authenticate("ann", "secret")
     assert ann is not None
     assert ann.tags == ("monitoring",)
-    effective = node.administration.effective_policy("q", vhost=VHOST)
+    effective = effective_policy(node, "q", VHOST)
     assert (effective.policy, effective.operator_policy) == ("short", "guard")
     assert effective.definition == {"max-length": 7, "expires": 80_000}
     await node.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from broker_client.core.policies import EffectivePolicy, Policy
-from broker_client.core.replies import not_found, vhost_not_found
+from broker_client.core.policies import Policy
+from broker_client.core.replies import vhost_not_found
 from broker_client.core.state import State
 from broker_client.core.transitions import DEATH, Transitions
 from broker_client.core.virtual_host import MAX_CONNECTIONS, MAX_QUEUES, VirtualHost
@@ -51,17 +51,6 @@ class PolicyCommands:
             return False
         self._state.long_work.begin(self._apply(owner, now))
         return True
-
-    def effective(self, vhost: str, queue: str) -> EffectivePolicy:
-        """The policy settings of a queue, in addition to its arguments.
-
-        Raises:
-            ReplyError: 404 where there is no such queue.
-        """
-        found = self._state.vhosts.get(vhost)
-        if found is None or queue not in found.queues:
-            raise not_found("queue", queue, vhost)
-        return found.queues[queue].policy
 
     def limits(self, vhost: str) -> dict[str, int]:
         """The limits of a vhost."""

@@ -71,7 +71,6 @@ DROPS = {"close asked", "closing"}
 ALLOWED_ON_CONNECTIONS = {
     "header": set[str](),
     "starting": {"Connection.StartOk"},
-    "securing": {"Connection.SecureOk"},
     "tuning": {"Connection.TuneOk"},
     "tuned": {"Connection.Open"},
     "open": {"Connection.Close", "Connection.UpdateSecret"},
@@ -113,9 +112,6 @@ def a_connection(state: str) -> ServerConnection:
     if state == "starting":
         return connection
     connection.receive_data(start_ok())
-    if state == "securing":
-        connection.secure(b"what else?")
-        return connection
     connection.tune()
     if state == "tuning":
         return connection

@@ -29,7 +29,7 @@ def test_the_policy_of_the_highest_priority_applies_and_no_other(harness: Engine
     set_policy(harness, "low", "^q", {"max-length": 5, "message-ttl": 1000})
     set_policy(harness, "high", "^q", {"max-length": 9}, priority=7)
     set_policy(harness, "other", "^z", {"max-length": 1}, priority=9)
-    effective = harness.engine.policies.effective("/", "q")
+    effective = harness.engine.state.vhosts["/"].queues["q"].policy
     assert (effective.policy, dict(effective.definition)) == ("high", {"max-length": 9})
     assert settings_of(harness).message_ttl is None
     assert [each.name for each in harness.engine.policies.policies("/")] == ["other", "high", "low"]
@@ -99,7 +99,7 @@ def test_an_operator_policy_limits_what_a_policy_asks_for(harness: EngineHarness
     harness.queue()
     set_policy(harness, "user", "^q", {"max-length": 9, "message-ttl": 100})
     set_policy(harness, "guard", "^q", {"max-length": 5, "message-ttl": 900}, is_operator=True)
-    effective = harness.engine.policies.effective("/", "q")
+    effective = harness.engine.state.vhosts["/"].queues["q"].policy
     assert (effective.policy, effective.operator_policy) == ("user", "guard")
     assert dict(effective.definition) == {"max-length": 5, "message-ttl": 100}
     harness.engine.policies.delete_policy("/", "user", harness.now, is_operator=True)

@@ -22,6 +22,7 @@ from broker_client.node.definitions import (
 from broker_client.node.node import Node
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
+from tests.support.policies import effective_policy
 from tests.support.receivers import RecordingReceiver
 
 HASH = hash_password("secret", b"salt")
@@ -102,7 +103,7 @@ async def test_an_export_that_is_imported_makes_the_same_broker(node: Node) -> N
     }
     assert export_definitions(other).document == exported.document
     assert other.access.authenticate("ann", "secret") is not None
-    assert other.administration.effective_policy("q", vhost="shop").definition == {
+    assert effective_policy(other, "q", "shop").definition == {
         "max-length": 7,
         "overflow": "reject-publish",
         "expires": 90_000,

@@ -13,6 +13,7 @@ from broker_client.node.node import Node
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
 from tests.support.eventually import eventually
+from tests.support.policies import effective_policy
 from tests.support.receivers import RecordingReceiver
 
 
@@ -89,10 +90,10 @@ async def test_others_have_their_turns_while_a_policy_changes_many_queues(filled
     await filled.node.drain()
     filled.node.administration.set_policy("all", ".*", {"max-length": 5})
     assert await turns_until_answered(filled.node) >= 5
-    assert filled.node.administration.effective_policy("q599").policy == "all"
+    assert effective_policy(filled.node, "q599").policy == "all"
     assert filled.node.administration.delete_policy("all")
     assert await turns_until_answered(filled.node) >= 5
-    assert filled.node.administration.effective_policy("q599").policy is None
+    assert effective_policy(filled.node, "q599").policy is None
 
 
 async def test_answers_keep_their_order_behind_long_work(filled: Filled) -> None:

@@ -13,6 +13,7 @@ from broker_client.message import PERSISTENT
 from broker_client.node.node import Node
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
+from tests.support.policies import effective_policy
 from tests.support.receivers import RecordingReceiver
 
 
@@ -45,7 +46,7 @@ async def test_policies_and_limits_are_there_again_after_a_restart(tmp_path: Pat
     node.administration.set_policy("gone", "^q", {"max-length": 1}, priority=9)
     node.administration.delete_policy("gone")
     node.administration.set_vhost_limits("/", {"max-queues": 1})
-    before, effective = node.administration.policies(), node.administration.effective_policy("q")
+    before, effective = node.administration.policies(), effective_policy(node, "q")
     node.commands.publish(
         channel, [a_message(body=b"hello", delivery_mode=PERSISTENT) for _ in range(3)]
     )
@@ -53,7 +54,7 @@ async def test_policies_and_limits_are_there_again_after_a_restart(tmp_path: Pat
 
     node = await a_node(tmp_path / "broker.db")
     assert node.administration.policies() == before
-    assert node.administration.effective_policy("q") == effective
+    assert effective_policy(node, "q") == effective
     assert node.administration.vhost_limits("/") == {"max-queues": 1}
     assert node.engine.state.vhosts["/"].exchanges["x"].alternate == "amq.fanout"
     [stats] = node.stats().queues

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_client.core.access import Permission
+from broker_client.core.access import ADMINISTRATOR, Permission
 from broker_client.errors import StoreCorruptError
 from broker_client.node.node import Node
 from broker_client.store import tables
@@ -99,7 +99,7 @@ async def test_default_user_is_added_to_a_node_without_users_only(tmp_path: Path
         assert node.access.add_default_user()
         guest = node.access.authenticate("guest", "guest")
         assert guest is not None
-        assert guest.is_administrator
+        assert guest.tags == (ADMINISTRATOR,)
         assert node.access.is_loopback_only("guest")
         assert node.access.may("guest", "/", Permission.CONFIGURE, "anything")
         node.access.add_user("ann", "secret")
