@@ -42,6 +42,7 @@ from broker_client.store.base import Store
 log: logging.Logger = logging.getLogger("broker_client.node")
 
 _BATCH = 500  # effects carried out in one turn of the event loop
+_REST = 0.0002  # seconds without effects after which new ones need not wait for others
 _UNAWAITED_COMMIT = 0.01  # seconds in which records gather that nobody waits for
 
 
@@ -128,6 +129,10 @@ class EffectRunner:
         """Resources that are short, besides the memory that the engine watches."""
         self.is_scheduled: bool = False
         """True while the effects are about to be carried out."""
+        self._next_run: asyncio.Handle
+        self._is_running = False
+        self._ran = 0.0  # when effects were carried out last, in the event loop's time
+        self._after_run: list[Callable[[], None]] = []
 
     @property
     def backlog(self) -> int:
@@ -140,7 +145,17 @@ class EffectRunner:
         """Schedule the effects of commands given to `engine`."""
         if not self.is_scheduled and not self.is_closed:
             self.is_scheduled = True
-            self._loop.call_soon(self._run)
+            self._next_run = self._loop.call_soon(self._run)
+
+    def carry_out(self) -> None:
+        """Carry out the effects now, after a rest; else in the next turn of the event loop.
+
+        Call it from the event loop, behind all that a client has sent. With little to do, a
+        delivery need not wait for that turn; with much, a turn serves many clients.
+        """
+        if self.is_scheduled and not self._is_running and self._loop.time() - self._ran > _REST:
+            self._next_run.cancel()
+            self._run()
 
     def call_after_effects(self, then: Callable[[], None]) -> None:
         """Call `then` once the present effects are carried out, including confirms, and the long
@@ -152,6 +167,18 @@ class EffectRunner:
         else:
             self._backlog.append(then)
         self.wake()
+
+    def call_after_run(self, then: Callable[[], None]) -> None:
+        """Call `then` at the end of the effects that are being carried out, before their records
+        go to the disk; in the next turn of the event loop where none are.
+
+        For what a receiver does once for many effects. When a commit begins, its thread and the
+        event loop wait for each other: what was delivered had better be sent before.
+        """
+        if self._is_running:
+            self._after_run.append(then)
+        else:
+            self._loop.call_soon(then)
 
     async def drain(self) -> None:
         """Wait until the present effects are carried out and committed, including confirms."""
@@ -178,7 +205,8 @@ class EffectRunner:
         self._log_events()
 
     def _run(self) -> None:
-        self.is_scheduled = False
+        self.is_scheduled, self._is_running = False, True
+        self._ran = self._loop.time()
         backlog, engine = self._backlog, self.engine
         work = engine.long_work
         self._take_effects()
@@ -199,9 +227,13 @@ class EffectRunner:
                 except Exception:
                     log.exception("%r: a receiver failed at %s", self._owner, type(effect).__name__)
         except BaseException:
+            self._is_running = False
             self.wake()  # a receiver that ends the loop, or itself, does not end the node
             raise
+        if self._unsafe:
+            self._call_after_run()
         self._release()
+        self._call_after_run()
         self._log_events()
         if self._blocked and not self.is_short:
             self._unblock()
@@ -213,6 +245,15 @@ class EffectRunner:
             self.wake()
         if not self.is_closed:
             self.scanner.schedule()
+
+    def _call_after_run(self) -> None:
+        self._is_running = False
+        calls, self._after_run = self._after_run, []
+        for then in calls:
+            try:
+                then()
+            except Exception:
+                log.exception("%r: a receiver failed after its effects", self._owner)
 
     def _take_effects(self) -> None:
         """Pass records to the store at once, in order; other effects wait in the backlog."""
@@ -276,7 +317,9 @@ class EffectRunner:
     ) -> None:
         self._commits -= 1
         if error is None and self.failure is None:
+            self._is_running = True
             self._send(held)
+            self._call_after_run()
             return
         if error is not None and self._note_failure(error):
             self._stop_failed()

@@ -175,9 +175,18 @@ class Node:
         """Schedule the effects of commands given to `engine`."""
         self._runner.wake()
 
+    def carry_out(self) -> None:
+        """Carry out the effects now, if there were none for a while: `EffectRunner.carry_out`."""
+        self._runner.carry_out()
+
     def call_after_effects(self, then: Callable[[], None]) -> None:
         """Call `then` once the present effects are carried out, including confirms."""
         self._runner.call_after_effects(then)
+
+    def call_after_run(self, then: Callable[[], None]) -> None:
+        """Call `then` after the effects that are being carried out, and before their commit; soon
+        where none are."""
+        self._runner.call_after_run(then)
 
     async def drain(self) -> None:
         """Wait until the present effects are carried out and committed, including confirms."""

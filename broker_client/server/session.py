@@ -155,7 +155,12 @@ class Session(asyncio.Protocol):
             self._server_properties,
             mechanisms,
         )
-        self._writer = Writer(self._protocol, transport, config.write_buffer * _UNREAD_FACTOR)
+        self._writer = Writer(
+            self._protocol,
+            transport,
+            config.write_buffer * _UNREAD_FACTOR,
+            self._node.call_after_run,
+        )
         self._sessions.add(self)
         if self._admission.is_shut_out(self._host):
             log_event(logging.DEBUG, "connection refused", peer=self.peer, reason="failed logins")
@@ -181,6 +186,7 @@ class Session(asyncio.Protocol):
         except Exception:  # noqa: BLE001 - an error of one client: others continue, and this one gets it
             log.exception("%r: failed", self)
             self.closed(541, "INTERNAL_ERROR")
+        self._node.carry_out()
         self._writer.flush()
         self._look_at_unread()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from pamqp import commands
 from pamqp.base import Frame
@@ -15,17 +16,22 @@ class Writer:
     """Writes what the protocol has queued to a transport."""
 
     def __init__(
-        self, protocol: ServerConnection, transport: asyncio.Transport, most_bytes: int
+        self,
+        protocol: ServerConnection,
+        transport: asyncio.Transport,
+        most_bytes: int,
+        call_later: Callable[[Callable[[], None]], None],
     ) -> None:
         """
         Args:
             protocol: queues the frames.
             transport: is written to.
             most_bytes: left unread by the client, above which `is_overfull` is true.
+            call_later: calls a function when what is queued should be written.
         """
         self._protocol, self._transport = protocol, transport
         self._most_bytes = most_bytes
-        self._loop = asyncio.get_running_loop()
+        self._call_later = call_later
         self._is_scheduled = False
         self.has_written: bool = False
         """Something was written since this was set to False."""
@@ -45,10 +51,10 @@ class Writer:
             self.has_written = True
 
     def flush_soon(self) -> None:
-        """Write what is queued by now, and later in this turn of the event loop, at its end."""
+        """Write what is queued by now, and by what the node is doing, once that is done."""
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._flush_scheduled)
+            self._call_later(self._flush_scheduled)
 
     def _flush_scheduled(self) -> None:
         self._is_scheduled = False

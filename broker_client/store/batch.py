@@ -33,6 +33,7 @@ from broker_client.store.tables import Row, Statement
 from broker_client.store.topology_tables import topology_statements
 
 _COPIED = 8_192  # bytes of the largest body that is worth a copy
+_FEW = 64  # changes that are put into one statement, a row each
 
 
 class QueueIds(dict[tuple[str, str], int]):
@@ -117,6 +118,23 @@ class Batch:
         for record_id, (position, due_at) in self.moved.items():
             place = (position, None, None, None, None, due_at)
             self.rows.append((tables.MOVE, record_id, None, *place, *_NO_MESSAGE))
+
+    def as_rows(self) -> list[Row] | None:
+        """Everything that it does as rows for `intake`; None where that is too much for rows.
+
+        Call it once the batch is sealed. The rows are to be put there in their order.
+        """
+        if self.topology or self.removed_queues or self._changes > _FEW:
+            return None
+        rows = [*map(_wide, self.fresh), *self.rows]
+        for record_id, attempts in self.delivered.items():
+            rows.append((tables.COUNT, record_id, 0, 0, attempts, *_NOTHING_MORE))
+        rows += [(tables.DROP, record_id, 0, 0, 0, *_NOTHING_MORE) for record_id in self.settled]
+        return rows
+
+    @property
+    def _changes(self) -> int:
+        return len(self._appended) + len(self.moved) + len(self.delivered) + len(self.settled)
 
     def _sort_out(self) -> None:
         """Have only the first copy of a message bring it along."""
@@ -229,3 +247,4 @@ def _wide(row: Row) -> Row:
 
 _MESSAGE = tables.MESSAGE_WIDTH
 _NO_MESSAGE: Row = (None,) * _MESSAGE
+_NOTHING_MORE: Row = (0,) * (tables.INTAKE_WIDTH - 5)

@@ -214,6 +214,9 @@ class StoreFile:
             if len(batch.fresh) <= _CHUNK and batch.is_plain:
                 self._take_in("fresh", batch.fresh)  # a statement is a transaction by itself
                 return
+            if (rows := batch.as_rows()) is not None:
+                self._take_in("intake", rows)
+                return
             try:
                 execute("BEGIN IMMEDIATE")
                 for statement, parameters in batch.topology:

@@ -301,7 +301,7 @@ MOVE_TIMES = (
     "WHERE expires_at IS NOT NULL OR due_at IS NOT NULL"
 )
 
-APPEND_WITH_MESSAGE, APPEND, MOVE, SPILL = range(1, 5)
+APPEND_WITH_MESSAGE, APPEND, MOVE, SPILL, COUNT, DROP = range(1, 7)
 """What a row put into `intake` does."""
 INTAKE_WIDTH = 14
 FRESH_WIDTH = 8
@@ -372,11 +372,23 @@ END""",  # noqa: S608 - our own words
 CREATE TEMP TRIGGER spill INSTEAD OF INSERT ON intake WHEN new.op = {SPILL} BEGIN
     {_INSERT_MESSAGE}
 END""",
+    f"""
+CREATE TEMP TRIGGER count_deliveries INSTEAD OF INSERT ON intake WHEN new.op = {COUNT} BEGIN
+    UPDATE entries SET attempts = new.attempts, sum = {_changed_sum(attempts="new.attempts")}
+        WHERE record_id = new.record_id;
+END""",  # noqa: S608 - our own words
+    f"""
+CREATE TEMP TRIGGER drop_entry INSTEAD OF INSERT ON intake WHEN new.op = {DROP} BEGIN
+    DELETE FROM entries WHERE record_id = new.record_id;
+    DELETE FROM messages WHERE id = new.record_id >> 16 AND {_NO_ENTRY};
+END""",  # noqa: S608 - our own words
 )
 """New messages and new places, as rows of a view; `fresh` is for a message's first copy in a
 queue, not deferred, without priority and expiration: nearly all, and each value less counts.
 
 So one statement, and with it one wait for the interpreter's lock, does a whole commit of a
-publisher that waits for it: behind a busy event loop each such wait takes milliseconds. For
-deliveries and settlements, which nobody waits for, statements on many ids at once cost less.
+publisher that waits for it: behind a busy event loop each such wait takes milliseconds. A small
+commit puts its deliveries and settlements there, too, since each statement takes the lock several
+times from an event loop that has messages to deliver; for many, statements on many ids at once
+cost less.
 """

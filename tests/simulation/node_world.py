@@ -71,6 +71,9 @@ class SimLoop:
         self._soon: list[Handle] = []
         self._later: list[Handle] = []
 
+    def time(self) -> float:
+        return self._clock.now()
+
     def call_soon(self, call: Callable[..., object], *arguments: Any) -> Handle:
         handle = Handle(0.0, call, arguments)
         self._soon.append(handle)

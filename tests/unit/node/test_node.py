@@ -277,6 +277,25 @@ async def test_a_persistent_message_is_confirmed_only_after_its_commit() -> None
     assert store.is_closed
 
 
+async def test_what_was_delivered_is_sent_before_its_commit_begins() -> None:
+    store = SlowStore()
+    node = Node(store=store)
+    channel, receiver = opened(node)
+    await store.settle(node)
+    node.engine.consuming.consume(channel, "q", node.now())
+    begun: list[int] = []
+    sent = lambda: begun.append(len(store.waiting))  # noqa: E731
+    receiver.on_delivery = lambda delivery: node.call_after_run(sent)
+    publish(node, channel, b"x", delivery_mode=PERSISTENT)
+    await eventually(lambda: store.waiting)
+    assert begun == [0]
+    receiver.on_delivery = lambda delivery: None
+    node.call_after_run(sent)
+    await eventually(lambda: len(begun) == 2)
+    store.finish()
+    await node.close()
+
+
 async def test_single_acks_that_nobody_waits_for_are_committed_together() -> None:
     store = SlowStore()
     node = Node(store=store)

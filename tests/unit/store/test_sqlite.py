@@ -20,6 +20,7 @@ from broker_client.core.records import (
     QueueRemoved,
     Record,
     Settled,
+    Spilled,
     VHostAdded,
 )
 from broker_client.errors import (
@@ -193,6 +194,46 @@ def test_it_reads_as_the_plain_meaning_of_the_same_records(path: Path) -> None:
     plain = Read()
     disk.recover(plain)
     assert read(path).entries == plain.entries
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_commit_of_one_statement_does_what_a_larger_one_does(path: Path, large: bool) -> None:
+    also = [VHostAdded("another")] if large else []  # what no row can say
+    one, two, three = appended(1), appended(2), appended(3)
+    copy = appended(2, record_id=two.record_id + 1, position=7)
+    spilled = Spilled(-1 << COPY_BITS, three.message)
+    batches: list[list[Record]] = [
+        [one, two, copy, three, spilled],
+        [Delivered(one.record_id, 2), Moved(copy.record_id, 8, 5.5)],
+        [Delivered(copy.record_id, 1), Settled("/", "q", two.record_id)],
+        [Settled("/", "q", three.record_id), appended(4), appended(5, priority=3)],
+        [Settled("/", "q", spilled.record_id), Settled("/", "q", 99 << COPY_BITS)],
+    ]
+    a_file(path)
+    with opened(path) as file:
+        for records in batches:
+            written(file, *records, *also)
+    assert read(path).entries["q"] == [
+        (one.record_id, 1, 2, 0, 6, None, None),
+        (4 << COPY_BITS, 4, 0, 0, 6, None, None),
+        (5 << COPY_BITS, 5, 0, 3, 6, None, None),
+        (copy.record_id, 8, 1, 0, 6, None, 5.5),
+    ]
+    assert rows(path, "SELECT id FROM messages ORDER BY id") == [(1,), (2,), (4,), (5,)]
+    assert rows(path, tables.DAMAGED_ENTRIES) == []
+
+
+def test_a_commit_that_settles_is_one_statement_while_it_is_small(path: Path) -> None:
+    a_file(path, range(1, 101))
+    statements: list[str] = []
+    with opened(path) as file:
+        file.connection.set_trace_callback(statements.append)
+        settled = [Settled("/", "q", number << COPY_BITS) for number in range(1, 101)]
+        written(file, appended(101), *settled[:20])
+        assert not [each for each in statements if each.startswith(("BEGIN", "DELETE", "COMMIT"))]
+        written(file, *settled[20:])
+        assert "COMMIT" in statements
+    assert rows(path, "SELECT id FROM messages") == [(101,)]
 
 
 # --------------------------------------------------------------------- versions
