@@ -157,6 +157,11 @@ class EffectRunner:
             self._next_run.cancel()
             self._run()
 
+    def has_return_for(self, channel: int) -> bool:
+        """True while a basic.return for `channel` is still to be carried out."""
+        self._take_effects()
+        return any(type(e) is Return and e.channel == channel for e in self._backlog)
+
     def call_after_effects(self, then: Callable[[], None]) -> None:
         """Call `then` once the present effects are carried out, including confirms, and the long
         work that was begun is done."""

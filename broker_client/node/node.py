@@ -183,6 +183,10 @@ class Node:
         """Call `then` once the present effects are carried out, including confirms."""
         self._runner.call_after_effects(then)
 
+    def has_return_for(self, channel: int) -> bool:
+        """True while a basic.return for `channel` is still to be carried out."""
+        return self._runner.has_return_for(channel)
+
     def call_after_run(self, then: Callable[[], None]) -> None:
         """Call `then` after the effects that are being carried out, and before their commit; soon
         where none are."""

@@ -129,13 +129,17 @@ class SessionChannel:
 
     def handle(self, method: Frame) -> None:
         """Carry out any other method."""
-        if not self._is_over:
-            try:
-                if refusal := self._permissions.check(method, self._last_queue):
-                    self._refuse(refusal)
-                self._HANDLERS[type(method)](self, method)
-            except ReplyError:
-                self._refused(ids_of(method))
+        self._carry_out(self._HANDLERS[type(method)], method)
+
+    def _carry_out(self, handler: Callable[[SessionChannel, Any], None], method: Frame) -> None:
+        if self._is_over:
+            return
+        try:
+            if refusal := self._permissions.check(method, self._last_queue):
+                self._refuse(refusal)
+            handler(self, method)
+        except ReplyError:
+            self._refused(ids_of(method))
 
     def close(self) -> None:
         """The client closes the channel: reply once what came before has been sent."""
@@ -187,7 +191,7 @@ class SessionChannel:
         self._answer(lambda: self._writer.send(self.number, method), wait=True)
 
     def _answer(self, send: Callable[[], None], *, wait: bool = False) -> None:
-        if not wait and not self._waiting_replies:
+        if not wait and not self._must_wait:
             send()
             return
         self._waiting_replies += 1
@@ -198,6 +202,12 @@ class SessionChannel:
                 send()
 
         self._node.call_after_effects(send_in_turn)
+
+    @property
+    def _must_wait(self) -> bool:
+        """Replies wait: for those before them, and for messages that come back (RabbitMQ: a
+        basic.return is sent before the channel reads on)."""
+        return self._waiting_replies > 0 or self._node.has_return_for(self._id)
 
     def _changed(self, method: Frame, nowait: bool = False) -> None:
         """Reply to a change of the topology."""
@@ -316,6 +326,12 @@ class SessionChannel:
         self._reply(commands.Basic.QosOk())
 
     def _basic_consume(self, method: commands.Basic.Consume) -> None:
+        if self._must_wait:  # else its deliveries would come before consume-ok
+            self._answer(lambda: self._carry_out(SessionChannel._consume, method))
+        else:
+            self._consume(method)
+
+    def _consume(self, method: commands.Basic.Consume) -> None:
         most = self._config.max_consumers_per_channel
         if most and len(self._consumers) >= most:
             self._refuse(not_allowed(f"reached maximum ({most}) of consumers per channel"))
@@ -329,7 +345,7 @@ class SessionChannel:
         )
         self._consumers.add(tag)
         if not method.nowait:
-            self._reply(commands.Basic.ConsumeOk(tag))
+            self._writer.send(self.number, commands.Basic.ConsumeOk(tag))
 
     def _basic_cancel(self, method: commands.Basic.Cancel) -> None:
         tag = method.consumer_tag or ""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from pamqp import commands
 
 from tests.server.conftest import Listen
 from tests.server.peer import Peer
-from tests.support.wire import publish
+from tests.support.served import Served
+from tests.support.wire import method, publish
 
 
 async def test_what_is_answered_after_a_cancel_without_wait_follows_the_deliveries(
@@ -31,5 +35,53 @@ async def test_what_is_answered_after_a_cancel_without_wait_follows_the_deliveri
             assert (delivery.consumer_tag, delivery.delivery_tag) == ("c", number)
         assert (await peer.expect(commands.Basic.GetOk)).delivery_tag == 3
         await peer.expect(commands.Basic.ConsumeOk)
+    finally:
+        await peer.close()
+
+
+@pytest.mark.parametrize("how", ["after a return", "after a declaration on the disk"])
+async def test_consume_ok_comes_before_the_deliveries_when_it_has_to_wait(
+    tmp_path: Path, how: str
+) -> None:
+    with Served(data=tmp_path / "broker.db") as server:
+        peer = await Peer.open(server.port)
+        try:
+            await peer.channel()
+            peer.send(1, commands.Queue.Declare(queue="q", durable=True))
+            await peer.expect(commands.Queue.DeclareOk)
+            peer.write(publish(routing_key="q"))
+            if how == "after a return":
+                first = publish(mandatory=True, routing_key="nowhere")
+            else:
+                first = method(commands.Queue.Declare(queue="another", durable=True), 1)
+            consume = commands.Basic.Consume(queue="q", consumer_tag="c")
+            peer.write(first + method(consume, 1))  # in one segment
+            names = [type(await peer.receive()).__name__ for _ in range(3)]
+        finally:
+            await peer.close()
+    assert names == [
+        "Return" if how == "after a return" else "DeclareOk",
+        "ConsumeOk",
+        "Deliver",
+    ]
+
+
+async def test_a_return_comes_before_the_answers_to_later_methods(listen: Listen) -> None:
+    server = await listen()
+    peer = await Peer.open(server.port)
+    try:
+        await peer.channel()
+        later = (
+            commands.Confirm.Select(),
+            commands.Basic.Qos(0, 5, False),
+            commands.Queue.Declare(queue="q"),
+        )
+        for each in later:
+            peer.write(publish(mandatory=True, routing_key="nowhere") + method(each, 1))
+            assert isinstance(await peer.receive(), commands.Basic.Return)
+            expected = {each.valid_responses[0], "Basic.Ack"}
+            if each is later[0]:
+                expected.discard("Basic.Ack")
+            assert {(await peer.receive()).name for _ in expected} == expected
     finally:
         await peer.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import aio_pika
@@ -19,6 +20,7 @@ import pytest
 from pamqp import commands
 
 from tests.server.peer import Peer
+from tests.support.own_server import free_port
 from tests.support.served import Served
 
 
@@ -154,6 +156,32 @@ def test_a_socket_of_systemd_is_served_without_an_address() -> None:
         port = inherited.getsockname()[1]
         with started_by_systemd(inherited) as line:
             assert f"serving amqp://127.0.0.1:{port} " in line
+
+
+def test_systemd_starts_the_server_for_its_first_client() -> None:
+    activate = shutil.which("systemd-socket-activate")
+    if activate is None:
+        if os.environ.get("CI"):
+            pytest.fail("systemd-socket-activate is missing: see scripts/install-servers")
+        pytest.skip("systemd-socket-activate is not installed")
+    port = free_port()
+    command = [activate, "-l", f"127.0.0.1:{port}", "-E", "PATH", "-E", "HOME"]
+    command += [sys.executable, "-m", "broker_client", "serve"]
+    parameters = pika.URLParameters(f"amqp://guest:guest@127.0.0.1:{port}/")
+    parameters.connection_attempts, parameters.retry_delay = 100, 0.1
+    parameters.socket_timeout = parameters.stack_timeout = 60
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            with closing(pika.BlockingConnection(parameters)) as connection:
+                channel = connection.channel()
+                channel.queue_declare("q")
+                channel.basic_publish("", "q", b"first")
+                assert channel.basic_get("q", auto_ack=True)[2] == b"first"
+            assert process.stdout is not None
+            assert f"serving amqp://127.0.0.1:{port} ".encode() in process.stdout.readline()
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
 
 
 def test_a_unix_socket_of_systemd_stays_in_its_place(tmp_path: Path) -> None:
