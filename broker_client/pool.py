@@ -81,7 +81,6 @@ class ChannelPool:
         return f"<ChannelPool {self._name}: {self.stats()}>"
 
     def stats(self) -> PoolStats:
-        """A snapshot."""
         return PoolStats(
             self._name,
             self._size,

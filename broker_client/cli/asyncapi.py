@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from broker_client.cli.node_file import failed
+from broker_client.cli.node_file import failed, write_output
 from broker_client.cli.program import NoProgramError, find_router
 from broker_client.config.loader import load_config
 from broker_client.consuming.handler_signature import Handler
@@ -61,13 +61,7 @@ def asyncapi(
     except (BrokerClientError, NoProgramError) as error:
         raise failed(str(error)) from None
     text = asyncapi_page(document) if html else f"{json.dumps(document, indent=2)}\n"
-    if output is None:
-        typer.echo(text, nl=False)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise failed(f"{output}: {error.strerror}") from None
+    write_output(output, text)
 
 
 def _only_handlers(router: Router) -> dict[str, Handler]:

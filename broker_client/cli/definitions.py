@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker_client.cli.node_file import FilePath, failed, run_on_file
+from broker_client.cli.node_file import FilePath, failed, run_on_file, write_output
 from broker_client.cli.paths import file_path
 from broker_client.cli.steering import ByFile
 from broker_client.cli.where import Place
@@ -66,14 +66,7 @@ def export(
     """
     exported = ByFile(Place(path, "/", path=path), None).definitions(vhost)
     text = json.dumps(exported["document"], indent=2, ensure_ascii=False)
-    if output is None:
-        typer.echo(text)
-    else:
-        try:
-            with open(output, "w", encoding="utf-8", opener=for_owner_only) as file:
-                file.write(f"{text}\n")
-        except OSError as error:
-            raise failed(f"{output}: {error.strerror}") from None
+    write_output(output, f"{text}\n", opener=for_owner_only)
     for note in exported["notes"]:
         typer.echo(f"note: {note}", err=True)
 

@@ -11,16 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from broker_client.cli.messages import AsJson
-from broker_client.cli.node_file import failed
+from broker_client.cli.node_file import failed, write_output
 from broker_client.cli.paths import file_path
 from broker_client.cli.png import png_of
 from broker_client.cli.steering import Management, steering_of
 from broker_client.cli.svg import Edge, Node, svg_of
-from broker_client.cli.where import ConfigFile, Url, VhostName, vhost_in
-from broker_client.config.loader import load_config
+from broker_client.cli.where import ConfigFile, Url, VhostName, load_vhost
 from broker_client.dashboard.rows import dead_letter_exchange, dead_letter_key
 from broker_client.dashboard.topology import Topology, drawing_of
-from broker_client.errors import ConfigError, UnsupportedError, UsageError
+from broker_client.errors import UnsupportedError, UsageError
 from broker_client.planning.declared import declared_inventory
 from broker_client.planning.inventory import Inventory
 
@@ -72,13 +71,7 @@ def graph(
         drawn = draw(_drawing(inventory), f"vhost {name}")
     except (UnsupportedError, UsageError) as error:
         raise failed(str(error)) from None
-    if output is None:
-        typer.echo(drawn, nl=False)
-        return
-    try:
-        output.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode())
-    except OSError as error:
-        raise failed(f"{output}: {error.strerror}") from None
+    write_output(output, drawn)
 
 
 def _format(format: str | None, output: Path | None, *, as_json: bool) -> str:
@@ -92,11 +85,7 @@ def _format(format: str | None, output: Path | None, *, as_json: bool) -> str:
 
 
 def _configured(file: Path, vhost: str | None) -> tuple[str, Inventory]:
-    try:
-        config = load_config(file)
-    except ConfigError as error:
-        raise failed(str(error)) from None
-    name = vhost_in(config, file, vhost)
+    config, name = load_vhost(file, vhost)
     return name, declared_inventory(config.vhosts[name])
 
 

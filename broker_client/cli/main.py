@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
@@ -28,7 +27,7 @@ from broker_client.cli.tail import tail
 from broker_client.cli.user import user_app
 from broker_client.cli.vhost import vhost_app
 from broker_client.config.schema import config_schema
-from broker_client.errors import DISTRIBUTION
+from broker_client.runtime.version import package_version
 
 app: typer.Typer = typer.Typer(
     name="broker-client",
@@ -36,14 +35,6 @@ app: typer.Typer = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # locals may hold a password
 )
-
-
-def package_version() -> str:
-    """Version of the installed package; ``unknown`` when run from a bare checkout."""
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _print_version(wanted: bool) -> None:

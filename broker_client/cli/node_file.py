@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -12,7 +13,6 @@ import typer
 from broker_client.cli.paths import path_of_file
 from broker_client.errors import (
     ReplyError,
-    StoreCorruptError,
     StoreError,
     StoreLockedError,
     UsageError,
@@ -47,8 +47,6 @@ def run_on_file(path: str, command: Callable[[Node], Result], *, create: bool = 
     except StoreLockedError as error:
         hint = "stop it first, or have it make the change over its management API"
         raise failed(f"{error}: {hint}") from None
-    except StoreCorruptError as error:
-        raise failed(f"{error}") from None
     except ReplyError as error:
         raise failed(error.reply_text) from None
     except (StoreError, UsageError) as error:
@@ -63,6 +61,24 @@ async def _run(path: str, command: Callable[[Node], Result]) -> Result:
         return command(node)
     finally:
         await node.close()
+
+
+def write_output(
+    file: Path | None, content: str | bytes, opener: Callable[[str, int], int] | None = None
+) -> None:
+    """Write to `file`, or to standard output without one.
+
+    Raises:
+        typer.Exit: with status 1, after the error was printed.
+    """
+    if file is None:
+        typer.echo(content, nl=False)
+        return
+    try:
+        with open(file, "wb", opener=opener) as target:
+            target.write(content if isinstance(content, bytes) else content.encode())
+    except OSError as error:
+        raise failed(f"{file}: {error.strerror}") from None
 
 
 def failed(text: str) -> typer.Exit:

@@ -171,7 +171,6 @@ class ByFile:
         return Inventory.of_lists(exchanges, queues, bindings)
 
     def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None:
-        """Pause a queue, or resume it."""
         self._ask({"do": "pause" if paused else "resume", "vhost": vhost, "queue": queue})
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
@@ -249,7 +248,6 @@ class ByManagement:
         return Inventory.of_lists(*lists)
 
     def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None:
-        """Pause a queue, or resume it."""
         if "RabbitMQ" in str(self.get("overview").get("product_name", "RabbitMQ")):
             raise failed(f"{self.shown}: RabbitMQ cannot pause a queue; stop its consumers instead")
         path = f"queues/{quote(vhost, safe='')}/{quote(queue, safe='')}"

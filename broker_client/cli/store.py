@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from broker_client.cli.paths import path_of_file
+from broker_client.cli.node_file import FilePath, failed
 from broker_client.errors import StoreCorruptError, StoreError
 from broker_client.store.maintenance import CheckReport
 from broker_client.store.maintenance import check as check_file
@@ -21,12 +21,6 @@ store_app: typer.Typer = typer.Typer(
     help="Check or compact the file of a built-in broker that is not running.", no_args_is_help=True
 )
 
-FilePath = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH", help="File of the broker.", show_default=False, callback=path_of_file
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
@@ -39,9 +33,9 @@ def check(path: FilePath, as_json: AsJson = False) -> None:
     try:
         report = check_file(path)
     except StoreCorruptError as error:  # whose text sends the reader here
-        raise _failed(StoreError(error.path, error.reason)) from None
+        raise failed(str(StoreError(error.path, error.reason))) from None
     except StoreError as error:
-        raise _failed(error) from None
+        raise failed(str(error)) from None
     if as_json:
         typer.echo(json.dumps(asdict(report)))
         if report.problems:
@@ -79,7 +73,7 @@ def compact(
     try:
         report = compact_file(path, drop_damaged=drop_damaged)
     except StoreError as error:
-        raise _failed(error) from None
+        raise failed(str(error)) from None
     if as_json:
         typer.echo(json.dumps(asdict(report)))
         return
@@ -99,8 +93,3 @@ def _table(report: CheckReport) -> Table:
         numbers = (queue.waiting + queue.deferred, queue.deferred, queue.body_bytes)
         table.add_row(queue.vhost, queue.name, *(f"{number:,}" for number in numbers))
     return table
-
-
-def _failed(error: StoreError) -> typer.Exit:
-    typer.echo(str(error), err=True)
-    return typer.Exit(1)

@@ -147,11 +147,7 @@ def place_of(url: str | None, config: Path | None = None, vhost: str | None = No
 
 
 def _configured(file: Path, vhost: str | None) -> Place:
-    try:
-        config = load_config(file)
-    except ConfigError as error:
-        raise failed(str(error)) from None
-    name = vhost_in(config, file, vhost)
+    config, name = load_vhost(file, vhost)
     connections = tuple(config.vhosts[name].connections)
     first = connections[0]
     if not first.is_embedded:
@@ -174,17 +170,21 @@ def _in_file(path: str, vhost: str) -> Place:
     return Place(path, vhost, path=path)
 
 
-def vhost_in(config: BrokerConfig, file: Path, vhost: str | None) -> str:
-    """The name of the vhost that is meant: the only one, where none is named.
+def load_vhost(file: Path, vhost: str | None) -> tuple[BrokerConfig, str]:
+    """The configuration in `file`, and the name of its vhost: `vhost`, or else the only one.
 
     Raises:
-        typer.Exit: with status 1, once it was said which there are.
+        typer.Exit: with status 1, once it was said what is wrong, or which vhosts there are.
     """
+    try:
+        config = load_config(file)
+    except ConfigError as error:
+        raise failed(str(error)) from None
     names = sorted(config.vhosts)
     if vhost is None and len(names) == 1:
-        return names[0]
+        return config, names[0]
     if vhost in config.vhosts:
-        return vhost
+        return config, vhost
     listed = ", ".join(names) or "none"
     if vhost is None:
         raise failed(f"{file}: name one of its vhosts with --vhost: {listed}")

@@ -28,7 +28,6 @@ def check_available(compression: str) -> None:
 
 
 def compress(body: bytes, compression: Compression) -> bytes:
-    """`body`, compressed."""
     if compression == "gzip":
         return gzip.compress(body, compresslevel=6, mtime=0)
     compressed: bytes = _zstandard().ZstdCompressor().compress(body)

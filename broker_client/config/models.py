@@ -319,7 +319,6 @@ class BrokerConfig(Settings):
         return self._warnings is not None
 
     def set_warnings(self, warnings: tuple[Problem, ...]) -> None:
-        """For the loader."""
         self._warnings = warnings
 
 

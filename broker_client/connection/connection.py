@@ -118,7 +118,6 @@ class Connection:
 
     @property
     def link(self) -> Link | None:
-        """The link that is up, or None."""
         return self._link
 
     @property

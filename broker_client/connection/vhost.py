@@ -102,7 +102,6 @@ class Vhost:
     # ------------------------------------------------------------------ how it is
 
     def stats(self, publish_queue: PublishQueueStats) -> VhostStats:
-        """A snapshot."""
         return VhostStats(
             self.name,
             self.connection.url,
@@ -117,7 +116,6 @@ class Vhost:
         )
 
     def health(self) -> VhostHealth:
-        """Health, for probes."""
         return VhostHealth(
             self.name,
             tuple(

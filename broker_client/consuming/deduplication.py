@@ -34,13 +34,13 @@ class HandledIds(Protocol):
         ...
 
 
-def handled_ids_from(config: DeduplicateConfig, clock: Clock | None = None) -> HandledIds:
+def handled_ids_from(config: DeduplicateConfig) -> HandledIds:
     """The store that `config` describes.
 
     Raises:
         UnsupportedError: Redis without its package.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     match config.store:
         case "sqlite":
             assert config.path is not None

@@ -47,7 +47,6 @@ class DeliveryLog:
         self._since: dict[int, float] = {}  # delivery tag of the present channel -> time
 
     def delivered(self, message: Message) -> None:
-        """`message` was delivered."""
         now = time.time()
         self._note(DELIVERED, message, now)
         if self._config.options.no_ack:

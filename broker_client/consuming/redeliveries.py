@@ -67,8 +67,7 @@ class StubCounter:
     async def increment(self, key: str) -> int:
         return 0
 
-    async def close(self) -> None:
-        """Nothing to close."""
+    async def close(self) -> None: ...
 
 
 class MemoryCounter:

@@ -27,7 +27,6 @@ class Settlements:
         self._watched.setdefault(message, []).append(then)
 
     def delivered(self, message: Message) -> None:
-        """`message` was delivered."""
         if self._log is not None:
             self._log.delivered(message)
 

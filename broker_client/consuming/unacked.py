@@ -90,7 +90,6 @@ class Unacked:
     # ------------------------------------------------------------------ in
 
     def add(self, entry: UnackedDelivery) -> None:
-        """Add a delivery."""
         self.delivered += 1
         if self._no_ack:
             entry.is_lost = True  # the broker counted it as settled when it sent it

@@ -68,10 +68,10 @@ class ManagementApi:
         self.place = place
 
     @classmethod
-    def over_http(cls, url: str, verify: Any = True) -> ManagementApi:
+    def over_http(cls, url: str) -> ManagementApi:
         """The API at `url`, which has no login in it."""
         transport = httpx.AsyncHTTPTransport(
-            verify=verify, limits=_LIMITS, retries=_CONNECT_RETRIES, trust_env=False
+            limits=_LIMITS, retries=_CONNECT_RETRIES, trust_env=False
         )
         client = httpx.AsyncClient(
             base_url=url, transport=transport, timeout=_TIMEOUT, trust_env=False
@@ -88,7 +88,6 @@ class ManagementApi:
         return f"<ManagementApi {self.place}>"
 
     async def close(self) -> None:
-        """Close the connections to it."""
         await self._client.aclose()
 
     async def request(

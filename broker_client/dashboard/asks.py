@@ -51,7 +51,6 @@ class Ask:
         self.dashboard.news.tell()
 
     def vhost_and_queue(self) -> tuple[str, str]:
-        """Of the path."""
         return self.name("vhost"), self.name("queue")
 
 

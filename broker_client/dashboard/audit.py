@@ -60,7 +60,6 @@ class AuditEntry:
     detail: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """For the page."""
         return asdict(self)
 
 

@@ -34,7 +34,6 @@ class BrokerInfo:
         return self.product == _OURS
 
     def as_json(self) -> dict[str, Any]:
-        """For the page."""
         return {
             "name": self.name,
             "product": self.product,

@@ -28,7 +28,6 @@ class Credentials:
 
     @property
     def auth(self) -> httpx.Auth:
-        """For HTTP."""
         return self._auth
 
     def reveal(self) -> str:

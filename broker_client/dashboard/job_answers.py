@@ -100,7 +100,6 @@ async def list_jobs(ask: Ask) -> Any:
 
 @answers.on("GET", "/ui/jobs/{id}")
 async def get_job(ask: Ask) -> Any:
-    """One job."""
     return _job(ask).as_json()
 
 

@@ -88,7 +88,6 @@ class Job:
     task: asyncio.Task[None] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For the page."""
         order, moved = self.order, self.moved
         told: dict[str, Any] = {
             "id": self.id,
@@ -122,7 +121,6 @@ class Job:
         return told
 
     def fail(self, refusal: Refusal) -> None:
-        """It has failed."""
         self.state, self.refusal = "failed", refusal
 
 
@@ -186,7 +184,6 @@ class Jobs:
             await asyncio.wait([job.task])
 
     async def stop_all(self) -> None:
-        """Stop all jobs."""
         await asyncio.gather(*(self.stop(each) for each in list(self._jobs.values())))
 
     # ---------------------------------------------------------------- running

@@ -12,7 +12,6 @@ class News:
         self._next = asyncio.Event()
 
     def tell(self) -> None:
-        """Something is new."""
         told, self._next = self._next, asyncio.Event()
         told.set()
 

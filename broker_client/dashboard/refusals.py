@@ -23,12 +23,10 @@ class Refusal(Exception):  # noqa: N818 - never leaves this folder
         self.reason: str = reason
 
     def response(self) -> JSONResponse:
-        """What is sent."""
         return JSONResponse({"error": self.error, "reason": self.reason}, self.status)
 
 
 def bad_request(reason: str) -> Refusal:
-    """400: the request is invalid."""
     return Refusal(400, "bad_request", reason)
 
 

@@ -125,7 +125,6 @@ class Sessions:
         return session.ends_at() - self._clock()
 
     def end(self, key: str, reason: str) -> None:
-        """End a session."""
         session = self._sessions.pop(key, None)
         if session is not None:
             session.end(reason)
@@ -137,7 +136,6 @@ class Sessions:
                 self.end(key, "session_expired")
 
     def end_all(self, reason: str) -> None:
-        """End every session."""
         for key in list(self._sessions):
             self.end(key, reason)
 

@@ -92,14 +92,12 @@ class SharedEvents:
         self._encoded: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 
     async def queues(self, before: Sample | None, sample: Sample, vhosts: Vhosts) -> bytes:
-        """The event `queues`."""
         key = ("queues", before and before.number, sample.number, vhosts)
         if key not in self._encoded:
             self._keep(key, await event("queues", await delta_of(before, sample, vhosts)))
         return self._encoded[key]
 
     async def overview(self, sample: Sample, vhosts: Vhosts) -> bytes:
-        """The event `overview`."""
         key = ("overview", sample.number, vhosts)
         if key not in self._encoded:
             self._keep(key, await event("overview", await overview_of(sample, vhosts)))

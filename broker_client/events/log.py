@@ -104,7 +104,6 @@ class EventLog:
         return self._recorded - self._accepted + self._failed
 
     def stats(self) -> EventLogStats:
-        """A snapshot."""
         waiting = max(0, self._accepted - self._taken)
         return EventLogStats(
             self._recorded, self._written, self.dropped, waiting, self._files.begun

@@ -90,7 +90,6 @@ class ConfirmedPublisher(Generic[Item]):
                     raise OperationTimeoutError("publisher confirms", CONFIRM_TIMEOUT) from None
 
     async def close(self) -> None:
-        """Close the channel."""
         await self._channel.close()
 
     # ---------------------------------------------------------------- from the broker

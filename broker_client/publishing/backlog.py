@@ -112,7 +112,6 @@ class Backlog:
     # ------------------------------------------------------------------ in and out
 
     def accept(self, publication: Publication, *, confirm: bool) -> None:
-        """Enter `publication`."""
         if self._log is not None:
             self._log.accepted(publication, confirm)
         self._published += 1
@@ -132,7 +131,6 @@ class Backlog:
         self._ended(publication)
 
     def failed(self, publication: Publication, error: PublishError) -> None:
-        """End `publication` with `error`."""
         if self._log is not None:
             self._log.failed(publication, error)
         self._failed += 1
@@ -140,7 +138,6 @@ class Backlog:
         self._ended(publication)
 
     def returned(self, publication: Publication, message: Returned) -> None:
-        """End `publication` as returned."""
         if self._log is not None:
             self._log.returned(publication)
         self._returned += 1

@@ -80,7 +80,6 @@ class PublishQueue:
         return f"<PublishQueue {self._name}: {state}, {len(self._backlog)} held>"
 
     def stats(self) -> PublishQueueStats:
-        """A snapshot."""
         senders = self._senders.values()
         return self._backlog.stats(
             unconfirmed=sum(sender.unconfirmed for sender in senders),

@@ -316,7 +316,6 @@ class Sender:
         return len(batch)
 
     def _next_batch(self, room: int, limit: SizeLimit) -> list[Publication]:
-        """Take the next batch."""
         line, batch, size = self._waiting.line, list[Publication](), 0
         now = asyncio.get_running_loop().time()
         # One that would be too late when confirmed is not sent, unless nothing else is on its way:

@@ -189,9 +189,9 @@ class ControlSocket:
     def session(self, user: str) -> Session:
         """The protocol of a new AMQP connection."""
         from broker_client.config.server import ServerConfig
+        from broker_client.runtime.version import package_version
         from broker_client.server.admission import Admission
         from broker_client.server.connection_info import server_properties
-        from broker_client.server.server import package_version
         from broker_client.server.session import Session
 
         config = ServerConfig()

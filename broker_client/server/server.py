@@ -9,14 +9,14 @@ import socket
 import ssl
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from broker_client.config.listen import UNIX, ListenAddress
 from broker_client.config.server import ServerConfig
-from broker_client.errors import DISTRIBUTION, BrokerClosedError, ConfigError, Problem
+from broker_client.errors import BrokerClosedError, ConfigError, Problem
 from broker_client.node.node import Node
 from broker_client.runtime.forks import leave_to_parent
+from broker_client.runtime.version import package_version
 from broker_client.server.admission import Admission
 from broker_client.server.connection_info import ConnectionInfo, server_properties
 from broker_client.server.event_lines import log_event
@@ -296,11 +296,3 @@ class Server:
 
 async def _ended(sessions: set[Session]) -> None:
     await asyncio.gather(*(session.wait_ended() for session in list(sessions)))
-
-
-def package_version() -> str:
-    """Version of the installed package."""
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "unknown"

@@ -33,7 +33,6 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """Name of the user."""
         return self.user.name
 
     def has(self, tag: str) -> bool:

@@ -46,7 +46,6 @@ def message_stats(counts: Counts, rates: Counts) -> dict[str, Any]:
 
 
 def exchange_object(vhost: str, exchange: Exchange) -> dict[str, Any]:
-    """One exchange."""
     return {
         "name": exchange.name,
         "vhost": vhost,
@@ -83,7 +82,6 @@ def default_binding_object(vhost: str, queue: str) -> dict[str, Any]:
 
 
 def binding_object(vhost: str, binding: Binding, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """One binding."""
     return {
         "source": binding.source,
         "vhost": vhost,
@@ -112,7 +110,6 @@ def _quoted(key: str) -> str:
 
 
 def queue_object(queue: Queue, rates: Counts, node: str, now: float) -> dict[str, Any]:
-    """One queue."""
     ready, in_flight = len(queue.ready), queue.in_flight
     stats = queue.stats(now)
     exclusive = next((each.tag for each in queue.consumers if each.exclusive), None)
@@ -162,7 +159,6 @@ def _latency(latency: LatencyStats) -> dict[str, float | int]:
 
 
 def consumer_object(consumer: QueueConsumer, channel_details: Mapping[str, Any]) -> dict[str, Any]:
-    """One consumer."""
     return {
         "queue": {"name": consumer.queue.name, "vhost": consumer.queue.vhost},
         "consumer_tag": consumer.tag,

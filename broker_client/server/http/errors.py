@@ -41,7 +41,6 @@ def not_found() -> Refusal:
 
 
 def bad_request(reason: str) -> Refusal:
-    """400: the request is invalid."""
     return Refusal(400, "bad_request", reason)
 
 

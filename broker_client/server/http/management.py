@@ -7,15 +7,14 @@ import shutil
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 from broker_client.config.server import ServerConfig
 from broker_client.core.global_parameters import CLUSTER_NAME
 from broker_client.core.queue import ChannelState
-from broker_client.errors import DISTRIBUTION
 from broker_client.node.definitions.exporting import permission_object, plain
 from broker_client.node.node import Node
+from broker_client.runtime.version import package_version
 from broker_client.server.admission import Admission
 from broker_client.server.connection_info import ConnectionInfo
 from broker_client.server.http.callers import MONITORING, Caller
@@ -88,14 +87,10 @@ class Management:
 
     def versions(self) -> dict[str, str]:
         """Who we are, and the RabbitMQ whose API this is."""
-        try:
-            own = version(DISTRIBUTION)
-        except PackageNotFoundError:
-            own = "unknown"
         rabbitmq = ".".join(map(str, (*self.node.view.settings.compatibility, 0)))
         return {
             "product_name": "broker_client",
-            "product_version": own,
+            "product_version": package_version(),
             "rabbitmq_version": rabbitmq,
             "management_version": rabbitmq,
         }
@@ -194,11 +189,9 @@ class Management:
     # ---------------------------------------------------------------- users
 
     def permissions(self) -> list[Mapping[str, Any]]:
-        """All permissions."""
         return [permission_object(each) for each in self.node.access.users.permissions()]
 
     def topic_permissions(self) -> list[Mapping[str, Any]]:
-        """All topic permissions."""
         return [
             topic_permission_object(each) for each in self.node.access.users.topic_permissions()
         ]

@@ -208,7 +208,6 @@ class Spool:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all segments."""
         return sum(segment.size_bytes for segment in list(self._segments.values()))
 
     # ------------------------------------------------------------------ acks

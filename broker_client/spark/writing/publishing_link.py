@@ -43,7 +43,6 @@ class PublishingLink:
         self._link = self._channel = None
 
     async def close(self) -> None:
-        """Close in order."""
         if self._link is not None:
             await self._link.close()
         self._link = self._channel = None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from broker_client.config.node import EventLogConfig, NodeConfig
+from broker_client.config.node import NodeConfig
 from broker_client.config.url import parse_url
 from broker_client.errors import (
     BrokerClosedError,
@@ -71,19 +71,15 @@ class EmbeddedNodes:
         *,
         clock: Clock | None = None,
         settings: EngineSettings | None = None,
-        event_log: EventLogConfig | None = None,
         config: NodeConfig | None = None,
     ) -> None:
         """
         Args:
             clock: time source of the nodes made here.
             settings: limits of the nodes made here.
-            event_log: where the nodes made here write what happens to each message.
-            config: of the scan loop, and of the limits and the event log that are not given.
+            config: of the scan loop, the event log, and the limits that are not given.
         """
-        if config is not None:
-            event_log = event_log or config.event_log
-        self._clock, self._settings, self._event_log = clock, settings, event_log
+        self._clock, self._settings = clock, settings
         self._config = config
         self._private: Node | None = None
         self._held: dict[str, _SharedNode] = {}
@@ -124,7 +120,6 @@ class EmbeddedNodes:
         return _address(url).key in self._held
 
     def all(self) -> tuple[Node, ...]:
-        """The open nodes."""
         held = tuple(shared.node for shared in self._held.values())
         return held if self._private is None else (self._private, *held)
 
@@ -214,17 +209,15 @@ class EmbeddedNodes:
     def _new_node(self, name: str, *, durable: bool = False) -> Node:
         from broker_client.node.making import engine_settings, make_node, scan_settings
 
-        settings, scan = self._settings, None
-        if self._config is not None:
-            settings = settings or engine_settings(self._config)
-            scan = scan_settings(self._config)
+        if self._config is None:
+            return make_node(name, durable=durable, clock=self._clock, settings=self._settings)
         return make_node(
             name,
             durable=durable,
             clock=self._clock,
-            settings=settings,
-            scan=scan,
-            event_log=self._event_log,
+            settings=self._settings or engine_settings(self._config),
+            scan=scan_settings(self._config),
+            event_log=self._config.event_log,
         )
 
 
