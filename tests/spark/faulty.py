@@ -22,6 +22,7 @@ from broker_client.spark.endpoints import connectors, queue_of
 from broker_client.spark.options import SinkOptions, SourceOptions, parse
 from broker_client.spark.reading.queue_receiver import QueueReceiver
 from broker_client.spark.reading.queue_source import QueueStreamReader
+from broker_client.spark.reading.segment_store import SegmentStore
 from broker_client.spark.reading.spool import Spool
 from broker_client.spark.writing.sink import BrokerBatchWriter, BrokerStreamWriter, TaskReport
 from broker_client.transport.base import Channel
@@ -89,10 +90,9 @@ class _Reader(QueueStreamReader):
         return spool
 
     def make_receiver(self, spool: Spool, *, limit: int | None) -> QueueReceiver:
-        options = self._options
-        made = _Receiver(spool, connectors(options), queue_of(options), options, limit=limit)
-        made.fault = self._fault
-        return made
+        store = _SegmentStore(spool, queue_of(self._options), self._options)
+        store.fault = self._fault
+        return QueueReceiver(store, connectors(self._options), limit=limit)
 
 
 class _Spool(Spool):
@@ -105,7 +105,7 @@ class _Spool(Spool):
         super()._write(path, data)
 
 
-class _Receiver(QueueReceiver):
+class _SegmentStore(SegmentStore):
     fault: Fault
 
     async def acknowledge(self, channel: Channel, tag: int) -> None:

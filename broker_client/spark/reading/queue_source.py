@@ -27,6 +27,7 @@ from broker_client.spark.errors import SpoolSegmentMissingError
 from broker_client.spark.options import SourceOptions
 from broker_client.spark.reading.queue_receiver import QueueReceiver
 from broker_client.spark.reading.rows import of_present_schema
+from broker_client.spark.reading.segment_store import SegmentStore
 from broker_client.spark.reading.spool import Segment, Spool, read_segment
 
 log: logging.Logger = logging.getLogger("broker_client.spark.source")
@@ -97,8 +98,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def make_receiver(self, spool: Spool, *, limit: int | None) -> QueueReceiver:
         """The consumer, not yet started."""
-        options = self._options
-        return QueueReceiver(spool, connectors(options), queue_of(options), options, limit=limit)
+        store = SegmentStore(spool, queue_of(self._options), self._options)
+        return QueueReceiver(store, connectors(self._options), limit=limit)
 
     def make_spool(self) -> Spool:
         """The spool, not yet opened."""
@@ -258,9 +259,8 @@ class QueueReader(DataSourceReader):
         spool.open(lock_timeout=options.lock_timeout)
         try:
             if not spool.after(spool.floor):
-                receiver = QueueReceiver(
-                    spool, connectors(options), queue_of(options), options, limit=options.max_rows
-                )
+                store = SegmentStore(spool, queue_of(options), options)
+                receiver = QueueReceiver(store, connectors(options), limit=options.max_rows)
                 receiver.start()
                 try:
                     while not receiver.is_finished and not receiver.is_waiting_for_room:

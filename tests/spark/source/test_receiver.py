@@ -20,6 +20,7 @@ from broker_client.spark.loop_thread import LoopThread
 from broker_client.spark.options import SourceOptions, parse
 from broker_client.spark.reading.queue_receiver import QueueReceiver
 from broker_client.spark.reading.rows import to_stream_batch
+from broker_client.spark.reading.segment_store import SegmentStore
 from broker_client.spark.reading.spool import Spool, read_segment
 from broker_client.spark.reading.stream_offsets import StreamEnd, read_range
 from tests.spark.queues import Queues, numbered, until
@@ -38,7 +39,9 @@ class Reader:
         options = parse(SourceOptions, given)
         self.spool = Spool(folder, max_bytes=options.spool_max_bytes)
         self.spool.open()
-        self.receiver = QueueReceiver(self.spool, connectors(options), queue, options, limit=limit)
+        self.receiver = QueueReceiver(
+            SegmentStore(self.spool, queue, options), connectors(options), limit=limit
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         batches = [batch for each in self.spool.after(0) for batch in read_segment(each.path)]
