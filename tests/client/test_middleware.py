@@ -194,7 +194,9 @@ async def test_publish_middleware_that_raises_publishes_nothing(start: StartBrok
     assert broker.stats().vhosts["/"].publish_queue.published == 0
 
 
-async def test_publish_middleware_that_loses_the_publication_is_told(start: StartBroker) -> None:
+async def test_publish_middleware_that_loses_the_publication_is_reported(
+    start: StartBroker,
+) -> None:
     broker = await start(a_config())
 
     @broker.middleware("publish")
@@ -394,7 +396,7 @@ async def test_listener_inside_middleware_is_taken_off(start: StartBroker) -> No
     assert heard == [("second", 1)]
 
 
-async def test_outcome_of_a_lost_delivery_is_told(start: StartBroker) -> None:
+async def test_outcome_of_a_lost_delivery_is_reported(start: StartBroker) -> None:
     broker = await start(a_config())
     outcomes: list[str] = []
     first, over = asyncio.Event(), asyncio.Event()

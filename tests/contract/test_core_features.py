@@ -90,7 +90,7 @@ async def test_mandatory_answer_to_a_wrong_address_comes_back(watch: Watch, queu
 # --------------------------------------------------------------------------- copies and counts
 
 
-async def test_dead_letter_goes_where_bcc_sent_it_and_tells_nobody(watch: Watch) -> None:
+async def test_dead_letter_goes_where_bcc_sent_it_without_the_header(watch: Watch) -> None:
     channel = watch.channel
     await channel.declare_exchange("dlx", "direct")
     await channel.declare_queue("q", arguments={"x-dead-letter-exchange": "dlx"})

@@ -200,7 +200,7 @@ async def test_basic_get_does_not_count_against_prefetch(watch: Watch) -> None:
 # --------------------------------------------------------------------------- settling
 
 
-async def test_acked_message_is_gone_for_good(link: Link, watch: Watch) -> None:
+async def test_acked_message_is_gone_permanently(link: Link, watch: Watch) -> None:
     await with_dead_letters(watch)
     await watch.publish(*numbered(1, 2, to="work"))
     reader = await Watch.open(link)

@@ -82,7 +82,7 @@ async def test_closing_by_us_is_not_reported(how: str, watch: Watch, link: Link)
 
 
 @pytest.mark.parametrize("how", ["close", "abort", "broker"])
-async def test_closing_again_is_harmless(how: str, channel: Channel, link: Link) -> None:
+async def test_closing_again_has_no_effect(how: str, channel: Channel, link: Link) -> None:
     await closed(channel, how)
     await channel.close()
     channel.abort()
@@ -143,7 +143,7 @@ async def test_ending_a_link_ends_its_channels_and_reports_nothing(how: str, lin
     assert reports == []
 
 
-async def test_ending_a_link_again_is_harmless(link: Link) -> None:
+async def test_ending_a_link_again_has_no_effect(link: Link) -> None:
     await link.close()
     await link.close()
     link.abort()
@@ -291,7 +291,7 @@ async def test_link_that_its_owner_ends_tells_its_channels_once(
     assert (len(watch.closes), watch.channel.is_usable, reports) == (1, False, [])
 
 
-async def test_consumer_started_while_its_link_is_closed_is_told(
+async def test_consumer_started_while_its_link_is_closed_is_reported(
     connector: Connector, watch: Watch, queue: str
 ) -> None:
     """It must not wait for deliveries that will not come."""

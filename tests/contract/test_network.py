@@ -48,7 +48,7 @@ def losses(link: Link) -> list[TransportError]:
     return found
 
 
-async def test_nobody_listening_is_connect_failed() -> None:
+async def test_address_without_a_listener_is_connect_failed() -> None:
     connector = NetworkConnector(f"amqp://guest:guest@127.0.0.1:{free_port()}/")
     with pytest.raises(ConnectFailedError, match="failed to connect to amqp://guest:"):
         await connector.connect(timeout=CONNECT_TIMEOUT)

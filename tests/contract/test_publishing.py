@@ -38,7 +38,7 @@ async def test_sequence_starts_at_one_and_counts_messages_not_batches(watch: Wat
     assert watch.channel.next_publish_seq == 5
 
 
-async def test_empty_batch_is_harmless(watch: Watch) -> None:
+async def test_empty_batch_has_no_effect(watch: Watch) -> None:
     await watch.channel.publish([])
     assert watch.channel.next_publish_seq == 1
     assert await watch.publish(a_message()) == [True]
@@ -259,7 +259,7 @@ async def test_messages_of_one_channel_keep_their_order(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("expiration", ["-1", "1.5", "soon", "315360000001"])
-async def test_expiration_that_is_none_closes_the_channel(watch: Watch, expiration: str) -> None:
+async def test_invalid_expiration_closes_the_channel(watch: Watch, expiration: str) -> None:
     await watch.channel.publish([a_message(b"x", expiration=expiration)])
     assert await watch.closed_with() == 406
 

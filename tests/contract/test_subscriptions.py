@@ -599,7 +599,7 @@ async def test_message_published_twice_is_handled_once_also_after_a_restart(
 # --------------------------------------------------------------------------- handlers, answers
 
 
-async def test_handle_answers_whoever_asks(where: BrokerAddress) -> None:
+async def test_handle_answers_every_request(where: BrokerAddress) -> None:
     config = where.config(
         queues={
             "work": {"options": {"dead_letter_exchange": "dead"}},
@@ -632,7 +632,7 @@ async def test_handle_answers_whoever_asks(where: BrokerAddress) -> None:
         await link.close()
 
 
-async def test_answer_for_somebody_who_has_gone_is_dropped(where: BrokerAddress) -> None:
+async def test_answer_for_a_requester_that_has_gone_is_dropped(where: BrokerAddress) -> None:
     async with Broker.create(where.config()) as broker:
         subscription = await broker.subscribe("work")
         subscription.handle(lambda content: content)

@@ -249,7 +249,7 @@ async def test_deleting_a_queue_says_how_many_messages_went(watch: Watch) -> Non
     assert await reply_code_of(watch.channel.check_queue("q")) == 404
 
 
-async def test_deleting_what_is_not_there_is_harmless(channel: Channel) -> None:
+async def test_deleting_what_is_not_there_has_no_effect(channel: Channel) -> None:
     assert await channel.delete_queue("nowhere") == 0
     await channel.delete_exchange("nowhere")
     assert channel.is_usable
@@ -328,7 +328,7 @@ async def test_unbound_queue_gets_nothing_more(watch: Watch) -> None:
     assert [delivery.body for delivery in await watch.drain("q")] == [b"b"]
 
 
-async def test_undoing_a_binding_that_is_not_there_is_harmless(channel: Channel) -> None:
+async def test_undoing_a_binding_that_is_not_there_has_no_effect(channel: Channel) -> None:
     await channel.unbind_queue("q", "amq.direct", "never")
     assert channel.is_usable
 

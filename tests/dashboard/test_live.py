@@ -211,7 +211,7 @@ async def test_row_tells_the_age_of_the_oldest_message_until_it_is_gone(ours: Sh
     await eventually(has_none)
 
 
-async def test_broker_that_does_not_answer_is_told() -> None:
+async def test_broker_that_does_not_answer_is_reported() -> None:
     api = ManagementApi.over_http(f"http://127.0.0.1:{free_port()}")
     dashboard = Dashboard(api, api, Account(Credentials("guest", "secret")))
     listener = AsgiListener(make_application(dashboard), "127.0.0.1", 0)

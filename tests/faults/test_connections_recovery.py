@@ -300,7 +300,7 @@ async def test_shutdown_while_the_broker_is_away_ends_in_time_and_tells_each_pub
 
 
 @pytest.mark.timeout(120)
-async def test_broker_that_closes_in_order_is_told_as_close(place: Place) -> None:
+async def test_broker_that_closes_in_order_is_reported_as_close(place: Place) -> None:
     async with Broker.create(a_config(place.url, place.vhost)) as broker:
         heard: list[str] = []
         broker.on("error", lambda error, vhost: heard.append(f"error {error}"))

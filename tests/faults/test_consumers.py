@@ -86,7 +86,7 @@ async def test_queue_of_another_that_is_missing_is_reported_until_it_is_back(
 
 @pytest.mark.served
 @pytest.mark.timeout(120)
-async def test_late_ack_after_a_cut_is_told_and_not_sent(place: Place) -> None:
+async def test_late_ack_after_a_cut_is_reported_and_not_sent(place: Place) -> None:
     config = a_config(place.url, place.vhost)
     config["vhosts"][place.vhost]["subscriptions"]["work"]["prefetch"] = 3
     async with Broker.create(config) as broker:
@@ -163,7 +163,7 @@ async def test_acks_of_handled_messages_reach_the_broker_when_it_shuts_down(plac
 
 
 @pytest.mark.timeout(120)
-async def test_subscription_that_nobody_holds_consumes_on_after_a_cut(place: Place) -> None:
+async def test_unreferenced_subscription_consumes_on_after_a_cut(place: Place) -> None:
     """The broker references what it needs; the application need not."""
     handled: list[str | None] = []
 

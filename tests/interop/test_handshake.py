@@ -203,7 +203,7 @@ async def test_link_that_is_lost_or_aborted_is_reported_by_us_alone(
     assert not any(each.exc_info for each in caplog.records)
 
 
-async def test_address_where_nobody_is_is_reported_by_us_alone(
+async def test_address_where_nothing_listens_is_reported_by_us_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with pytest.raises(ConnectFailedError):

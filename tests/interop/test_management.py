@@ -83,7 +83,7 @@ async def test_patient_start_waits_for_a_vhost_that_is_made_later(
     await delete_vhost(api(rabbitmq), vhost)
 
 
-async def test_deleting_a_vhost_that_is_not_there_is_harmless(
+async def test_deleting_a_vhost_that_is_not_there_has_no_effect(
     rabbitmq: RabbitMQ, vhost: str
 ) -> None:
     await delete_vhost(api(rabbitmq), vhost)
@@ -91,7 +91,7 @@ async def test_deleting_a_vhost_that_is_not_there_is_harmless(
         await check_vhost(api(rabbitmq), vhost)
 
 
-async def test_refused_login_is_told_without_the_password(
+async def test_refused_login_is_reported_without_the_password(
     rabbitmq: RabbitMQ, vhost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")

@@ -269,7 +269,7 @@ async def test_max_priority_is_for_classic_queues(place: Place) -> None:
     assert await place.refusal("q", arguments={"x-max-priority": 5}) == ""
 
 
-async def test_transient_queue_of_nobody_is_taken_by_default(place: Place) -> None:
+async def test_transient_queue_without_an_owner_is_accepted_by_default(place: Place) -> None:
     """Deprecated since 4.0; a server may be told to refuse it, and a later one will."""
     assert await place.refusal("q", durable=False) == ""
 
@@ -309,7 +309,7 @@ async def test_mirrored_queues_are_gone(place: Place) -> None:
         mirror()
 
 
-async def test_delivery_mode_that_is_none(place: Place) -> None:
+async def test_invalid_delivery_mode(place: Place) -> None:
     watch = await Watch.open(place.link)
     await watch.channel.publish([a_message(to="nowhere", delivery_mode=3)])
     if place.version < (4, 0):

@@ -171,7 +171,7 @@ async def test_publishers_are_blocked_while_memory_is_short_and_consumers_go_on(
         await peer.close()
 
 
-async def test_a_blocked_client_without_the_capability_is_not_read_all_the_same(
+async def test_a_blocked_client_without_the_capability_is_not_read_nevertheless(
     listen: Listen,
 ) -> None:
     listening = await listen()

@@ -87,7 +87,7 @@ async def test_a_refusal_is_rabbitmqs(rabbitmq: RabbitMQ, case: str) -> None:
 @pytest.mark.parametrize(
     ("response", "vhost"), [("\0guest\0wrong", "/"), ("\0guest\0guest", "missing")]
 )
-async def test_a_refused_login_is_told_as_rabbitmq_tells_it(
+async def test_a_refused_login_is_reported_as_rabbitmq_tells_it(
     rabbitmq: RabbitMQ, response: str, vhost: str
 ) -> None:
     async def answer(port: int) -> tuple[object, ...]:

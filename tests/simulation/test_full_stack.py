@@ -89,7 +89,7 @@ def test_a_failure_is_shrunk_to_a_command_and_a_program_that_fail_again() -> Non
     exec(failure.program, {})
 
 
-def test_a_failure_of_the_full_stack_is_told_as_a_program_too() -> None:
+def test_a_failure_of_the_full_stack_is_reported_as_a_program_too() -> None:
     with BUGS["double-end"].planted():
         failure = next(filter(None, (failure_of(FULL, seed) for seed in range(NEAR))))
         with pytest.raises(BrokenPromiseError, match="more than one terminal event"):

@@ -123,7 +123,7 @@ async def test_failing_start_leaves_nothing_open() -> None:
     # the watch for leaked tasks and sockets does the rest
 
 
-async def test_block_that_raises_shuts_down_all_the_same() -> None:
+async def test_block_that_raises_shuts_down_nevertheless() -> None:
     with pytest.raises(LookupError):
         async with Broker.create(a_config()) as broker:
             raise LookupError

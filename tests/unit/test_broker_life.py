@@ -159,7 +159,7 @@ def test_broker_that_is_collected_open_is_warned_of_and_no_other(how: str, expec
     ]
 
 
-async def test_shutdown_that_is_cancelled_at_any_time_is_completed_all_the_same() -> None:
+async def test_shutdown_that_is_cancelled_at_any_time_is_completed_nevertheless() -> None:
     for turns in range(40):
         broker = await Broker.create(CONFIG)
         subscription = await broker.subscribe("q", lambda *args: None)

@@ -48,14 +48,14 @@ def test_broker_that_was_not_awaited_says_how_to_write_it() -> None:
         Broker.create(CONFIG).publish("orders", {})
 
 
-async def test_address_in_place_of_a_configuration_is_told_without_its_password() -> None:
+async def test_address_in_place_of_a_configuration_is_reported_without_its_password() -> None:
     with pytest.raises(ConfigError) as caught:
         await Broker.create("amqp://app:secret@rabbit/")
     assert "is an address; give a file or a mapping" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-async def test_text_of_a_configuration_in_place_of_its_path_is_told() -> None:
+async def test_text_of_a_configuration_in_place_of_its_path_is_reported() -> None:
     with pytest.raises(ConfigError, match="is YAML, where the path of a file is expected"):
         await Broker.create("vhosts:\n  /:\n")
 
@@ -69,7 +69,7 @@ async def test_name_that_is_no_text_is_an_unknown_name(name: Any) -> None:
     assert text == f"unknown publication {name!r} (declared: orders)"
 
 
-async def test_unknown_option_of_a_publish_is_told_with_those_there_are() -> None:
+async def test_unknown_option_of_a_publish_is_reported_with_those_there_are() -> None:
     text = await refuses(
         lambda broker: broker.publish("orders", {}, header={}),  # type: ignore[call-arg]
         InvalidMessageError,
@@ -82,7 +82,7 @@ NOT_GIVEN = ["message_id", "headers", "persistent", "mandatory", "timeout", "del
 
 
 @pytest.mark.parametrize("name", NOT_GIVEN)
-async def test_option_that_is_none_counts_as_not_given(name: str) -> None:
+async def test_option_of_none_counts_as_not_given(name: str) -> None:
     async with Broker.create(CONFIG) as broker:
         options: Any = {name: None}
         publication = await broker.publish("orders", {}, **options)
@@ -101,7 +101,7 @@ async def test_publish_many_of_a_single_content_is_refused(many: Any) -> None:
     assert "which is one content; give a list" in text
 
 
-async def test_publish_that_came_back_unnoticed_is_told_before_the_program_ends(
+async def test_publish_that_came_back_unnoticed_is_reported_before_the_program_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Broker.create(CONFIG) as broker:

@@ -65,7 +65,7 @@ def test_everything_confirmed_before_is_in_a_backup_under_load(tmp_path: Path) -
     assert report["path"] == str(copy)
 
 
-def test_a_file_that_nobody_has_open_is_copied_with_its_users(tmp_path: Path) -> None:
+def test_a_file_that_is_not_open_is_copied_with_its_users(tmp_path: Path) -> None:
     path, copy = tmp_path / "app.db", tmp_path / "copy.db"
     with application(path) as process:
         run(str(path), "publish", "q", input="1\n2\n")

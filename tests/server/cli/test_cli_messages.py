@@ -58,7 +58,7 @@ def test_json_lines_carry_headers_keys_and_properties(url: str) -> None:
         ),
     ],
 )
-def test_a_wrong_line_is_told_with_its_number_and_what_was_confirmed_before(
+def test_a_wrong_line_is_reported_with_its_number_and_what_was_confirmed_before(
     url: str, line: str, why: str
 ) -> None:
     result = run(url, "publish", "q", "--json-lines", input=f'{{"body": "good"}}\n{line}\n')
@@ -68,13 +68,13 @@ def test_a_wrong_line_is_told_with_its_number_and_what_was_confirmed_before(
     assert len(bodies(url, "q")) == int(result.stdout.split()[0])
 
 
-def test_what_no_queue_takes_is_told_and_status_1(url: str) -> None:
+def test_what_no_queue_takes_is_reported_and_status_1(url: str) -> None:
     result = run(url, "publish", "nowhere", input="a\nb\n")
     assert (result.exit_code, result.stdout) == (1, "0 confirmed, 2 refused\n")
     assert "message 2: no queue takes it (exchange '', routing key 'nowhere')" in result.stderr
 
 
-def test_an_exchange_that_is_not_there_is_told_and_status_1(url: str) -> None:
+def test_an_exchange_that_is_not_there_is_reported_and_status_1(url: str) -> None:
     result = run(url, "publish", "k", "--exchange", "nope", input="a\n")
     assert result.exit_code == 1
     assert "no exchange 'nope'" in result.stderr
@@ -125,7 +125,9 @@ def test_purge_drops_what_is_ready(url: str) -> None:
         ("amqp://guest:guest@127.0.0.1/?heartbeat=5", "a query is not allowed"),
     ],
 )
-def test_an_address_that_cannot_be_used_is_told_without_a_traceback(address: str, why: str) -> None:
+def test_an_address_that_cannot_be_used_is_reported_without_a_traceback(
+    address: str, why: str
+) -> None:
     result = run(address, "get", "q")
     assert result.exit_code == 1
     assert why in result.stderr

@@ -122,7 +122,7 @@ def test_every_command_has_a_line_of_help_that_tells(name: str, command: Any) ->
 
 
 @pytest.mark.parametrize("command", ON_BROKERS)
-def test_an_address_that_leads_nowhere_is_told(command: str) -> None:
+def test_an_address_that_leads_nowhere_is_reported(command: str) -> None:
     port = free_port()
     arguments = ON_BROKERS[command]
     closed = told(run(f"amqp://app:secret@127.0.0.1:{port}", command, *arguments, input="x"), 1)
@@ -135,13 +135,13 @@ def test_an_address_that_leads_nowhere_is_told(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ON_BROKERS)
-def test_a_refused_login_is_told_without_the_password(url: str, command: str) -> None:
+def test_a_refused_login_is_reported_without_the_password(url: str, command: str) -> None:
     wrong = url.replace("guest:guest", "guest:wrongpass")
     assert "wrongpass" not in told(run(wrong, command, *ON_BROKERS[command], input="x"), 1)
 
 
 @pytest.mark.parametrize("command", ON_QUEUES)
-def test_a_management_api_that_leads_nowhere_is_told(command: str) -> None:
+def test_a_management_api_that_leads_nowhere_is_reported(command: str) -> None:
     port = free_port()
     api = f"http://app:secret@127.0.0.1:{port}"
     said = told(run("", command, *ON_QUEUES[command], "--management", api), 1)
@@ -151,7 +151,7 @@ def test_a_management_api_that_leads_nowhere_is_told(command: str) -> None:
     told(run("/nowhere/app.db", command, *ON_QUEUES[command]), 1)
 
 
-def test_an_api_that_is_none_is_told(url: str) -> None:
+def test_an_address_without_a_management_api_is_reported(url: str) -> None:
     amqp = url.partition("@")[2].partition("/")[0]
     told(run("", "queues", "--management", f"http://{amqp}"), 1)
     told(run(url, "doctor", "--management", f"http://{amqp}"), 1)
@@ -159,7 +159,7 @@ def test_an_api_that_is_none_is_told(url: str) -> None:
 
 @pytest.mark.parametrize("command", ON_FILES)
 @pytest.mark.parametrize("kind", ["missing", "folder", "text"])
-def test_a_file_that_is_none_of_a_broker_is_told(tmp_path: Path, command: str, kind: str) -> None:
+def test_a_file_of_another_kind_is_reported(tmp_path: Path, command: str, kind: str) -> None:
     path = tmp_path / "app.db"
     if kind == "folder":
         path.mkdir()
@@ -171,7 +171,7 @@ def test_a_file_that_is_none_of_a_broker_is_told(tmp_path: Path, command: str, k
 
 @pytest.mark.parametrize("command", ON_CONFIGURATIONS)
 @pytest.mark.parametrize("kind", ["missing", "folder", "binary", "nonsense"])
-def test_a_configuration_that_cannot_be_used_is_told(
+def test_a_configuration_that_cannot_be_used_is_reported(
     tmp_path: Path, command: str, kind: str
 ) -> None:
     path = tmp_path / "app.yaml"

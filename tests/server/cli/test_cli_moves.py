@@ -149,7 +149,7 @@ def ready_in_all(url: str) -> dict[str, int]:
         assert time.monotonic() < deadline, found
 
 
-def test_a_message_that_was_in_both_queues_from_the_start_is_moved_all_the_same(url: str) -> None:
+def test_a_message_that_was_in_both_queues_from_the_start_is_moved_nevertheless(url: str) -> None:
     async def publish() -> None:
         async with ChannelTo(url) as channel:
             await channel.exchange_declare("fan", exchange_type="fanout")

@@ -63,7 +63,7 @@ def test_a_paused_queue_delivers_nothing_until_it_is_resumed(path: str) -> None:
     assert "no queue 'nope'" in missing.stderr
 
 
-def test_queues_of_a_file_that_nobody_has_open_are_shown_and_paused(tmp_path: Path) -> None:
+def test_queues_of_a_file_that_is_not_open_are_shown_and_paused(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     with application(path):
         pass

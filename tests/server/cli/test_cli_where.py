@@ -81,7 +81,7 @@ def test_only_its_user_may_connect_to_the_control_socket() -> None:
             )
 
 
-def test_a_killed_application_leaves_a_socket_that_stands_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_killed_application_leaves_a_socket_that_does_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     with application(path) as process:
         assert run(str(path), "publish", "q", input="1\n").exit_code == 0
@@ -94,7 +94,7 @@ def test_a_killed_application_leaves_a_socket_that_stands_in_nobodys_way(tmp_pat
     assert not Path(control_path(str(path))).exists()
 
 
-def test_a_file_that_nobody_has_open_is_opened_by_the_command(tmp_path: Path) -> None:
+def test_a_file_that_is_not_open_is_opened_by_the_command(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     with application(path):
         pass
@@ -136,7 +136,7 @@ def test_a_forked_child_neither_removes_nor_holds_the_socket(
 
 
 @pytest.mark.parametrize("name", ["a" * 40 + ".db", "b" * 200 + ".db"])
-def test_a_long_path_has_a_control_socket_all_the_same(tmp_path: Path, name: str) -> None:
+def test_a_long_path_has_a_control_socket_nevertheless(tmp_path: Path, name: str) -> None:
     folder = tmp_path / ("long" * 20)
     folder.mkdir()
     with application(folder / name):

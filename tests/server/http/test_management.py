@@ -243,7 +243,7 @@ async def test_ids_that_are_none_are_refused(api: Api, ids: object) -> None:
         ("POST", "deferred/cancel"),
     ],
 )
-async def test_exclusive_queue_of_a_connection_is_changed_by_nobody_else(
+async def test_exclusive_queue_of_a_connection_is_changed_by_no_other(
     api: Api, method: str, path: str
 ) -> None:
     connection = await aio_pika.connect(api.amqp_url())
@@ -325,7 +325,7 @@ async def test_impersonator_publishes_with_the_name_of_another(api: Api) -> None
         assert (await api.client.post(path, json=body, auth=auth)).status_code == status
 
 
-async def test_policy_counts_at_once_and_is_told(api: Api) -> None:
+async def test_policy_counts_at_once_and_is_reported(api: Api) -> None:
     await declare(api)
     for n in range(3):
         await publish(api, payload=str(n))
@@ -789,7 +789,7 @@ async def test_what_fails_for_one_request_is_logged_and_told_without_details(
     assert (await api.client.get("/api/whoami")).status_code == 200
 
 
-async def test_failed_store_is_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_store_is_reported(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object, **__: object) -> None:
         raise StoreError("/x/broker.db", "the disk is gone")
 

@@ -73,7 +73,7 @@ async def test_declare_bind_publish_get_purge_delete(api: Api) -> None:
     assert await listed(api, "queues") == []
 
 
-async def test_what_is_refused_is_told(api: Api) -> None:
+async def test_what_is_refused_is_reported(api: Api) -> None:
     await admin(api, "declare", "queue", "name=q", "durable=false")
     told = await admin(api, "declare", "queue", "name=q", "durable=true", status=1)
     assert "inequivalent arg 'durable'" in told

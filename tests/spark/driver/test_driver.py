@@ -224,7 +224,7 @@ def test_named_write_gives_the_same_ids_again(
     assert len(set(ids)) == 6
 
 
-def test_progress_is_told(spark: SparkSession, publisher: DriverPublisher) -> None:
+def test_progress_is_reported(spark: SparkSession, publisher: DriverPublisher) -> None:
     told: list[FrameReport] = []
     frame = spark.range(10).selectExpr("'x' body")
     report = publisher.publish_frame(frame, "to_queue", progress=told.append)

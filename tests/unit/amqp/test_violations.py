@@ -130,7 +130,7 @@ def test_body_above_max_message_size_costs_the_channel_before_it_comes(size: int
     assert connection.receive_data(method(commands.Channel.Open(), 1)) == [ChannelOpened(1)]
 
 
-def test_whole_message_in_one_read_when_above_max_message_size_then_refused_all_the_same() -> None:
+def test_whole_message_in_one_read_when_above_max_message_size_then_refused_nevertheless() -> None:
     connection = an_open_connection(1, max_message_size=1_000)
     events = connection.receive_data(publish(b"x" * 1_000) + publish(b"x" * 1_001) + publish())
     assert [type(event) for event in events] == [Published, ChannelFailed]
@@ -148,7 +148,7 @@ def test_channel_beyond_channel_max_then_530() -> None:
     assert event == ConnectionFailed(530, text)
 
 
-def test_channel_number_above_channel_max_then_opened_all_the_same() -> None:
+def test_channel_number_above_channel_max_then_opened_nevertheless() -> None:
     connection = an_open_connection(1, channel_max=2)
     assert connection.receive_data(method(commands.Channel.Open(), 65_535)) == [
         ChannelOpened(65_535)

@@ -144,7 +144,7 @@ def test_json_has_nodes_and_edges(file: Path) -> None:
     assert found["title"] == "vhost /"
 
 
-def test_what_cannot_be_drawn_is_told(file: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_drawn_is_reported(file: Path, tmp_path: Path) -> None:
     gif = graph(file, "-o", tmp_path / "topology.gif")
     assert (gif.exit_code, "mermaid, svg or png" in gif.stderr) == (2, True)
     assert graph(file, "--vhost", "nope").exit_code == 1

@@ -93,7 +93,7 @@ def test_what_is_no_configuration_is_refused_in_a_line(
     assert result.stderr.startswith(message)
 
 
-def test_file_that_cannot_be_written_is_told(run: CliRunner) -> None:
+def test_file_that_cannot_be_written_is_reported(run: CliRunner) -> None:
     result = run.invoke(app, ["import-rascal", "rascal.json", "-o", "none/app.yaml"])
     assert result.exit_code == 1
     assert result.stderr == "none/app.yaml: cannot be written: No such file or directory\n"

@@ -95,7 +95,7 @@ def test_password_is_no_argument(path: str) -> None:
     assert not os.path.exists(path)
 
 
-def test_no_password_without_a_terminal_is_told(path: str) -> None:
+def test_no_password_without_a_terminal_is_reported(path: str) -> None:
     status, output = run("user", "add", path, "ann")
     assert status == 1
     assert "BROKER_CLIENT_PASSWORD" in output
@@ -138,7 +138,7 @@ def test_passwd_changes_the_password_and_nothing_else(
     assert users(path) == before
 
 
-def test_unknown_user_is_told_before_a_password_is_asked_for(path: str) -> None:
+def test_unknown_user_is_reported_before_a_password_is_asked_for(path: str) -> None:
     run("user", "add", path, "ann", "--no-password")
     for arguments in (("passwd", path, "anna"), ("delete", path, "anna"), ("permit", path, "anna")):
         status, output = run("user", *arguments)
@@ -206,7 +206,7 @@ def test_permissions_that_make_no_sense_are_refused(
     assert users(path)[0]["permissions"] == []
 
 
-def test_file_in_use_is_told_with_its_holder(path: str) -> None:
+def test_file_in_use_is_reported_with_its_holder(path: str) -> None:
     a_file(Path(path))
     lock = FileLock(path)
     lock.acquire()
@@ -220,7 +220,7 @@ def test_file_in_use_is_told_with_its_holder(path: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["list", "delete", "passwd", "permit"])
-def test_missing_file_is_told_and_not_made(path: str, command: str) -> None:
+def test_missing_file_is_reported_and_not_made(path: str, command: str) -> None:
     status, output = run("user", command, path, *([] if command == "list" else ["ann"]))
     assert status == 1
     assert "there is no such file" in output
@@ -276,7 +276,7 @@ def test_vhosts_are_added_listed_and_deleted(path: str) -> None:
         (["delete", "x"], "no vhost 'x'"),
     ],
 )
-def test_vhost_that_cannot_be_is_told(path: str, arguments: list[str], told: str) -> None:
+def test_vhost_that_cannot_be_is_reported(path: str, arguments: list[str], told: str) -> None:
     a_file(Path(path))
     more = ["--yes"] if arguments[0] == "delete" else []
     status, output = run("vhost", arguments[0], path, *arguments[1:], *more)

@@ -60,7 +60,7 @@ def test_host_name_check_is_turned_off_alone() -> None:
 
 
 @pytest.mark.parametrize("key", ["cafile", "certfile", "keyfile"])
-def test_missing_file_is_told_at_load(key: str, tmp_path: Path) -> None:
+def test_missing_file_is_reported_at_load(key: str, tmp_path: Path) -> None:
     missing = str(tmp_path / "none.pem")
     text = refusal({"url": "amqps://h", "tls": {key: missing}})
     assert text == (
@@ -94,7 +94,7 @@ def test_tls_of_a_default_serves_the_encrypted_addresses_only() -> None:
     assert [None if tls is None else tls.verify_hostname for tls in found] == [False, None, False]
 
 
-def test_wrong_tls_of_a_default_is_told_in_its_place() -> None:
+def test_wrong_tls_of_a_default_is_reported_in_its_place() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(
             {

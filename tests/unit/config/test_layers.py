@@ -180,7 +180,7 @@ def test_implied_publication_and_subscription_take_the_defaults_of_their_vhost()
     assert subscription.recovery == config.recovery["drop"]
 
 
-def test_unknown_recovery_of_a_default_is_told_though_nothing_uses_it() -> None:
+def test_unknown_recovery_of_a_default_is_reported_though_nothing_uses_it() -> None:
     with pytest.raises(ConfigError) as caught:
         a_config({}, defaults={"subscriptions": {"recovery": "patient"}})
     (problem,) = caught.value.problems
@@ -226,7 +226,7 @@ def test_profile_default_is_no_profile() -> None:
     assert a_config(EVERYTHING, profile="default") == a_config(EVERYTHING)
 
 
-def test_wrong_default_is_told_once_however_many_it_reaches() -> None:
+def test_wrong_default_is_reported_once_however_many_it_reaches() -> None:
     with pytest.raises(ConfigError) as caught:
         a_config({"queues": ["a", "b", "c"]}, defaults={"queues": {"prge": True}})
     assert [each.path for each in caught.value.problems] == ["defaults.queues.prge"]

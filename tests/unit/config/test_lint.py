@@ -87,7 +87,7 @@ def test_quorum_queue_with_a_dead_letter_exchange_is_fine() -> None:
     assert warned({**SAFE, "queues": queues, "subscriptions": {"s": {"queue": "q"}}}) == []
 
 
-def test_undeclared_dead_letter_exchange_is_told_with_the_nearest() -> None:
+def test_undeclared_dead_letter_exchange_is_reported_with_the_nearest() -> None:
     vhost = {"exchanges": ["dlx"], "queues": {"q": a_queue(dead_letter_exchange="dlxx")}}
     ((path, message),) = warned(vhost)
     assert path == "vhosts./.queues.q.options"

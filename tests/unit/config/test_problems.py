@@ -508,7 +508,7 @@ def problems(vhost: dict[str, Any], **root: Any) -> list[str]:
         ),
     ],
 )
-def test_unknown_key_is_told_with_its_place_and_what_is_allowed(
+def test_unknown_key_is_reported_with_its_place_and_what_is_allowed(
     vhost: dict[str, Any], root: dict[str, Any], place: str
 ) -> None:
     found = problems(vhost, **root)
@@ -516,7 +516,7 @@ def test_unknown_key_is_told_with_its_place_and_what_is_allowed(
     assert any("allowed: " in each for each in found)
 
 
-def test_every_unknown_key_is_told_not_the_first_alone() -> None:
+def test_every_unknown_key_is_reported_not_the_first_alone() -> None:
     found = problems({"queues": {"q": {"bad": 1, "worse": 2}}})
     assert [each.split(":")[0] for each in found] == [
         "vhosts.v.queues.q.bad",

@@ -333,7 +333,7 @@ async def test_close_while_waiting_to_try_again_is_immediate(harness: Connection
     assert len(harness.first.attempts) == attempts
 
 
-async def test_close_closes_the_link_in_order_and_twice_is_harmless(
+async def test_close_closes_the_link_in_order_and_twice_has_no_effect(
     harness: ConnectionHarness,
 ) -> None:
     await harness.connection.open()

@@ -39,7 +39,7 @@ class PoolHarness:
         return [event for event, _ in self.told]
 
 
-async def test_busy_is_told_once_when_as_many_wait_as_there_may_be_channels() -> None:
+async def test_busy_is_reported_once_when_as_many_wait_as_there_may_be_channels() -> None:
     harness = PoolHarness(max=2)
     users = []
     for expected in ([], [], [], [], ["busy"], ["busy"]):
@@ -52,7 +52,7 @@ async def test_busy_is_told_once_when_as_many_wait_as_there_may_be_channels() ->
     await settle()
 
 
-async def test_ready_is_told_once_nobody_waits_any_more() -> None:
+async def test_ready_is_reported_once_nobody_waits_any_more() -> None:
     harness = PoolHarness()
     users = [User(harness.pool) for _ in range(3)]
     await settle()

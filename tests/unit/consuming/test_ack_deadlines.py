@@ -133,7 +133,7 @@ async def test_many_deliveries_are_looked_at_a_few_times_only() -> None:
     assert all(entry.ack_deadline == float("inf") for entry in unacked)
 
 
-async def test_time_that_nobody_listens_for_is_logged(
+async def test_time_without_a_listener_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with limited() as harness:

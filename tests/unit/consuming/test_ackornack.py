@@ -151,7 +151,7 @@ async def test_attempts_of_another_queue_do_not_count() -> None:
     assert len(harness.publisher.republished) == 1
 
 
-async def test_republish_without_attempts_goes_on_for_ever() -> None:
+async def test_republish_without_attempts_goes_on_forever() -> None:
     harness = SettlingHarness(history(fulfil={"republished": 1_000_000}))
     await harness.settle("failed", Republish())
     assert len(harness.publisher.republished) == 1

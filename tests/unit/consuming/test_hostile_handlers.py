@@ -96,7 +96,7 @@ async def test_plain_function_that_raises_in_its_thread_is_recovered(
 
 
 @pytest.mark.parametrize("kind", [_raising, _raising_later])
-async def test_listener_that_raises_no_exception_harms_nobody(
+async def test_listener_that_raises_no_exception_is_isolated(
     broker: Broker, kind: Callable[[BaseException], Callable[..., Any]]
 ) -> None:
     errors: list[BaseException] = []

@@ -190,7 +190,7 @@ async def test_consumer_cancelled_by_the_broker_restores_the_topology_and_consum
     assert harness.events() == ["subscribed", "cancelled", "subscribed"]
 
 
-async def test_cancel_by_the_broker_that_nobody_listens_to_is_an_error(
+async def test_cancel_by_the_broker_without_a_listener_is_an_error(
     harness: VhostHarness,
 ) -> None:
     harness.listen("error")
@@ -461,7 +461,7 @@ async def test_no_ack_settles_nothing_and_reports_nothing() -> None:
 # --------------------------------------------------------------------------- invalid content
 
 
-async def test_invalid_content_that_nobody_listens_to_is_nacked_and_an_error(
+async def test_invalid_content_without_a_listener_is_nacked_and_an_error(
     harness: VhostHarness,
 ) -> None:
     harness.listen("error")
@@ -508,7 +508,9 @@ async def test_invalid_content_whose_listener_raises_is_recovered(kind: str) -> 
 # --------------------------------------------------------------------------- message time-out
 
 
-async def test_message_timeout_is_told_and_a_later_settle_is_lost(harness: VhostHarness) -> None:
+async def test_message_timeout_is_reported_and_a_later_settle_is_lost(
+    harness: VhostHarness,
+) -> None:
     harness.listen("message_timeout", "ack_lost")
     channel = await harness.consume()
     tag = channel.deliver()
@@ -520,7 +522,7 @@ async def test_message_timeout_is_told_and_a_later_settle_is_lost(harness: Vhost
     assert harness.events() == ["message_timeout", "ack_lost"]
 
 
-async def test_message_timeout_that_nobody_listens_to_is_logged(
+async def test_message_timeout_without_a_listener_is_logged(
     harness: VhostHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel = await harness.consume()
@@ -650,7 +652,7 @@ async def test_handler_that_cancels_its_subscription_may_settle_after_it(
     assert asyncio.get_running_loop().time() == before
 
 
-async def test_cancel_that_is_cancelled_ends_the_consumer_all_the_same() -> None:
+async def test_cancel_that_is_cancelled_ends_the_consumer_nevertheless() -> None:
     harness = VhostHarness(close_timeout=60.0)
     channel = await harness.consume()
     channel.deliver()

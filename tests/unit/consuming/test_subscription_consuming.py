@@ -195,7 +195,7 @@ async def test_pause_before_the_first_listener_holds_the_start() -> None:
         assert "consume" not in [question[0] for question in harness.link.asked]
 
 
-async def test_pause_and_resume_twice_are_harmless() -> None:
+async def test_pause_and_resume_twice_have_no_effect() -> None:
     async with SubscriptionHarness() as harness:
         channel = await harness.consume()
         await asyncio.gather(harness.subscription.pause(), harness.subscription.pause())
@@ -327,7 +327,7 @@ async def test_channel_prefetch_that_is_refused_is_not_asked_for_again() -> None
         assert ("qos", 3, "shared") in harness.channel.asked
 
 
-async def test_prefetch_held_by_recoveries_that_wait_is_told_once() -> None:
+async def test_prefetch_held_by_recoveries_that_wait_is_reported_once() -> None:
     """D4: without deferred requeue they wait here."""
     async with SubscriptionHarness(prefetch=2, recovery=[Nack(requeue=True, defer=2.0)]) as harness:
         harness.listen("prefetch_saturated")
@@ -354,7 +354,7 @@ async def test_recovery_that_waits_leaves_room_unsaid() -> None:
 # --------------------------------------------------------------------------- ack time-outs
 
 
-async def test_channel_closed_over_a_late_ack_is_told_and_consumed_again_at_once() -> None:
+async def test_channel_closed_over_a_late_ack_is_reported_and_consumed_again_at_once() -> None:
     async with SubscriptionHarness() as harness:
         harness.listen("ack_timeout", "error", "ack_lost")
         channel = await harness.consume()

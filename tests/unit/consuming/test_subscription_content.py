@@ -112,7 +112,7 @@ async def test_missing_package_is_no_fault_of_the_message(
         assert channel.settled == [("nack", 1, True, False)]
 
 
-async def test_invalid_message_hears_what_nobody_else_does() -> None:
+async def test_invalid_message_gets_what_has_no_other_listener() -> None:
     async with SubscriptionHarness() as harness:
         harness.listen("invalid_message", "error")
         channel = await harness.consume()

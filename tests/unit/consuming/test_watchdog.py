@@ -62,7 +62,7 @@ async def test_consumer_is_asked_for_soon_after_it_was_made_and_then_seldom(
     assert sum(each.is_usable for each in harness.link.channels) == 1, "questions keep no channel"
 
 
-async def test_count_that_is_none_for_a_moment_only_changes_nothing(
+async def test_count_of_zero_for_a_moment_changes_nothing(
     harness: SubscriptionHarness,
 ) -> None:
     channel = await harness.consume()

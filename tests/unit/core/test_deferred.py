@@ -197,7 +197,7 @@ def test_deferred_messages_can_be_run_now(harness: EngineHarness) -> None:
 # --------------------------------------------------------------------- the plugin's exchange type
 
 
-def test_an_exchange_of_the_delaying_type_routes_as_it_is_told(harness: EngineHarness) -> None:
+def test_an_exchange_of_the_delaying_type_routes_as_it_is_reported(harness: EngineHarness) -> None:
     """what is written for RabbitMQ's plugin runs here."""
     for kind in ("topic", "headers"):
         arguments = {"x-delayed-type": kind}

@@ -283,7 +283,7 @@ def test_a_policy_that_cannot_be_is_refused_and_changes_nothing(
     assert harness.engine.policies.policies() == ()
 
 
-def test_every_problem_of_a_policy_is_told(harness: EngineHarness) -> None:
+def test_every_problem_of_a_policy_is_reported(harness: EngineHarness) -> None:
     with pytest.raises(InvalidPolicyError) as refused:
         set_policy(harness, "p", "(", {"expires": 0, "max-length": -1}, apply_to="x")
     assert len(refused.value.problems) == 4

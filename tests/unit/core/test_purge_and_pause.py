@@ -101,7 +101,7 @@ def test_a_consumer_that_comes_while_the_queue_is_paused_waits_too(harness: Engi
     assert len(harness.deliveries()) == 1
 
 
-def test_messages_of_a_paused_queue_expire_all_the_same(harness: EngineHarness) -> None:
+def test_messages_of_a_paused_queue_expire_nevertheless(harness: EngineHarness) -> None:
     harness.queue(message_ttl=100)
     harness.consume()
     harness.engine.admin.pause_queue("/", "q")

@@ -187,7 +187,7 @@ def test_binding_a_missing_end_is_refused(harness: EngineHarness) -> None:
         )
 
 
-def test_unbinding_what_is_not_bound_is_harmless(harness: EngineHarness) -> None:
+def test_unbinding_what_is_not_bound_has_no_effect(harness: EngineHarness) -> None:
     harness.engine.topology.unbind(harness.channel, Destination("queue", "r"), "x", "k", {})
     harness.engine.topology.unbind(
         harness.channel, Destination("exchange", "y"), "amq.topic", "k", {}
@@ -261,7 +261,7 @@ def test_deleting_a_queue_cancels_its_consumers(harness: EngineHarness) -> None:
     assert harness.take() == [CancelConsumer(harness.channel, tag)]
 
 
-def test_settling_a_delivery_of_a_deleted_queue_is_harmless(harness: EngineHarness) -> None:
+def test_settling_a_delivery_of_a_deleted_queue_has_no_effect(harness: EngineHarness) -> None:
     harness.queue()
     harness.publish(a_message(), a_message(), a_message())
     for _ in range(3):

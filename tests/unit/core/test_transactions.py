@@ -141,7 +141,7 @@ def test_transactions_and_confirms_shut_each_other_out(
         harness.engine.publishing.confirm_select(channel)
 
 
-def test_selecting_again_is_harmless(harness: EngineHarness, channel: int) -> None:
+def test_selecting_again_has_no_effect(harness: EngineHarness, channel: int) -> None:
     harness.publish(a_message(), channel=channel)
     harness.engine.publishing.tx_select(channel)
     harness.engine.publishing.tx_commit(channel, harness.now)

@@ -70,7 +70,7 @@ async def test_finding_keeps_the_time_when_it_began() -> None:
     assert told["since"] == NOW + 20
 
 
-async def test_old_message_is_told_but_not_of_dead_letters() -> None:
+async def test_old_message_is_reported_but_not_of_dead_letters() -> None:
     assert await found(a_row(ready=1, consumers=1, age=7200)) == [("notice", "old_message")]
     assert ("notice", "old_message") not in await found(
         a_row(ready=1, age=7200, dead_letter_queue=True)

@@ -118,5 +118,5 @@ def test_headers_that_anybody_may_write_break_nothing(headers: Any) -> None:
     assert [each["kind"] for each in story_of({"headers": headers}, "", "q")] == ["published"]
 
 
-def test_death_for_a_reason_that_is_not_known_is_told() -> None:
+def test_death_for_a_reason_that_is_not_known_is_reported() -> None:
     assert "of 'solar flare'" in texts({"x-death": [a_death(reason="solar flare")]})[-1]

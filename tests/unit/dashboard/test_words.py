@@ -50,7 +50,7 @@ def test_arguments_that_are_none_are_nothing() -> None:
         ("PUT", "queues/{0}/{1}", "declare", "queue {1} in {0}"),
     ],
 )
-def test_request_is_told_in_words(method: str, path: str, action: str, target: str) -> None:
+def test_request_is_reported_in_words(method: str, path: str, action: str, target: str) -> None:
     assert described(method, path) == (action, target)
 
 

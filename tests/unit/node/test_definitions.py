@@ -291,7 +291,7 @@ async def test_metadata_comes_beside_the_name_or_in_its_object_and_counts_for_th
     assert node.administration.vhost_metadata("/").description == "kept"
 
 
-async def test_every_problem_is_told_with_its_place_and_nothing_is_imported(node: Node) -> None:
+async def test_every_problem_is_reported_with_its_place_and_nothing_is_imported(node: Node) -> None:
     before = export_definitions(node).document
     with pytest.raises(InvalidDefinitionsError) as refused:
         import_definitions(
@@ -374,7 +374,7 @@ async def test_every_problem_is_told_with_its_place_and_nothing_is_imported(node
     assert export_definitions(node).document == before
 
 
-async def test_what_no_file_can_keep_is_told_with_its_place(node: Node) -> None:
+async def test_what_no_file_can_keep_is_reported_with_its_place(node: Node) -> None:
     rights = {"user": "ann", "vhost": "/", "write": "", "read": ""}
     with pytest.raises(InvalidDefinitionsError) as refused:
         import_definitions(
@@ -422,7 +422,7 @@ async def test_a_user_may_come_with_a_plain_password(node: Node) -> None:
     assert user.tags == ("a", "b")
 
 
-async def test_what_rabbitmq_would_refuse_is_told_at_the_export(node: Node) -> None:
+async def test_what_rabbitmq_would_refuse_is_reported_at_the_export(node: Node) -> None:
     channel = a_channel(node)
     node.commands.declare_queue(channel, "q", arguments={"x-delivery-limit": 3})
     node.commands.declare_exchange(

@@ -423,7 +423,7 @@ async def test_a_rolled_back_publish_is_forgotten_and_a_committed_one_arrives(no
     assert (got[0].body, got[1]) == (b"kept", 0)
 
 
-async def test_a_servers_own_refusal_is_told_behind_the_confirms_before_it(node: Node) -> None:
+async def test_a_servers_own_refusal_is_reported_behind_the_confirms_before_it(node: Node) -> None:
     channel, receiver = opened(node)
     publish(node, channel, b"1")
     node.commands.refuse(channel, ReplyError(404, "NOT_FOUND - no previously declared queue"))

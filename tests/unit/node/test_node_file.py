@@ -513,7 +513,7 @@ asyncio.run(main())
         assert len(harness.drain()) == confirmed
 
 
-async def test_a_full_file_is_told_as_such_and_nothing_more_is_confirmed(opened: Open) -> None:
+async def test_a_full_file_is_reported_as_such_and_nothing_more_is_confirmed(opened: Open) -> None:
     async with opened() as harness:
         harness.queue()
         harness.publish(b"1")

@@ -88,7 +88,7 @@ async def test_what_does_not_fit_is_refused_with_the_place_and_without_the_conte
         ("Order", "is not the name of a type; write module:Name"),
     ],
 )
-async def test_model_that_is_none_is_refused_at_the_start(model: Any, told: str) -> None:
+async def test_invalid_model_is_refused_at_the_start(model: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         await Broker.create(a_config(model))
 

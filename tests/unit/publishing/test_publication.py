@@ -113,7 +113,7 @@ async def test_listener_that_comes_while_it_is_paused_is_told_so(
     assert heard == ["m1"]
 
 
-async def test_once_for_paused_that_comes_late_is_told_once(
+async def test_once_for_paused_that_comes_late_is_reported_once(
     publication: Publication, withdrawals: Withdrawals
 ) -> None:
     publication.pause()
@@ -179,7 +179,7 @@ async def test_await_that_is_cancelled_changes_nothing_for_the_others(
     assert leaving.cancelled()
 
 
-async def test_failure_that_nobody_notices_is_logged_once_nobody_can(
+async def test_unobserved_failure_is_logged_once_it_cannot_be_observed(
     withdrawals: Withdrawals, caplog: pytest.LogCaptureFixture
 ) -> None:
     publication = a_publication(withdrawals)
@@ -191,7 +191,7 @@ async def test_failure_that_nobody_notices_is_logged_once_nobody_can(
 
 
 @pytest.mark.parametrize("how", ["listens", "awaits", "awaits later", "listens later"])
-async def test_failure_that_somebody_notices_is_not_logged(
+async def test_observed_failure_is_not_logged(
     withdrawals: Withdrawals, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     publication = a_publication(withdrawals)
@@ -255,7 +255,7 @@ async def test_success_says_how_long_it_took_however_late_one_asks(
     assert [(await publication).seconds, (await publication).seconds] == [2.5, 2.5]
 
 
-async def test_abort_that_succeeded_is_not_logged_as_a_failure_nobody_noticed(
+async def test_abort_that_succeeded_is_not_logged_as_an_unobserved_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def withdraw(publication: Publication, error: PublishError) -> bool:

@@ -915,7 +915,7 @@ class ConnectionClosingBroker:
         self.serve()
 
 
-async def test_publish_that_ends_the_connection_is_refused_and_nobody_elses() -> None:
+async def test_publish_that_ends_the_connection_is_refused_and_no_other() -> None:
     harness = PublishQueueHarness(max_channels=3)
     fragile = ConnectionClosingBroker(harness, 541, "m13")
     made = {name: [harness.make(name, timeout=30.0) for _ in range(10)] for name in ("a", "b", "c")}
@@ -946,7 +946,7 @@ async def test_publish_that_costs_the_link_each_time_is_refused_once_others_have
     await harness.close()
 
 
-async def test_link_that_is_lost_whatever_is_sent_blames_nobody() -> None:
+async def test_link_that_is_lost_whatever_is_sent_blames_no_message() -> None:
     harness = PublishQueueHarness()
     fragile = ConnectionClosingBroker(harness, 0, *(f"m{number}" for number in range(1, 6)))
     made = [harness.make(timeout=0.0) for _ in range(5)]
@@ -1126,7 +1126,7 @@ async def test_refusal_that_tells_the_limit_ends_the_culprit_without_trying_one_
     assert isinstance(await failure_of(made[1]), MessageTooLargeError)
 
 
-async def test_refusal_for_size_that_fits_nobody_is_not_repeated_for_ever(
+async def test_refusal_for_size_that_fits_no_message_is_not_repeated_forever(
     harness: PublishQueueHarness,
 ) -> None:
     made = await harness.publish(1)
@@ -1137,7 +1137,7 @@ async def test_refusal_for_size_that_fits_nobody_is_not_repeated_for_ever(
     assert type(await failure_of(made[0])) is PublishRefusedError
 
 
-async def test_link_lost_while_probing_blames_nobody(harness: PublishQueueHarness) -> None:
+async def test_link_lost_while_probing_blames_no_message(harness: PublishQueueHarness) -> None:
     ChannelClosingBroker(harness, 406, "m1", once=True)
     harness.link.auto_confirm = False
     await harness.publish(3)

@@ -108,13 +108,15 @@ def test_off_stops_a_listener_and_no_other(bell: Bell) -> None:
     assert heard == ["second"]
 
 
-def test_off_for_who_never_listened_is_harmless(bell: Bell) -> None:
+def test_off_for_a_function_that_never_listened_has_no_effect(bell: Bell) -> None:
     bell.off("ring", print)
     bell.on("ring", lambda: None).off("ring", print)
     assert bell.has_listener("ring")
 
 
-def test_listener_that_leaves_while_the_event_goes_round_disturbs_nobody(bell: Bell) -> None:
+def test_listener_that_leaves_while_the_event_goes_round_does_not_disturb_the_others(
+    bell: Bell,
+) -> None:
     heard: list[str] = []
 
     def leaves() -> None:

@@ -105,7 +105,7 @@ async def test_wait_from_within_does_not_wait_for_the_caller() -> None:
     assert await tasks.spawn(waits_for_the_rest(), "waits")
 
 
-async def test_cancel_without_tasks_is_harmless() -> None:
+async def test_cancel_without_tasks_has_no_effect() -> None:
     tasks = TaskGroup("owner")
     await tasks.cancel()
     await tasks.cancel()

@@ -296,7 +296,7 @@ def test_a_full_file_writes_nothing_of_the_batch_and_goes_on_when_there_is_room(
     assert [entry[1] for entry in read(path).entries["q"]] == [1, 2]
 
 
-def test_a_damaged_message_is_told_by_its_number(path: Path) -> None:
+def test_a_damaged_message_is_reported_by_its_number(path: Path) -> None:
     a_file(path, [1, 2])
     rows(path, "UPDATE messages SET body = x'00' WHERE id = 2")
     with opened(path) as file:

@@ -19,14 +19,14 @@ def test_slope_when_memory_rises_by_one_mib_a_minute_is_sixty_an_hour() -> None:
     assert history.grew() == ["memory_mib"]
 
 
-def test_growth_when_only_the_warm_up_grew_is_none() -> None:
+def test_growth_when_only_the_warm_up_grew_is_empty() -> None:
     history = History()
     for minute in range(60):
         history.add(60.0 * minute, replace(_FLAT, memory_mib=50.0 + min(minute, 14) * 10))
     assert history.grew() == []
 
 
-def test_growth_when_a_few_descriptors_stay_open_is_told() -> None:
+def test_growth_when_a_few_descriptors_stay_open_is_reported() -> None:
     history = History()
     for minute in range(60):
         extra = (ALLOWED.descriptors + 1) * minute / 59 / 0.75

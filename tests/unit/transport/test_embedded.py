@@ -234,7 +234,7 @@ async def test_a_consumer_tag_in_use_ends_the_link(nodes: EmbeddedNodes) -> None
 # --------------------------------------------------------------------- time in flight
 
 
-async def test_time_outs_reach_the_consumer_and_a_late_ack_is_harmless(
+async def test_time_outs_reach_the_consumer_and_a_late_ack_has_no_effect(
     nodes: EmbeddedNodes, clock: ManualClock
 ) -> None:
     channel = await (await linked(nodes)).open_channel()

@@ -139,7 +139,9 @@ async def test_a_link_that_outlives_its_owner_ends_the_node_and_frees_the_file(
     await keep(path, b"1")
 
 
-async def test_another_process_is_told_who_has_the_file(path: Path, nodes: EmbeddedNodes) -> None:
+async def test_another_process_is_reported_who_has_the_file(
+    path: Path, nodes: EmbeddedNodes
+) -> None:
     await linked(nodes, path)
     program = (
         "import asyncio, sys\n"

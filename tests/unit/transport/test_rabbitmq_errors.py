@@ -212,7 +212,7 @@ async def test_cancellation_from_outside_stays_one() -> None:
         (TimeoutError(), None),
     ],
 )
-def test_host_that_cannot_be_reached_is_told_in_words(cause: OSError, told: str | None) -> None:
+def test_host_that_cannot_be_reached_is_reported_in_words(cause: OSError, told: str | None) -> None:
     wrapped = aiormq.exceptions.AMQPConnectionError(*cause.args)
     wrapped.__cause__ = cause
     for error in (cause, wrapped):
