@@ -1,4 +1,4 @@
-"""The facade, on a broker in the process."""
+"""The facade, on a broker in this process."""
 
 import asyncio
 import copy
@@ -77,7 +77,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 class Sink:
-    """Consumes, acks, and keeps what came."""
+    """Consumes, acks, and keeps the messages."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -120,7 +120,7 @@ async def test_failing_start_leaves_nothing_open() -> None:
     }
     with pytest.raises(ConnectFailedError, match=r"127\.0\.0\.1:1"):
         await Broker.create(config)
-    # the watch for leaked tasks and sockets does the rest
+    # the fixture checks for leaked tasks and sockets
 
 
 async def test_block_that_raises_shuts_down_nevertheless() -> None:
@@ -316,7 +316,7 @@ async def test_forward_keeps_body_and_properties_and_lets_the_publication_win(
 
 
 def own_headers(properties: Properties) -> dict[str, Any]:
-    """Those that are not of forwarding's making."""
+    """The headers that forwarding has not added."""
     headers = properties.headers or {}
     return {key: value for key, value in headers.items() if key not in ("CC", "rascal")}
 

@@ -1,4 +1,4 @@
-"""Forks, half-made brokers, health: the facade's own duties."""
+"""Forks, brokers that failed to open, health."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_call_in_another_loop_or_without_one_is_refused_and_the_broker_goe
         subscription = await broker.subscribe("q")
         publication = await broker.publish("/q", "x")  # not sent before the loop's next turn
         elsewhere = _use_elsewhere(broker, subscription, publication)
-        with ThreadPoolExecutor(1) as threads:  # holds the loop up: the publication is waiting
+        with ThreadPoolExecutor(1) as threads:  # blocks the loop, so the publication is waiting
             threads.submit(asyncio.run, elsewhere).result()
         await publication
         with pytest.raises(WrongLoopError, match="run_coroutine_threadsafe"):
@@ -131,7 +131,7 @@ async def test_error_of_a_start_carries_the_half_made_broker() -> None:
     with pytest.raises(BrokerClosedError):
         await broker.publish("/q", "x")
     with pytest.raises(ConnectFailedError):
-        await broker.nuke()  # it tries: nobody is there
+        await broker.nuke()  # it tries, but nothing listens
     again = pickle.loads(pickle.dumps(caught.value))
     assert str(again) == str(caught.value)
     assert again.broker is None

@@ -1,4 +1,4 @@
-"""What people get wrong in their first program, and what they are told."""
+"""Typical mistakes in a first program, and their errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIG = {
 
 
 async def refuses(make: Callable[[Broker], Any], kind: type[BrokerClientError]) -> str:
-    """The text of the error that `make` ends with."""
+    """The text of the error that `make` raises."""
     async with Broker.create(CONFIG) as broker:
         with pytest.raises(kind) as caught:
             await make(broker)

@@ -1,4 +1,4 @@
-"""What is loaded, and when: nobody waits for a part that is not used."""
+"""Imports: parts that are not used are not loaded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ print(*(each.__name__ for each in models))
 
 
 def loaded_by(program: str) -> set[str]:
-    """Those of `HEAVY` that a new interpreter has loaded after `program`."""
+    """The modules of `HEAVY` that a new interpreter has loaded after `program`."""
     show = f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
     code = f"import asyncio, sys, broker_client\n{program}\n{show}"
     done = subprocess.run(

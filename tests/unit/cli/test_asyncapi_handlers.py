@@ -1,4 +1,4 @@
-"""Whose model describes the messages of a subscription in ``broker-client asyncapi``."""
+"""``broker-client asyncapi``: the model that describes the messages of a subscription."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import typer.main
 from broker_client.cli.main import app
 
 PLACE = ("--url", "--config", "--vhost")
-"""Described once for all: where commands go."""
+"""Options that are described once for all commands."""
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The log of commands: a message of ours is one line, whatever clients call their things."""
+"""The log of commands: each of our messages is one line, whatever names clients use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_client.cli.logs import log_to_stderr
 
 @contextmanager
 def a_log(level: str) -> Iterator[None]:
-    """Logging as a command sets it up, which finds a root logger without handlers."""
+    """Logging as a command sets it up, with a root logger without handlers."""
     root = logging.getLogger()
     handlers, before = root.handlers[:], root.level
     root.handlers[:] = []

@@ -1,4 +1,4 @@
-"""``broker-client stats`` on the file of a node that runs, and on files that are none."""
+"""``broker-client stats`` on the file of a running node, and on other files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def a_running_file(path: Path) -> EmbeddedNodes:
     assert first is not None
     assert second is not None
     channel.requeue_later(second.delivery_tag, 60.0)
-    await link.close()  # which waits for the disk; what was unsettled is waiting again
+    await link.close()  # which waits for the disk; unsettled messages are requeued
     return nodes
 
 

@@ -1,4 +1,4 @@
-"""How long a worker that died waits for its next start."""
+"""The delay before a worker that died is started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encrypted bodies: rascal's CBC, our GCM, several keys at once, and every way it can fail."""
+"""Encrypted bodies: rascal's CBC, our GCM, several keys, and failures."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_random_order_is_drawn_once_and_the_same_for_all_vhosts() -> None:
 
 
 def test_random_order_differs_from_load_to_load() -> None:
-    # 5 loads of 12! orders: equal ones are not what this test will ever see.
+    # 5 loads of 12! possible orders are not equal by chance.
     assert len({tuple(hosts(a_cluster(None), "a")) for _ in range(5)}) > 1
 
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md and docs/configuration/ say of every key what the models say."""
+"""docs/configuration.md and docs/configuration/ describe every key as the models do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML as it is written: what comes back is what went in, whatever it looks like."""
+"""YAML that is written is read back unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_text_comes_back_as_text_as_key_and_value(text: str) -> None:
     assert yaml.safe_load(written(draft)) == {**draft}
 
 
-# JSON holds no surrogates of their own, and YAML cannot.
+# YAML cannot hold lone surrogates.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="$"), max_size=12)
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(

@@ -1,4 +1,4 @@
-"""Warnings at load, and the mistakes that only show when the parts are seen together."""
+"""Warnings at load, and mistakes between several parts of a configuration."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_chain_that_says_how_it_ends_is_fine(chain: object) -> None:
 
 @pytest.mark.parametrize("kind", ["direct", "topic"])
 def test_republish_before_a_keyed_dead_letter_exchange_is_fine(kind: str) -> None:
-    """D5: the first key comes back with the dead letter, so nothing is lost."""
+    """The first key comes back with the dead letter, so nothing is lost."""
     vhost = {
         "exchanges": {"dlx": {"type": kind}},
         "queues": {"q": a_queue(dead_letter_exchange="dlx"), "dead": None},

@@ -1,4 +1,4 @@
-"""What may be loaded, from where, and what comes out."""
+"""Sources of a configuration, and the result of loading them."""
 
 from __future__ import annotations
 

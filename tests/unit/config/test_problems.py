@@ -1,4 +1,4 @@
-"""Broken configurations, and the exact lines a user reads."""
+"""Broken configurations, and the exact errors that a user reads."""
 
 from __future__ import annotations
 
@@ -482,7 +482,7 @@ A_VHOST: dict[str, Any] = {"exchanges": ["e"], "queues": ["q"]}
 
 
 def problems(vhost: dict[str, Any], **root: Any) -> list[str]:
-    """Path and text of what is wrong with `vhost`, called ``v``, and with the keys beside it."""
+    """Path and text of the problems of `vhost`, called ``v``, and of further root keys."""
     with pytest.raises(ConfigError) as caught:
         load_config({"vhosts": {"v": {**A_VHOST, **vhost}}, **root}, environ={})
     return [f"{each.path}: {each.message}" for each in caught.value.problems]

@@ -1,4 +1,4 @@
-"""Whatever stands in a configuration, the answer is a configuration or readable problems."""
+"""Any text is loaded as a configuration, or refused with readable problems."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_strange_value_in_any_place_gives_a_configuration_or_readable_problems(
 
 
 def refusal(source: dict[str, Any]) -> str:
-    """What is wrong with `source`, "" when nothing is."""
+    """The problems of `source`, "" without any."""
     try:
         load_config(source, environ={})
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The schema for editors: current, and of one mind with the loader."""
+"""The schema for editors: up to date, and consistent with the loader."""
 
 from __future__ import annotations
 

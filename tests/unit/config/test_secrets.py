@@ -60,7 +60,7 @@ def test_load_that_fails_shows_no_secret_in_its_frames(name: str) -> None:
         WRONG[name]()
     shown = with_locals(caught.value)
     assert "ConfigError" in shown
-    if name == "wrong value":  # the value is what is wrong with it; the same text elsewhere is not
+    if name == "wrong value":  # the value itself is invalid; the same text elsewhere is not
         shown = shown.replace(f"unknown value '{SECRET}'", "")
     assert SECRET not in shown
     assert KEY not in shown

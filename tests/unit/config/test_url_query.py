@@ -1,4 +1,4 @@
-"""The query of a broker URL is read, or refused by name."""
+"""The query of a broker URL is read; unknown parameters are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations, sizes and URLs; and that a password never shows."""
+"""Durations, sizes and URLs; passwords are never shown."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ loop_factory = WarpLoop
 
 
 class Owner:
-    """Hears everything, and prepares as the test says."""
+    """An owner that records events, and prepares links as the test says."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -292,7 +292,7 @@ async def test_waiting_for_a_dead_link_that_is_not_reported_yet_does_not_spin(
     harness.link.die_silently()
     waiting = asyncio.create_task(harness.connection.wait_up())
     await settle()
-    assert not waiting.done()  # and `settle` came back: nobody keeps the loop busy
+    assert not waiting.done()  # and `settle` returned, so no task keeps the loop busy
     harness.link.lose()
     assert await waiting is harness.first.links[1]
 

@@ -1,4 +1,4 @@
-"""Several addresses, each with its own waits, and the first connection of a patient start."""
+"""Several addresses, each with its own waits, and the first connection of a start that waits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ConnectionHarness:
         )
 
     def order(self) -> list[str]:
-        """Who was tried, in order."""
+        """The addresses that were tried, in order."""
         tried = [(at, each.url[7]) for each in self.connectors for at in each.attempts]
         return [name for _, name in sorted(tried, key=lambda one: one[0])]
 
@@ -121,7 +121,7 @@ async def test_addresses_whose_links_all_die_early_are_not_tried_without_pause()
 async def test_link_that_was_of_use_for_as_long_as_the_first_wait_is_stable(
     used_for: float, waits: bool
 ) -> None:
-    """However soon it dies: waits must not grow over an address that serves."""
+    """Waits must not grow for an address that serves, however soon it dies."""
     harness = ConnectionHarness(a_retry())
     await harness.connection.open()
     outages = []
@@ -151,7 +151,7 @@ async def test_address_whose_topology_fails_is_passed_over_in_one_round() -> Non
 async def test_addresses_that_do_not_answer_hold_up_no_other() -> None:
     harness = ConnectionHarness(a_retry(), a_retry(), a_retry())
     a, b, c = harness.connectors
-    a.gate = b.gate = asyncio.Event()  # never set: packets are dropped
+    a.gate = b.gate = asyncio.Event()  # never set, as if packets were dropped
     began = now()
     await harness.connection.open()
     assert harness.connection.url == c.url

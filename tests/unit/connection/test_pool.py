@@ -13,7 +13,7 @@ loop_factory = WarpLoop
 
 
 class ChannelOpener:
-    """Opens channels, all of which it remembers; hangs while `gate` is an unset event."""
+    """Opens and records channels; waits while `gate` is an unset event."""
 
     def __init__(self) -> None:
         self.opened: list[FakeChannel] = []
@@ -46,7 +46,7 @@ Make = Callable[..., ChannelPool]
 
 
 class User:
-    """Somebody who leases a channel in a task, and gives it back when told."""
+    """Leases a channel in a task, and returns it on request."""
 
     def __init__(self, pool: ChannelPool) -> None:
         self.done = asyncio.Event()
@@ -128,7 +128,7 @@ async def test_channel_that_died_while_lent_is_not_taken_back(
 async def test_channel_that_dies_between_give_back_and_the_waiters_turn_is_not_lent(
     a_pool: Make, opener: ChannelOpener
 ) -> None:
-    # The very race of rascal PR 81: given back alive, dead by the time the next one gets it.
+    # The race of rascal PR 81: returned while open, closed when the next lease gets it.
     pool = a_pool()
     first = User(pool)
     await settle()
@@ -136,7 +136,7 @@ async def test_channel_that_dies_between_give_back_and_the_waiters_turn_is_not_l
     await settle()
     first.done.set()
     await until_idle(pool)
-    opener.opened[0].fail()  # the one who waits has been woken, and has not run yet
+    opener.opened[0].fail()  # the waiting task has been woken, and has not run yet
     await settle()
     assert second.channel is opener.opened[1]
     assert second.channel.is_usable
@@ -312,7 +312,7 @@ async def test_turn_of_a_cancelled_one_is_not_kept_from_a_newcomer(a_pool: Make)
         waiting = User(pool)
         await settle()
         first.done.set()
-        await asyncio.sleep(0)  # its turn has come, and it has not run yet
+        await asyncio.sleep(0)  # it is next, and has not run yet
         waiting.task.cancel()
         await settle()
         first = User(pool)

@@ -1,4 +1,4 @@
-"""A pool that tells when it is busy, opens channels ahead of need, and closes them in time."""
+"""A pool that reports when it is busy, opens channels ahead of need, and closes idle ones."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def use_once(pool: ChannelPool) -> None:
 
 
 class SlowChannel(FakeChannel):
-    """One whose broker does not answer channel.close."""
+    """A channel whose broker does not answer channel.close."""
 
     async def close(self) -> None:
         await asyncio.Event().wait()

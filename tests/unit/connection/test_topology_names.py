@@ -1,4 +1,4 @@
-"""Names on the broker, what is refused for its own sake, and what belongs to the consumers."""
+"""Names on the broker, refused declarations, and queues of the consumers' connection."""
 
 from __future__ import annotations
 

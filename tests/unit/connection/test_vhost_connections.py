@@ -1,4 +1,4 @@
-"""A vhost with a connection of its own for consumers, and what it tells of itself."""
+"""A vhost with a separate connection for consumers, its statistics and health."""
 
 from __future__ import annotations
 

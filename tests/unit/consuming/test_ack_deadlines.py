@@ -27,7 +27,7 @@ def a_setup(
     queue: dict[str, int] | None = None,
     options: dict[str, Any] | None = None,
 ) -> ConsumingSetup:
-    """As a Broker makes it of the whole configuration."""
+    """The set-up that a Broker derives from the whole configuration."""
     config = load_config(
         {
             "vhosts": {
@@ -110,7 +110,7 @@ async def test_delivery_of_a_lost_channel_is_not_told_of() -> None:
 
 
 class CountedDeliveries(list[UnackedDelivery]):
-    """Unacked deliveries that know how often they were gone through."""
+    """Unacked deliveries that count how often they were iterated."""
 
     looks = 0
 

@@ -229,7 +229,7 @@ async def test_every_strategy_failing_ends_in_a_nack_without_requeue() -> None:
 async def test_copy_that_the_broker_had_no_word_on_gives_the_message_back(
     failure: PublishError,
 ) -> None:
-    """without a dead-letter exchange, a nack for the sake of a blocked link loses it."""
+    """without a dead-letter exchange, a nack because of a blocked link would lose it."""
     harness = SettlingHarness()
     harness.publisher.failure = failure
     await harness.settle("failed", [Republish(), Forward(publication="errors")])
@@ -453,7 +453,7 @@ async def test_code_of_an_error_goes_along() -> None:
 
 
 class HostileError(Exception):
-    """An error of which nothing can be had."""
+    """An error whose text cannot be read."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")

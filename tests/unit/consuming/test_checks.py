@@ -1,4 +1,4 @@
-"""Deliveries looked at before their handlers: redelivery counters and deduplication."""
+"""Checks before handlers: redelivery counters and deduplication."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEAD = ("nack", 1, False, False)
 
 
 class Counter:
-    """Answers as the test says."""
+    """A counter that answers as the test says."""
 
     def __init__(self, answer: object = 1, delay: float = 0.0) -> None:
         self.answer = answer
@@ -37,7 +37,7 @@ class Counter:
         return self.answer  # type: ignore[return-value] # a store may answer anything
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 def a_desk(counter: RedeliveryCounter, **limits: Any) -> SubscriptionHarness:
@@ -177,7 +177,7 @@ async def test_counter_that_fails_is_uncounted_too() -> None:
 
 
 class OddError(BaseException):
-    """No Exception, as the ones that test libraries end a test with."""
+    """A BaseException that is not an Exception, as those of test libraries."""
 
 
 @pytest.mark.parametrize("answer", [None, "3", OddError("odd"), asyncio.CancelledError("inner")])
@@ -318,7 +318,7 @@ async def test_message_that_failed_is_handled_again() -> None:
 
 
 async def test_message_that_failed_and_was_acked_all_the_same_is_handled_again() -> None:
-    """The strategy `ack` is no success."""
+    """The strategy `ack` does not count as handled."""
     async with once() as harness:
         harness.listen("duplicate")
         channel = await harness.consume()
@@ -385,7 +385,7 @@ async def test_store_that_fails_is_reported_and_the_message_handled(
             raise failure
 
         async def close(self) -> None:
-            """Nothing to let go of."""
+            """Does nothing."""
 
     async with SubscriptionHarness(setup={"handled": Broken()}) as harness:
         harness.listen("error")
@@ -412,7 +412,7 @@ async def test_store_that_never_answers_is_reported_and_the_messages_handled(sil
                 await asyncio.Event().wait()
 
         async def close(self) -> None:
-            """Nothing to let go of."""
+            """Does nothing."""
 
     async with SubscriptionHarness(
         setup={"handled": Silent()}, deduplicate={"timeout": 2.0}

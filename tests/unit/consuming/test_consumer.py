@@ -1,4 +1,4 @@
-"""The consumer of a subscription: its life, its waits, the order of its checks."""
+"""The consumer of a subscription: its states, waits, and the order of its checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def a_setup(
     queue: dict[str, int] | None = None,
     options: dict[str, Any] | None = None,
 ) -> ConsumingSetup:
-    """As a Broker makes it of the whole configuration."""
+    """The set-up that a Broker derives from the whole configuration."""
     config = load_config(
         {
             "vhosts": {
@@ -168,7 +168,7 @@ async def test_consumer_that_begins_while_it_is_cancelled_is_stopped() -> None:
 
 
 class Counter:
-    """Counts every redelivery as the hundredth."""
+    """A counter that counts every redelivery as the hundredth."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -178,7 +178,7 @@ class Counter:
         return 100
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 def counted(counter: Counter) -> SubscriptionHarness:

@@ -14,7 +14,7 @@ loop_factory = WarpLoop
 
 
 class Clock:
-    """Stands in for `perf_counter`."""
+    """A fake `perf_counter`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Report:
-    """What was said of one handler."""
+    """The log records about one handler."""
 
     def __init__(self) -> None:
         self.blocked: list[float] = []

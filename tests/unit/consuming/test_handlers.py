@@ -26,7 +26,7 @@ class Order(BaseModel):
 
 
 class RecordedSettling:
-    """Stands in for ack_or_nack: keeps what it was called with."""
+    """A fake ack_or_nack that keeps its arguments."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -40,7 +40,7 @@ class RecordedSettling:
 
 
 class HandlerHarness:
-    """Calls a handler with one message and keeps what came of it."""
+    """Calls a handler with one message and keeps the results."""
 
     def __init__(self, handler: Handler) -> None:
         self.publisher = RecordingPublisher()
@@ -134,7 +134,7 @@ async def test_result_answers_only_who_asks() -> None:
 
 
 def _decorated(function: Handler) -> Handler:
-    """As a decorator that knows nothing of coroutines leaves it."""
+    """As wrapped by a decorator that is not made for coroutines."""
 
     def wrapper(*args: Any, **by_name: Any) -> Any:
         return function(*args, **by_name)
@@ -245,7 +245,7 @@ async def test_arguments_are_told_apart_by_annotation_and_by_name(
 
 
 class Foreign:
-    """Nothing that pydantic can check."""
+    """A type that pydantic cannot check."""
 
 
 def _takes_a_foreign_class(content: Foreign) -> None: ...

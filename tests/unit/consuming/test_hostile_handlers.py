@@ -1,4 +1,4 @@
-"""Handlers and listeners that raise what nobody expects, do not end, or call from elsewhere."""
+"""Handlers and listeners that raise unusual exceptions, do not end, or call from other threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFIG = {
 
 
 class OddError(BaseException):
-    """No Exception, as the ones that test libraries end a test with."""
+    """A BaseException that is not an Exception, as those of test libraries."""
 
 
 def _raising(error: BaseException) -> Callable[..., None]:
@@ -60,7 +60,7 @@ async def subscription(broker: Broker) -> Subscription:
 
 
 async def _failure_of_one(broker: Broker, subscription: Subscription) -> HandlerError:
-    """What the handler of one message is reported to have raised; the broker must live on."""
+    """The error reported for the handler of one message; the broker must keep working."""
     errors: list[HandlerError] = []
     subscription.on("error", errors.append)
     async with asyncio.timeout(30):
@@ -127,7 +127,7 @@ def test_end_of_the_program_out_of_a_plain_listener_ends_it_in_order(
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    await publication  # the built-in broker is not stuck in the middle
+                    await publication  # the built-in broker still works
             closed = True
 
     with pytest.raises(type(ending)):

@@ -1,4 +1,4 @@
-"""A rate lets so many through in any span of its length."""
+"""A rate allows its number of messages in any span of its length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_no_span_of_the_length_has_more_than_the_count() -> None:
         now += wait or 0.1
     for first, fourth in zip(taken, taken[3:], strict=False):
         assert fourth - first >= 1.0 - 1e-9
-    assert taken[-1] - taken[0] < 6.3  # and it lets through what it may
+    assert taken[-1] - taken[0] < 6.3  # and it allows as many as it may
 
 
 def test_what_was_not_used_is_not_saved_up() -> None:

@@ -1,4 +1,4 @@
-"""Recovery that publishes: immediate nack, dead letters with their first key, forwards."""
+"""Recovery that publishes: immediate nack, dead letters with their original key, forwards."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_dead_letter_of_ours_carries_the_user_id_of_another_in_a_header() 
 
 
 async def test_last_resort_dead_letters_with_the_first_key_too() -> None:
-    """D5: a chain whose attempts are used up."""
+    """A chain whose attempts are used up."""
     harness = a_republished_delivery(a_copy(republished=2))
     await harness.settle("bad", Republish(attempts=2))
     assert [outgoing.routing_key for outgoing in harness.publisher.republished] == ["placed"]
@@ -204,7 +204,7 @@ async def test_giving_back_and_all_are_left_to_the_broker(requeue: bool, all: bo
 
 
 async def test_dead_letter_that_is_not_confirmed_keeps_the_message() -> None:
-    """D5: never zero recovery_headers."""
+    """The recovery headers are never missing."""
     harness = a_republished_delivery()
     harness.publisher.failure = PublishUnconfirmedError("republish", "m1", 30.0, "up")
     await harness.settle("bad", Nack())

@@ -31,7 +31,7 @@ loop_factory = WarpLoop
 
 
 class VhostHarness:
-    """A subscription whose vhost and broker are the test itself."""
+    """A subscription with the test as vhost and broker."""
 
     def __init__(self, *, capabilities: Capabilities | None = None, **settings: Any) -> None:
         self.capabilities = capabilities or Capabilities()

@@ -1,4 +1,4 @@
-"""How much is handed over at a time: concurrency, pausing, pulling, prefetch, giving back."""
+"""Concurrency, pausing, iterating, prefetch and releasing."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ async def test_channel_prefetch_is_set_for_the_whole_channel() -> None:
 
 async def test_channel_prefetch_changes_at_once_and_for_later_channels() -> None:
     async with SubscriptionHarness(prefetch=7) as harness:
-        await harness.subscription.set_channel_prefetch(3)  # nothing to tell it to yet
+        await harness.subscription.set_channel_prefetch(3)  # no channel yet
         channel = await harness.consume()
         await harness.subscription.set_channel_prefetch(4)
         assert channel.asked == [
@@ -328,7 +328,7 @@ async def test_channel_prefetch_that_is_refused_is_not_asked_for_again() -> None
 
 
 async def test_prefetch_held_by_recoveries_that_wait_is_reported_once() -> None:
-    """D4: without deferred requeue they wait here."""
+    """Without deferred requeue they wait in the client."""
     async with SubscriptionHarness(prefetch=2, recovery=[Nack(requeue=True, defer=2.0)]) as harness:
         harness.listen("prefetch_saturated")
         channel = await harness.consume()

@@ -1,4 +1,4 @@
-"""What handlers get to read: decryption, content types, plain functions and their answers."""
+"""Contents for handlers: decryption, content types, plain functions and their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a subscription whose handlers do not make it easy."""
+"""The end of a subscription with handlers that do not end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a stream goes on behind what was settled last."""
+"""Reading a stream continues behind the last settled message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def at(offset: int | None) -> Delivery:
 
 
 class Reader:
-    """A position and what has been taken."""
+    """A stream position and the settled deliveries."""
 
     def __init__(self, *offsets: int) -> None:
         self.position = StreamPosition()
@@ -39,7 +39,7 @@ class Reader:
 
 
 def test_nothing_read_has_no_place_to_go_on() -> None:
-    """F6: the configured offset holds."""
+    """The configured offset is used."""
     assert StreamPosition().resume_at() is None
 
 
@@ -57,7 +57,7 @@ def test_goes_on_at_the_first_that_was_lost() -> None:
 
 
 def test_settled_behind_one_that_was_lost_is_not_taken_again() -> None:
-    """F6: no repeats of settled."""
+    """Settled messages are not repeated."""
     reader = Reader(10, 11, 12)
     reader.settle(10, 12)
     reader.lose(11)
@@ -98,7 +98,7 @@ def test_delivery_without_an_offset_is_always_taken() -> None:
 
 
 class Offsets(FakeChannel):
-    """Keeps the arguments of its consumers."""
+    """A channel that records the arguments of its consumers."""
 
     async def consume(self, queue: str, callbacks: Any, **options: Any) -> str:
         self.asked.append(("offset", (options["arguments"] or {}).get("x-stream-offset")))
@@ -154,7 +154,7 @@ async def test_pause_and_resume_go_on_behind_what_is_in_hand(
 
 
 async def test_failed_message_of_a_stream_is_passed_over() -> None:
-    """A stream takes nothing back: requeueing would only seem to."""
+    """A stream requeues nothing."""
     async with a_stream() as harness:
         harness.listen("error")
 

@@ -1,4 +1,4 @@
-"""A consumer that the broker lost without a word is noticed and made anew."""
+"""A consumer that the broker lost silently is noticed and replaced."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_subscription_that_ends_and_waits_for_a_handler_is_not_missed(
     harness: SubscriptionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel = await harness.consume()
-    channel.deliver()  # and nobody acks it
+    channel.deliver()  # and it is never acked
     ending = asyncio.create_task(harness.subscription.cancel())
     await asyncio.sleep(9.0)  # of ten
     assert not ending.done()

@@ -1,4 +1,4 @@
-"""What needs attention, and in which order."""
+"""Findings that need attention, and their order."""
 
 from __future__ import annotations
 

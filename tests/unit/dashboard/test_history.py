@@ -1,4 +1,4 @@
-"""Points in bounded memory."""
+"""The history of samples, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies as people read them, and keys that name a message again."""
+"""Bodies as text, and keys that identify a message."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_body_cut_off_within_a_character_is_text_and_no_json() -> None:
 
 
 def an_answer(delivery: Delivery) -> dict[str, Any]:
-    """What a management API would answer for the same message."""
+    """The answer of a management API for the same message."""
     properties: dict[str, Any] = {}
     headers = dict(delivery.properties.headers or {})
     for name, value in headers.items():

@@ -1,4 +1,4 @@
-"""What happened to a message, told from headers of several clients."""
+"""The history of a message, from headers of several clients."""
 
 from __future__ import annotations
 

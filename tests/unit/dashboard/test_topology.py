@@ -1,4 +1,4 @@
-"""Routes and drawings from what a management API says."""
+"""Routes and drawings from the data of a management API."""
 
 from __future__ import annotations
 

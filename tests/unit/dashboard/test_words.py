@@ -1,4 +1,4 @@
-"""Arguments and requests in words, and rows without what is nothing."""
+"""Arguments and requests in words, and rows without empty values."""
 
 from __future__ import annotations
 

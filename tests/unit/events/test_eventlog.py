@@ -1,4 +1,4 @@
-"""The delivery-event log: what it writes, under which names, and what it does when it cannot."""
+"""The delivery-event log: its contents, its files, and failures to write."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def an_event(message_id: str = "m1", **more: Any) -> DeliveryEvent:
 
 
 def files(folder: Path) -> list[Path]:
-    """Those that Spark would read."""
+    """The files that Spark would read."""
     return sorted(each for each in folder.rglob("*.jsonl") if not each.name.startswith("."))
 
 
@@ -314,7 +314,7 @@ def test_a_full_buffer_drops_counts_and_leaves_a_gap_in_the_numbers(
     monkeypatch.setattr(eventlog._Files, "write", slow)
     log = EventLog(folder, "n1", buffer=10)
     log.record(an_event("first"))
-    assert stuck.wait(5)  # the writer is busy with it
+    assert stuck.wait(5)  # the writer is busy
     log.record_many([an_event(f"m{number}") for number in range(25)])
     log.record(an_event("too late"))
     assert log.dropped == 17
@@ -394,7 +394,7 @@ def test_recording_does_not_wait_for_a_writer_that_hangs(
     log = EventLog(folder, "n1")
     for _ in range(100):
         log.record(an_event())
-    assert not go.is_set()  # a caller that wrote, or waited, would not be here yet
+    assert not go.is_set()  # a caller that wrote, or waited, would not have returned yet
     go.set()
     assert log.close()
     assert writers == {"event log n1"}

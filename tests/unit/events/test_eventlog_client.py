@@ -1,4 +1,4 @@
-"""What a client writes down about a broker that is not its own."""
+"""The event log of a client of a remote broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo notices when its numbers do not add up, and says which."""
+"""The demo reports numbers that do not add up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_flight(number: int, **changes: Any) -> Flight:
 
 
 def a_tally() -> Tally:
-    """Three flights that went as they should: in time, late, and never departed."""
+    """Three flights handled correctly: on time, late, and never departed."""
     three = [
         a_flight(1),
         a_flight(2, dep_delay=61),

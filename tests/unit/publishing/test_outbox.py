@@ -1,4 +1,4 @@
-"""The outbox at the end of its Broker; what it is for is in `tests/faults/test_outbox.py`."""
+"""The outbox at the end of its Broker; see also `tests/faults/test_outbox.py`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ loop_factory = WarpLoop
 
 
 class Withdrawals(list[PublishError]):
-    """What a publication asked to be withdrawn with; each is granted."""
+    """The errors with which a publication asked to be withdrawn; each is granted."""
 
     def __call__(self, publication: Publication, error: PublishError) -> bool:
         self.append(error)

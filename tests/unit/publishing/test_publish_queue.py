@@ -39,7 +39,7 @@ loop_factory = WarpLoop
 
 
 class PublishQueueHarness:
-    """A publish queue with its pools on a fake link; it is the vhost as well."""
+    """A publish queue with its pools on a fake link; also acts as the vhost."""
 
     def __init__(self, *, max_channels: int = 1, **settings: Any) -> None:
         self.link = FakeLink()
@@ -109,7 +109,7 @@ class PublishQueueHarness:
         return [event for event in self.events if event[0] != "paused"]
 
     def lose_link(self) -> None:
-        """As a vhost sees it: channels die, queue and pools pause."""
+        """Lose the link as a vhost sees it: channels die, queue and pools pause."""
         self.link.lose()
         self.queue.pause()
         self.confirm.pause()
@@ -588,7 +588,7 @@ class SlowLink:
             loop.call_at(self.free_at, self.arrive, channel, seq)
 
     def arrive(self, channel: FakeChannel, seq: int) -> None:
-        if channel.on_confirm is not None:  # else it was given up
+        if channel.on_confirm is not None:  # otherwise it was given up
             channel.confirm(seq)
 
 
@@ -697,7 +697,7 @@ async def test_abort_of_a_sent_one_is_refused_and_changes_nothing(
 async def test_abort_of_one_that_was_sent_on_a_lost_link_is_refused(
     harness: PublishQueueHarness,
 ) -> None:
-    # The broker may have it: to say it "never will be sent" would be untrue.
+    # The broker may have it, so "will never be sent" would be wrong.
     [publication] = await harness.publish(1)
     harness.lose_link()
     await settle()
@@ -878,7 +878,7 @@ async def test_poison_alone_is_refused_and_the_rest_goes_through(
 class ConnectionClosingBroker:
     """A broker that closes the whole connection over a message with a poisonous id.
 
-    With `code` 0 it just goes away.
+    With `code` 0 the connection is lost without a reason.
     """
 
     def __init__(self, harness: PublishQueueHarness, code: int, *poison: str) -> None:
@@ -1247,7 +1247,7 @@ async def test_loss_of_the_link_tells_the_unconfirmed_and_the_unsent() -> None:
 
 
 async def test_blocked_broker_stops_a_sender_that_is_sending() -> None:
-    # connection.blocked: the link stays up, and confirms of what was sent still come.
+    # connection.blocked: the link stays up, and sent publishes are still confirmed.
     harness = PublishQueueHarness(max_in_flight=4, batch=2)
     await harness.publish(10)
     harness.queue.pause()

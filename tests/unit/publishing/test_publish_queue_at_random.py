@@ -1,4 +1,4 @@
-"""A publish queue on a broker and a network that do anything that they may, from a seed."""
+"""A publish queue on a random broker and network, from a seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SECONDS_OF_FAULTS = 40.0
 
 
 class Chaos:
-    """Confirms, nacks, returns, closes, loses and stalls; keeps what a broker would know."""
+    """A broker that confirms, nacks, returns, closes, loses and stalls; records published
+    messages."""
 
     def __init__(self, harness: PublishQueueHarness, chance: random.Random) -> None:
         self.harness, self.chance = harness, chance

@@ -1,4 +1,4 @@
-"""The line of one sender, whose front may go and come back."""
+"""The waiting line of one sender."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_client.publishing.waiting import WaitingLine
 
 
 class Waiting:
-    """What the line asks of a publication."""
+    """A fake publication with what the line needs."""
 
     _orders = count(1)
 

@@ -85,7 +85,7 @@ def test_clear_returns_the_keys_by_time() -> None:
 
 
 class WatchedKey:
-    """A key that tells when it is held no more."""
+    """A key that reports when it is no longer referenced."""
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])

@@ -1,4 +1,4 @@
-"""Bodies of requests are read up to their limit, and no further."""
+"""Bodies of requests are read up to their limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_client.runtime.request_body import read_limited
 
 
 class Stream:
-    """Gives one byte after another, and counts how many were taken."""
+    """Yields one byte after another, and counts them."""
 
     def __init__(self, size: int) -> None:
         self.size, self.taken = size, 0

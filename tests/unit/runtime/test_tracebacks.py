@@ -1,4 +1,4 @@
-"""What leads to an error is told in a chain that ends."""
+"""The chain of causes of an error has no cycles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker_client.runtime.tracebacks import without_cycles, without_frames
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-    """As rich follows it; fails where it leads back."""
+    """The chain as rich follows it; fails in a cycle."""
     found: list[BaseException] = []
     each: BaseException | None = error
     while each is not None:

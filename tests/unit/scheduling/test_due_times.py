@@ -1,4 +1,4 @@
-"""When a schedule is due, and what becomes of times that were missed."""
+"""Due times of schedules, and missed times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports for the servers that tests start."""
+"""Ports for servers that tests start."""
 
 import subprocess
 import sys

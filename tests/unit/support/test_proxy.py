@@ -11,7 +11,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture
 async def echo_port() -> AsyncIterator[int]:
-    """A server that says everything back until the client closes."""
+    """A server that echoes everything until the client closes."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

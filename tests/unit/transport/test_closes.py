@@ -26,7 +26,7 @@ def by_connection(code: int) -> ChannelClosedError:
         (ChannelClosedError(406, "PRECONDITION_FAILED - message size 9"), Meaning.REFUSED),
         (ChannelClosedError(540, "NOT_IMPLEMENTED"), Meaning.REFUSED),
         (ChannelClosedError(541, "INTERNAL_ERROR"), Meaning.REFUSED),
-        # the state of the broker, whatever the code
+        # the state of the broker, for any code
         (ChannelClosedError(406, "PRECONDITION_FAILED - low on disk space"), Meaning.BUSY),
         (ChannelClosedError(406, "PRECONDITION_FAILED - low on memory"), Meaning.BUSY),
         (ChannelClosedError(506, "RESOURCE_ERROR - disk alarm"), Meaning.BUSY),

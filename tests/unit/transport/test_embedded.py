@@ -1,4 +1,4 @@
-"""The embedded transport: addresses, shared nodes, and a link that fails."""
+"""The embedded transport: addresses, shared nodes, and failing links."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def linked(nodes: EmbeddedNodes, url: str = "embedded://", vhost: str = "/
 
 
 class RecordedEvents:
-    """What a consumer and its channel hear, in order."""
+    """Events of a consumer and its channel, in order."""
 
     def __init__(self, channel: EmbeddedChannel) -> None:
         self.events: list[tuple[Any, ...]] = []
@@ -323,7 +323,7 @@ async def test_above_the_watermark_who_publishes_is_blocked_until_there_is_room(
     await eventually(lambda: told)
     first = await taker.get("q")
     assert first is not None
-    await taker.close()  # given back: as much in memory as before
+    await taker.close()  # requeued: as much in memory as before
     await asyncio.sleep(0)
     assert told == ["publisher blocked: low on memory"]
     await (await consumer.open_channel()).get("q", no_ack=True)

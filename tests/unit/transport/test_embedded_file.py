@@ -1,4 +1,4 @@
-"""The embedded transport with a file: who shares it, who may not have it, what comes back."""
+"""The embedded transport with a file: sharing, locking and restoring."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def bodies(channel: Channel, queue: str = "q") -> list[bytes]:
 
 
 async def keep(path: Path | str, *texts: bytes) -> None:
-    """Have a node of its own keep messages, and end it."""
+    """Store messages with another node, and close it."""
     nodes = EmbeddedNodes()
     link = await linked(nodes, path)
     channel = await link.open_channel(confirm=True)
@@ -104,7 +104,7 @@ async def test_two_owners_of_one_file_share_its_node_until_both_have_gone(path: 
     assert await bodies(await second.open_channel()) == [b"1"]
     await second.close()
     await two.close()
-    await keep(path)  # and now another may have it
+    await keep(path)  # and now another may open it
 
 
 async def test_two_links_opened_at_once_read_the_file_once(path: Path) -> None:
@@ -233,7 +233,7 @@ async def test_a_file_has_one_lock_by_whatever_name_it_is_opened(
 
 
 class HeldCommits:
-    """Keeps a store's commits from the disk until it is opened, or has them fail."""
+    """Holds back a store's commits until it is opened, or fails them."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.open = threading.Event()
@@ -291,7 +291,9 @@ async def test_a_change_of_topology_is_answered_only_once_it_is_on_the_disk(
     asking = asyncio.ensure_future(change(channel))
     await eventually(held.waiting.is_set)
     other = await link.open_channel()
-    again = asyncio.ensure_future(change(other))  # changes nothing more, and yet may not go first
+    again = asyncio.ensure_future(
+        change(other)
+    )  # changes nothing, and yet may not be answered first
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not asking.done()

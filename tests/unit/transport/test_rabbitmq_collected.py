@@ -1,4 +1,4 @@
-"""What is left of a link is collected wherever the collector happens to work."""
+"""A closed link is garbage-collected, in any thread."""
 
 from __future__ import annotations
 

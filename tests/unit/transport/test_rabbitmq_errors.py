@@ -1,4 +1,4 @@
-"""No foreign exception leaves the transport: each one there is has an error of ours."""
+"""No foreign exception leaves the transport: each is mapped to one of our errors."""
 
 import asyncio
 import errno
@@ -29,7 +29,7 @@ from tests.support.warp import WarpLoop
 loop_factory = WarpLoop
 
 OURS_TO_RAISE: frozenset[str] = frozenset({"CancelledError"})
-"""Not an error: asyncio's own, which these modules happen to show."""
+"""Not errors of these modules: asyncio's own, which they import."""
 
 
 def exceptions_of(module: ModuleType) -> Iterator[type[BaseException]]:
@@ -131,7 +131,7 @@ class FakeOwner:
 
 
 class FakeRaw:
-    """aiormq's channel, as far as it is used."""
+    """A fake of aiormq's channel."""
 
     number = 1
 

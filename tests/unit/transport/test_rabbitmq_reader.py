@@ -1,4 +1,4 @@
-"""Frames taken at the socket: no socket here, only bytes."""
+"""The frame reader, fed with bytes, without a socket."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ loop_factory = WarpLoop
 
 
 class Receiver:
-    """A channel and a link that write down what they are told."""
+    """A channel and a link that record their calls."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []
@@ -37,13 +37,13 @@ class ReaderHarness:
         self.reader.attach(1, self.channel)
 
     async def passed_on(self) -> bytes:
-        """What aiormq gets to read."""
+        """The bytes that aiormq gets to read."""
         self.reader.feed_eof()
         return await self.reader.read()
 
 
 def content(channel: int, body: bytes, properties: Properties, frame_max: int = 4_096) -> bytes:
-    """Header and body frames, by way of a publish without its method frame."""
+    """Header and body frames, taken from a publish without its method frame."""
     data = publish_frames(channel, Outgoing("", "", body, properties), frame_max)
     (size,) = struct.unpack_from(">I", data, 3)
     return data[size + 8 :]

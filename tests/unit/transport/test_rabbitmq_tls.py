@@ -1,4 +1,4 @@
-"""Reading the issuer out of a certificate, also out of one that lies about itself."""
+"""Reading the issuer of a certificate, also of an invalid one."""
 
 from __future__ import annotations
 
