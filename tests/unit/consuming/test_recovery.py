@@ -204,7 +204,7 @@ async def test_giving_back_and_all_are_left_to_the_broker(requeue: bool, all: bo
 
 
 async def test_dead_letter_that_is_not_confirmed_keeps_the_message() -> None:
-    """The recovery headers are never missing."""
+    """At least one copy of the message is left."""
     harness = a_republished_delivery()
     harness.publisher.failure = PublishUnconfirmedError("republish", "m1", 30.0, "up")
     await harness.settle("bad", Nack())
