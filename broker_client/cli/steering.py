@@ -5,12 +5,8 @@ The built-in broker is reached through its control socket, any broker through it
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -19,10 +15,13 @@ from typing import Annotated, Any, Protocol
 from urllib.parse import quote
 
 import typer
+from pydantic import SecretStr
 
 from broker_client.cli.node_file import failed, run_on_file
 from broker_client.cli.where import Place, place_of
+from broker_client.config import ManagementConfig
 from broker_client.config.url import parse_management_url
+from broker_client.connection.management import fetch
 from broker_client.errors import ManagementError
 from broker_client.node.node import Node
 from broker_client.planning.inventory import Inventory
@@ -224,13 +223,12 @@ class ByManagement:
             typer.Exit: it cannot be used.
         """
         try:
-            parts = parse_management_url(url)
+            parse_management_url(url)
         except ValueError as error:
             raise failed(f"--management: {error}") from None
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self.shown: str = f"{parts.scheme}://{host}:{parts.port}{parts.path}"
-        login = f"{parts.user or 'guest'}:{parts.password or 'guest'}".encode()
-        self._login = f"Basic {base64.b64encode(login).decode()}"
+        config = ManagementConfig(url=SecretStr(url), timeout=_TIMEOUT)
+        self._config = config.completed("localhost", "guest", SecretStr("guest"))
+        self.shown: str = self._config.address
         self.vhost = vhost
         self.clock_ahead: float = 0.0
         """Seconds by which the broker's clock was before ours at the last answer, whole ones."""
@@ -276,59 +274,29 @@ class ByManagement:
         try:
             return json.loads(self._asked("GET", path))
         except ValueError:
-            raise self._wrong(
-                "GET", path, 0, "the answer is not JSON: is it a management API?"
-            ) from None
+            reason = "the answer is not JSON: is it a management API?"
+            what = f"GET {path} of"
+            raise ManagementError(what, self.vhost or "/", self.shown, 0, reason) from None
 
     def check(self, path: str) -> str:
         """Why a health check fails; "" if it passes."""
-        request = self._made("GET", path)
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT):  # noqa: S310
-                return ""
-        except urllib.error.HTTPError as error:
-            with error:
-                return _reason(error)
-        except (OSError, http.client.HTTPException) as error:
-            return str(error)
-
-    def _made(self, method: str, path: str) -> urllib.request.Request:
-        headers = {"Authorization": self._login, "Content-Type": "application/json"}
-        # The scheme is http or https: parse_management_url takes no other.
-        url = f"{self.shown}/api/{path}"
-        return urllib.request.Request(url, method=method, headers=headers)  # noqa: S310
+            self._asked("GET", path)
+        except ManagementError as error:
+            return error.reason
+        return ""
 
     def _told(self, error: ManagementError) -> typer.Exit:
         status = f"{error.status} " if error.status else ""
         return failed(f"{self.shown}: {status}{error.reason}")
 
-    def _wrong(self, method: str, path: str, status: int, reason: str) -> ManagementError:
-        return ManagementError(f"{method} {path} of", self.vhost or "/", self.shown, status, reason)
-
     def _asked(self, method: str, path: str) -> bytes:
         asked = time.time()
-        try:
-            request = self._made(method, path)
-            with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
-                told = answer.headers.get("date")
-                if told:
-                    self.clock_ahead = round(parsedate_to_datetime(told).timestamp() - asked)
-                body: bytes = answer.read()
-                return body
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._wrong(method, path, error.code, _reason(error)) from None
-        except (OSError, http.client.HTTPException) as error:
-            why = str(getattr(error, "reason", error))
-            raise self._wrong(method, path, 0, why) from None
-
-
-def _reason(error: urllib.error.HTTPError) -> str:
-    try:
-        told = json.loads(error.read())
-        return str(told.get("reason", error.reason))
-    except ValueError:
-        return str(error.reason)
+        what = f"{method} {path} of"
+        answer = fetch(self._config, method, path, self.vhost or "/", what)
+        if answer.date:
+            self.clock_ahead = round(parsedate_to_datetime(answer.date).timestamp() - asked)
+        return answer.body
 
 
 def _row(queue: Mapping[str, Any]) -> QueueRow:

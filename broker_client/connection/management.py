@@ -14,7 +14,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from broker_client.config import ManagementConfig
@@ -97,28 +97,48 @@ async def _request(
     context: ssl.SSLContext | None,
     kind: str = "vhosts",
 ) -> bytes:
+    path = f"{kind}/{quote(vhost, safe='')}"
     # The thread ends by its own time-out on the socket; looking up a host name has none.
     limit = config.timeout + _GRACE
     try:
         async with asyncio.timeout(limit):
-            return await asyncio.to_thread(
-                _blocking_request, config, method, vhost, what, context, kind
-            )
+            return (await asyncio.to_thread(fetch, config, method, path, vhost, what, context)).body
     except TimeoutError as error:
         reason = f"no answer within {limit:g} s"
         raise ManagementError(what, vhost, config.address, 0, reason) from without_frames(error)
 
 
-def _blocking_request(
+class Answer(NamedTuple):
+    """An answer of a management API."""
+
+    body: bytes
+    date: str
+    """The header Date; "" without one."""
+
+
+def fetch(
     config: ManagementConfig,
     method: str,
+    path: str,
     vhost: str,
     what: str,
-    context: ssl.SSLContext | None,
-    kind: str,
-) -> bytes:
+    context: ssl.SSLContext | None = None,
+) -> Answer:
+    """The answer to one request, for which the calling thread waits.
+
+    Args:
+        config: where the API is, and the login.
+        method: of HTTP.
+        path: below ``/api/``.
+        vhost: what is asked about, for errors.
+        what: the operation, for errors.
+        context: what to trust of an ``https`` API; None is what the system trusts.
+
+    Raises:
+        ManagementError: the API did not answer, or refused.
+    """
     address = config.address
-    request = _authorized(config, f"{address}/api/{kind}/{quote(vhost, safe='')}", method)
+    request = _authorized(config, f"{address}/api/{path}", method)
     if config.scheme == "https" and context is None:
         context = ssl.create_default_context()
     # No proxy of the environment's and no redirect: both would take the password elsewhere.
@@ -129,14 +149,21 @@ def _blocking_request(
     )
     try:
         with opener.open(request, timeout=config.timeout) as answer:
-            body: bytes = answer.read()
-            return body
+            return Answer(answer.read(), answer.headers.get("date") or "")
     except urllib.error.HTTPError as error:
         with error:
-            raise ManagementError(what, vhost, address, error.code, error.reason) from None
+            raise ManagementError(what, vhost, address, error.code, _reason(error)) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise ManagementError(what, vhost, address, 0, str(reason)) from without_frames(error)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """The reason in the body of a refusal, or else that of the status."""
+    try:
+        return str(json.loads(error.read())["reason"])
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        return str(error.reason)
 
 
 def _authorized(config: ManagementConfig, url: str, method: str) -> urllib.request.Request:

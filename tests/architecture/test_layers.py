@@ -128,6 +128,7 @@ OWNERS = {
     "pydantic": (
         "asyncapi.schemas",
         "cli.plan",
+        "cli.steering",
         "codec.models",
         "config",
         "consuming.handlers",

@@ -97,6 +97,15 @@ def test_queues_of_rabbitmq_come_from_its_management_api(rabbitmq: RabbitMQ) -> 
         rabbitmq.delete_vhost(vhost)
 
 
+def test_the_management_api_is_not_asked_through_a_proxy_of_the_environment(
+    rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # it would get the password
+    api = f"http://guest:guest@127.0.0.1:{rabbitmq.management_port}"
+    result = run("", "queues", "--management", api)
+    assert result.exit_code == 0, result.stderr
+
+
 def test_queues_of_a_server_tell_the_age_of_what_waits() -> None:
     with Served("--http", "127.0.0.1:0") as server:
         api = server.addresses[-1].replace("//", "//guest:guest@")
