@@ -20,7 +20,7 @@ from broker_client.cli.where import Place, local_connector
 from broker_client.config import BrokerConfig, ConnectionConfig, ManagementConfig, VhostConfig
 from broker_client.config.loader import load_config
 from broker_client.connection.connectors import Network, connectors_of
-from broker_client.connection.management import list_objects
+from broker_client.connection.management import VhostManagement
 from broker_client.errors import (
     BrokerClientError,
     ConfigError,
@@ -219,15 +219,15 @@ async def _of_network(
 ) -> Inventory:
     if management is not None and connection.is_embedded:
         found = management.completed("localhost", connection.user, connection.password)
-        name = connection.vhost_name(vhost.name)
-        return await read_management(lambda kind: list_objects(found, kind, name))
+        api = VhostManagement(found, connection.vhost_name(vhost.name))
+        return await read_management(api.list_objects)
     own = "management" in connection.model_fields_set or vhost.assert_ or vhost.check
     if management is not None:
         login = connection.hostname, connection.user, connection.password
         connection = connection.model_copy(update={"management": management.completed(*login)})
     network = Network(connection, vhost.name)
     if own or management is not None:
-        return await read_management(network.list_objects)
+        return await read_management((await network.management()).list_objects)
     link = await network.connector("broker-client plan").connect(timeout=connection.connect_timeout)
     try:
         return await read_passively(link, vhost)

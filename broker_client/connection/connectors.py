@@ -9,14 +9,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from broker_client.config import ConnectionConfig, ManagementConfig, VhostConfig
+from broker_client.config import ConnectionConfig, VhostConfig
 from broker_client.errors import ConnectFailedError, TransportError
 from broker_client.transport.base import Connector, Link
 from broker_client.transport.rabbitmq.tls import tls_context
 
 if TYPE_CHECKING:
+    from broker_client.connection.management import VhostManagement
     from broker_client.transport.rabbitmq.connector import NetworkConnector
 
 Embedded = Callable[[str, str], Connector]
@@ -43,7 +44,7 @@ class Connectors:
         failure: TransportError | None = None
         for network in self.networks:
             try:
-                await network.delete_vhost()
+                await (await network.management()).delete()
                 return
             except TransportError as error:
                 failure = error
@@ -132,54 +133,22 @@ class Network:
             refresh_interval=config.refresh_credentials,
         )
 
-    async def _management(self) -> ManagementConfig:
-        config = self._config
-        if not config.has_own_credentials:
-            return config.management
-        try:
-            return config.management.with_credentials(await config.current_credentials())
-        except Exception as error:  # noqa: BLE001 - whatever the application's function raises
-            raise ConnectFailedError(config.masked_url, f"no credentials: {error}") from None
-
-    async def assert_vhost(self) -> None:
-        """Create the vhost unless it is there.
+    async def management(self) -> VhostManagement:
+        """The vhost over the management API, with the credentials as they are now.
 
         Raises:
-            ManagementError: the management API did not answer, or refused.
+            ConnectFailedError: there are no credentials.
         """
-        from broker_client.connection.management import assert_vhost
+        from broker_client.connection.management import VhostManagement
 
-        await assert_vhost(await self._management(), self._vhost, self._context)
-
-    async def check_vhost(self) -> None:
-        """Fail unless the vhost is there.
-
-        Raises:
-            ManagementError: it is missing, or the management API did not answer.
-        """
-        from broker_client.connection.management import check_vhost
-
-        await check_vhost(await self._management(), self._vhost, self._context)
-
-    async def delete_vhost(self) -> None:
-        """Delete the vhost and all in it.
-
-        Raises:
-            ManagementError: the management API did not answer, or refused.
-        """
-        from broker_client.connection.management import delete_vhost
-
-        await delete_vhost(await self._management(), self._vhost, self._context)
-
-    async def list_objects(self, kind: str) -> list[dict[str, Any]]:
-        """The ``exchanges``, ``queues`` or ``bindings`` of the vhost.
-
-        Raises:
-            ManagementError: the management API did not answer, or refused.
-        """
-        from broker_client.connection.management import list_objects
-
-        return await list_objects(await self._management(), kind, self._vhost, self._context)
+        config, management = self._config, self._config.management
+        if config.has_own_credentials:
+            try:
+                management = management.with_credentials(await config.current_credentials())
+            except Exception as error:  # noqa: BLE001 - whatever the application's function raises
+                why = f"no credentials: {error}"
+                raise ConnectFailedError(config.masked_url, why) from None
+        return VhostManagement(management, self._vhost, self._context)
 
 
 class VhostConnector:
@@ -207,7 +176,7 @@ class VhostConnector:
             ConnectFailedError: no address answered in time.
         """
         if self._assert:
-            await self._network.assert_vhost()
+            await (await self._network.management()).create()
         if self._check:
-            await self._network.check_vhost()
+            await (await self._network.management()).check()
         return await self._connector.connect(timeout=timeout)

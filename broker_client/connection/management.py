@@ -25,87 +25,68 @@ _NOT_FOUND = 404
 _GRACE = 2.0  # seconds beyond `timeout`, which is for each step on the socket
 
 
-async def assert_vhost(
-    config: ManagementConfig, vhost: str, context: ssl.SSLContext | None = None
-) -> None:
-    """Make `vhost` if it is not there.
+class VhostManagement:
+    """One vhost, over the management API of its broker.
+
+    Every method raises ManagementError when the API does not answer, or refuses.
 
     Args:
         config: where the API is, and the login.
         vhost: its name.
         context: what to trust of an ``https`` API; None is what the system trusts.
-
-    Raises:
-        ManagementError: the API did not answer, or refused.
     """
-    await _request(config, "PUT", vhost, "assert", context)
 
+    def __init__(
+        self, config: ManagementConfig, vhost: str, context: ssl.SSLContext | None = None
+    ) -> None:
+        self._config, self._vhost, self._context = config, vhost, context
 
-async def check_vhost(
-    config: ManagementConfig, vhost: str, context: ssl.SSLContext | None = None
-) -> None:
-    """Fail unless `vhost` is there.
+    def __repr__(self) -> str:
+        return f"<VhostManagement {self._config.masked_url}: {self._vhost}>"
 
-    Raises:
-        ManagementError: it is missing, or the API did not answer.
-    """
-    await _request(config, "GET", vhost, "check", context)
+    async def create(self) -> None:
+        """Create the vhost unless it is there."""
+        await self._request("PUT", "assert")
 
+    async def check(self) -> None:
+        """Fail unless the vhost is there."""
+        await self._request("GET", "check")
 
-async def delete_vhost(
-    config: ManagementConfig, vhost: str, context: ssl.SSLContext | None = None
-) -> None:
-    """Delete `vhost` and all in it; one that is not there is no error.
+    async def delete(self) -> None:
+        """Delete the vhost and all in it, if it is there."""
+        try:
+            await self._request("DELETE", "delete")
+        except ManagementError as error:
+            if error.status != _NOT_FOUND:
+                raise
 
-    Raises:
-        ManagementError: the API did not answer, or refused.
-    """
-    try:
-        await _request(config, "DELETE", vhost, "delete", context)
-    except ManagementError as error:
-        if error.status != _NOT_FOUND:
-            raise
+    async def list_objects(self, kind: str) -> list[dict[str, Any]]:
+        """The ``exchanges``, ``queues`` or ``bindings`` of the vhost, as the API describes them."""
+        what = f"list {kind} of"
+        body = await self._request("GET", what, kind)
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        if not isinstance(found, list):
+            reason = "the answer is not a list in JSON: is this RabbitMQ's management API?"
+            raise ManagementError(what, self._vhost, self._config.address, 0, reason)
+        return found
 
-
-async def list_objects(
-    config: ManagementConfig,
-    kind: str,
-    vhost: str,
-    context: ssl.SSLContext | None = None,
-) -> list[dict[str, Any]]:
-    """The ``exchanges``, ``queues`` or ``bindings`` of `vhost`, as the API describes them.
-
-    Raises:
-        ManagementError: the API did not answer, or refused; 404 when there is no such vhost.
-    """
-    body = await _request(config, "GET", vhost, f"list {kind} of", context, kind)
-    try:
-        found = json.loads(body)
-    except ValueError:
-        found = None
-    if not isinstance(found, list):
-        reason = "the answer is not a list in JSON: is this RabbitMQ's management API?"
-        raise ManagementError(f"list {kind} of", vhost, config.address, 0, reason)
-    return found
-
-
-async def _request(
-    config: ManagementConfig,
-    method: str,
-    vhost: str,
-    what: str,
-    context: ssl.SSLContext | None,
-    kind: str = "vhosts",
-) -> bytes:
-    path = f"{kind}/{quote(vhost, safe='')}"
-    # The thread ends by its own time-out on the socket; looking up a host name has none.
-    limit = config.timeout + _GRACE
-    try:
-        async with asyncio.timeout(limit):
-            return (await asyncio.to_thread(fetch, config, method, path, vhost, what, context)).body
-    except TimeoutError as error:
-        reason = f"no answer within {limit:g} s"
-        raise ManagementError(what, vhost, config.address, 0, reason) from without_frames(error)
+    async def _request(self, method: str, what: str, kind: str = "vhosts") -> bytes:
+        config, vhost = self._config, self._vhost
+        path = f"{kind}/{quote(vhost, safe='')}"
+        # The thread ends by its own time-out on the socket; looking up a host name has none.
+        limit = config.timeout + _GRACE
+        try:
+            async with asyncio.timeout(limit):
+                answer = await asyncio.to_thread(
+                    fetch, config, method, path, vhost, what, self._context
+                )
+        except TimeoutError as error:
+            reason = f"no answer within {limit:g} s"
+            raise ManagementError(what, vhost, config.address, 0, reason) from without_frames(error)
+        return answer.body
 
 
 class Answer(NamedTuple):

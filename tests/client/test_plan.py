@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from broker_client import Broker
 from broker_client.cli.main import app
 from broker_client.config import ManagementConfig
-from broker_client.connection.management import assert_vhost
+from broker_client.connection.management import VhostManagement
 from broker_client.errors import TopologyMismatchError
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.served import Served
@@ -96,7 +96,8 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
         server: Served = request.getfixturevalue("served")
         [http] = [each for each in server.addresses if each.startswith("http")]
         login = ManagementConfig(url=SecretStr(http), timeout=5.0)
-        asyncio.run(assert_vhost(login.completed("", "guest", SecretStr("guest")), tmp_path.name))
+        api = login.completed("", "guest", SecretStr("guest"))
+        asyncio.run(VhostManagement(api, tmp_path.name).create())
         yield Target(server.url(tmp_path.name), tmp_path, ("--management", http))
     else:
         rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")

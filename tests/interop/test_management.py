@@ -10,7 +10,7 @@ import pytest
 
 from broker_client.broker import Broker
 from broker_client.config import ManagementConfig
-from broker_client.connection.management import assert_vhost, check_vhost, delete_vhost
+from broker_client.connection.management import VhostManagement
 from broker_client.errors import ConnectFailedError, ManagementError
 from tests.support.own_server import free_port
 from tests.support.rabbitmq import RabbitMQ
@@ -48,10 +48,10 @@ def api(server: RabbitMQ, **changes: Any) -> ManagementConfig:
 async def test_asserted_vhost_is_made_used_and_nuked(rabbitmq: RabbitMQ, vhost: str) -> None:
     broker = await Broker.create(a_config(rabbitmq, vhost, **{"assert": True, "check": True}))
     await (await broker.publish(f"{vhost}/q", "x"))
-    await check_vhost(api(rabbitmq), vhost)
+    await VhostManagement(api(rabbitmq), vhost).check()
     await broker.nuke()
     with pytest.raises(ManagementError, match="404"):
-        await check_vhost(api(rabbitmq), vhost)
+        await VhostManagement(api(rabbitmq), vhost).check()
 
 
 async def test_vhost_that_is_only_checked_is_never_made(rabbitmq: RabbitMQ, vhost: str) -> None:
@@ -60,15 +60,15 @@ async def test_vhost_that_is_only_checked_is_never_made(rabbitmq: RabbitMQ, vhos
     assert f"failed to check vhost {vhost!r}: http://127.0.0.1:" in str(caught.value)
     assert caught.value.status == 404
     with pytest.raises(ManagementError, match="404"):
-        await check_vhost(api(rabbitmq), vhost)
+        await VhostManagement(api(rabbitmq), vhost).check()
 
 
 async def test_vhost_that_is_not_asserted_outlives_a_nuke(rabbitmq: RabbitMQ, vhost: str) -> None:
-    await assert_vhost(api(rabbitmq), vhost)
+    await VhostManagement(api(rabbitmq), vhost).create()
     broker = await Broker.create(a_config(rabbitmq, vhost))
     await broker.nuke()
-    await check_vhost(api(rabbitmq), vhost)
-    await delete_vhost(api(rabbitmq), vhost)
+    await VhostManagement(api(rabbitmq), vhost).check()
+    await VhostManagement(api(rabbitmq), vhost).delete()
 
 
 async def test_patient_start_waits_for_a_vhost_that_is_made_later(
@@ -77,18 +77,18 @@ async def test_patient_start_waits_for_a_vhost_that_is_made_later(
     config = a_config(rabbitmq, vhost, check=True, startup="retry", startup_timeout="60s")
     creating = asyncio.ensure_future(Broker.create(config))
     await asyncio.sleep(0)
-    await assert_vhost(api(rabbitmq), vhost)
+    await VhostManagement(api(rabbitmq), vhost).create()
     broker = await creating
     await broker.shutdown()
-    await delete_vhost(api(rabbitmq), vhost)
+    await VhostManagement(api(rabbitmq), vhost).delete()
 
 
 async def test_deleting_a_vhost_that_is_not_there_has_no_effect(
     rabbitmq: RabbitMQ, vhost: str
 ) -> None:
-    await delete_vhost(api(rabbitmq), vhost)
+    await VhostManagement(api(rabbitmq), vhost).delete()
     with pytest.raises(ManagementError):
-        await check_vhost(api(rabbitmq), vhost)
+        await VhostManagement(api(rabbitmq), vhost).check()
 
 
 async def test_refused_login_is_reported_without_the_password(
@@ -124,7 +124,7 @@ async def test_api_of_the_next_broker_is_used_when_the_first_is_away(
     broker = await Broker.create(config)
     await broker.nuke()
     with pytest.raises(ManagementError, match="404"):
-        await check_vhost(api(rabbitmq), vhost)
+        await VhostManagement(api(rabbitmq), vhost).check()
 
 
 async def test_half_made_broker_is_nuked_with_what_it_had_declared(
@@ -136,8 +136,8 @@ async def test_half_made_broker_is_nuked_with_what_it_had_declared(
     }
     with pytest.raises(ConnectFailedError) as caught:
         await Broker.create(config)
-    await check_vhost(api(rabbitmq), vhost)
+    await VhostManagement(api(rabbitmq), vhost).check()
     with pytest.raises(ConnectFailedError):  # of the deleted vhost
         await caught.value.broker.nuke()
     with pytest.raises(ManagementError, match="404"):
-        await check_vhost(api(rabbitmq), vhost)
+        await VhostManagement(api(rabbitmq), vhost).check()
