@@ -19,6 +19,7 @@ from broker_client.cli.steering import ByFile
 from broker_client.cli.where import Place, local_connector
 from broker_client.config import BrokerConfig, ConnectionConfig, ManagementConfig, VhostConfig
 from broker_client.config.loader import load_config
+from broker_client.connection.addresses import Addresses
 from broker_client.connection.connectors import Network, connectors_of
 from broker_client.connection.management import VhostManagement
 from broker_client.errors import (
@@ -246,7 +247,7 @@ def _apply(planned: _Planned, *, replace: bool, prune: bool) -> list[str]:
             for name, inventory in planned.inventories.items():
                 vhost = planned.config.vhosts[name]
                 changes = [change for change in planned.changes if change.vhost == name]
-                link = await _first_link(planned.config, vhost, nodes)
+                link = await _first_link(vhost, nodes)
                 try:
                     refused += await apply_plan(
                         link, vhost, inventory, changes, replace=replace, prune=prune
@@ -263,21 +264,13 @@ def _apply(planned: _Planned, *, replace: bool, prune: bool) -> list[str]:
         raise failed(described(error)) from None
 
 
-async def _first_link(config: BrokerConfig, vhost: VhostConfig, nodes: EmbeddedNodes) -> Link:
-    connectors = connectors_of(vhost, nodes.connector).main
-    failure: TransportError | None = None
-    for connection, connector in zip(
-        config.vhosts[vhost.name].connections, connectors, strict=True
-    ):
+async def _first_link(vhost: VhostConfig, nodes: EmbeddedNodes) -> Link:
+    connectors = list(connectors_of(vhost, nodes.connector).main)
+    for index, connection in enumerate(vhost.connections):
         if connection.store_path is not None:  # of a process that has it open, if one has
             name = connection.vhost_name(vhost.name)
-            connector = local_connector(connection.store_path, name) or connector
-        try:
-            return await connector.connect(timeout=connection.connect_timeout)
-        except TransportError as error:
-            failure = failure or error
-    assert failure is not None, "a vhost has at least one connection"
-    raise failure
+            connectors[index] = local_connector(connection.store_path, name) or connectors[index]
+    return await Addresses.of(vhost, connectors).connect(once=True)
 
 
 # --------------------------------------------------------------------------- what is shown

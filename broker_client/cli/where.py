@@ -13,11 +13,12 @@ import typer
 
 from broker_client.cli.node_file import failed
 from broker_client.cli.paths import file_path
-from broker_client.config import BrokerConfig, ConnectionConfig, VhostConfig
+from broker_client.config import BrokerConfig, ConnectionConfig, RetryConfig, VhostConfig
 from broker_client.config.loader import load_config
 from broker_client.config.node import NodeConfig
 from broker_client.config.url import parse_url
-from broker_client.errors import ConfigError, ConnectFailedError
+from broker_client.connection.addresses import Addresses
+from broker_client.errors import ConfigError
 from broker_client.transport.base import Connector, Link
 
 URL_VARIABLE = "BROKER_CLIENT_URL"
@@ -89,7 +90,10 @@ class Place:
             async with _file_link(self.path, self.vhost) as link:
                 yield link
             return
-        link = await _connected(self._connectors())
+        addresses = Addresses(
+            self._connectors(), retry=RetryConfig(), connect_timeout=_CONNECT_TIMEOUT
+        )
+        link = await addresses.connect(once=True)
         try:
             yield link
         finally:
@@ -189,15 +193,6 @@ def load_vhost(file: Path, vhost: str | None) -> tuple[BrokerConfig, str]:
     if vhost is None:
         raise failed(f"{file}: name one of its vhosts with --vhost: {listed}")
     raise failed(f"{file}: has no vhost {vhost!r}; it has {listed}")
-
-
-async def _connected(connectors: list[Connector]) -> Link:
-    for connector in connectors[:-1]:
-        try:
-            return await connector.connect(timeout=_CONNECT_TIMEOUT)
-        except ConnectFailedError:
-            continue
-    return await connectors[-1].connect(timeout=_CONNECT_TIMEOUT)
 
 
 def local_connector(path: str, vhost: str) -> Connector | None:
