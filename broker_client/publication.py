@@ -182,7 +182,7 @@ class Publication(Emitter):
 
     @property
     def was_sent(self) -> bool:
-        """True once it was written to a channel, whatever it ended with."""
+        """True once it was written to a channel, with any outcome."""
         return hasattr(self, "sent_at")
 
     @property
@@ -261,7 +261,7 @@ class Publication(Emitter):
 
 
 class _Complaint:
-    """Logs a failure that nobody noticed, when its publication is garbage-collected.
+    """Logs an unobserved failure when its publication is garbage-collected.
 
     asyncio does the same for tasks: the line appears as soon as it is certain, even at exit.
     """

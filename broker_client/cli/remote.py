@@ -65,7 +65,7 @@ async def read_ahead(source: Iterator[Result], most: int) -> AsyncIterator[list[
     room = threading.Semaphore(_READ_AHEAD)
 
     def put(item: Result | BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the command was interrupted: nobody listens
+        with contextlib.suppress(RuntimeError):  # the command was interrupted
             loop.call_soon_threadsafe(arrived.put_nowait, item)
 
     def read() -> None:

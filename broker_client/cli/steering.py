@@ -258,7 +258,7 @@ class ByManagement:
         """The answer to a GET, decoded.
 
         Raises:
-            typer.Exit: it was refused, or nobody answers.
+            typer.Exit: it was refused, or there was no answer.
         """
         try:
             return self.ask(path)
@@ -269,7 +269,7 @@ class ByManagement:
         """As `get`, where a refusal is expected.
 
         Raises:
-            ManagementError: it was refused, or nobody answers.
+            ManagementError: it was refused, or there was no answer.
         """
         try:
             return json.loads(self._asked("GET", path))

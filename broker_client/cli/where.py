@@ -73,7 +73,7 @@ class Place:
 
     @property
     def user(self) -> str:
-        """Who logs in at an address; ``guest`` where it names nobody."""
+        """The user that logs in; ``guest`` if the address names none."""
         if self.connections:
             return self.connections[0].user or "guest"
         return parse_url(self.url).user or "guest"

@@ -102,7 +102,7 @@ forgets(_decoder_of.cache_clear)
 
 
 def _guarded(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """`decode`, whatever it raises being a fault of the body."""
+    """`decode`; every exception that it raises is reported as invalid content."""
 
     def guarded(body: bytes) -> Any:
         try:

@@ -18,7 +18,7 @@ from broker_client.connection.retry import Backoff, is_retryable
 from broker_client.errors import ConnectFailedError
 from broker_client.transport.base import Connector, Link
 
-_HEAD_START = 0.5  # seconds an address has to itself before the next is tried beside it
+_HEAD_START = 0.5  # seconds before the next address is tried in parallel
 
 
 class Address:
@@ -227,7 +227,7 @@ class _Race:
     """Attempts to connect to several addresses, in order.
 
     The next begins when one has failed, or has had its head start. The end cancels those that
-    still run, and drops the links that nobody took.
+    still run, and drops links that were not taken.
     """
 
     def __init__(self, addresses: Iterable[Address]) -> None:

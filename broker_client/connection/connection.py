@@ -1,7 +1,7 @@
 """Keeps one connection alive: connects, prepares, notices a loss, connects again.
 
 The only owner of reconnecting. A link is *up* once it is connected and its owner has prepared it
-(declared the topology); before that nobody else sees it, and a link whose preparation fails
+(declared the topology); before that it is not visible to others, and a link whose preparation fails
 counts as a link that failed.
 """
 
@@ -217,7 +217,7 @@ class Connection:
         try:
             await self._keep_on()
         except asyncio.CancelledError:
-            # The loop ends, and nobody has called `close`; a forked child has nothing to close.
+            # The loop ends without `close`; a forked child has nothing to close.
             if not self._closed and forks.count == self._forks:
                 await self.close()
             raise

@@ -80,7 +80,7 @@ class ConsumersConnection:
 
 
 def report_loss(emit: Emit, vhost: str, error: TransportError) -> None:
-    """Emit `close` when the broker closed in order and somebody listens; else `error`."""
+    """Emit `close` if the broker closed in order and there is a listener; else `error`."""
     in_order = getattr(error, "in_order", False)
     if not (in_order and emit("close", error, vhost)):
         emit("error", error, vhost)

@@ -23,7 +23,7 @@ log: logging.Logger = logging.getLogger("broker_client.vhost")
 _RESTORE_EVERY = 1.0  # seconds; the topology is not declared again more often than this
 
 Emit = Callable[..., object]
-"""A broker's `emit`: the event's name and its arguments; true when somebody listens."""
+"""A broker's `emit`: the event's name and its arguments; true if there is a listener."""
 
 
 class Declarations:

@@ -336,7 +336,7 @@ class Vhost:
     def attempt_failed(self, error: Exception) -> None:
         if self.connection.outage is not None:
             self._emit("error", error, self.name)
-        else:  # at the start, when nobody can listen yet; `open` raises it, if it gives up
+        else:  # at the start, before there are listeners; `open` raises it, if it gives up
             level = logging.WARNING if self.config.startup == "retry" else logging.DEBUG
             log.log(level, "%s: %s", self.name, error)
 

@@ -51,7 +51,7 @@ class UnackedDelivery:
         self.channel: Channel = channel
         self.message: Message = message
         self.is_begun: bool = False
-        """True once somebody has begun to settle it."""
+        """True once its settlement has begun."""
         self.is_lost: bool = False
         """True once it belongs to the broker again: its channel ended, or it timed out."""
         self.error: BaseException | str | None = None

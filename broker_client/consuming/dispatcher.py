@@ -191,7 +191,7 @@ class Dispatcher:
         return self._rate is None or self._take_start(self._rate)
 
     def _take_start(self, rate: RateLimit) -> bool:
-        """False if the rate is reached; waiting messages are looked at again in time."""
+        """False if the rate is reached; waiting messages are checked again in time."""
         loop = asyncio.get_running_loop()
         wait = rate.take(loop.time())
         if wait and self._rate_timer is None:

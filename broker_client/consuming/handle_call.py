@@ -82,7 +82,7 @@ class HandlerChain:
         """A `message` listener that calls `listener` inside the middleware.
 
         A listener settles its message itself. If middleware does not call it, or handles what it
-        raised, the message is handled all the same, and acked here.
+        raised, the message counts as handled, and is acked here.
         """
 
         async def invoke(message: Message, content: Any, ack_or_nack: AckOrNack) -> Any:

@@ -1,7 +1,7 @@
 """Runs a handler's coroutine in its task: times its steps and reports its end.
 
-A coroutine holds up everything else, heartbeats too, from one of its awaits to the next; two looks
-at the clock tell how long.
+A coroutine holds up everything else, heartbeats too, from one of its awaits to the next; two
+readings of the clock tell how long.
 
 This is a class, not an `async def` around the handler, for one reason: a task that is cancelled
 before its first step throws into a coroutine that has not begun, and whatever its code says about
@@ -25,7 +25,7 @@ Blocked = Callable[[float], None]
 
 
 class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
-    """Runs `work` to its end, whatever that is.
+    """Runs `work` to its end, with any outcome.
 
     Args:
         work: the coroutine of a handler. What asyncio and others ask a coroutine about, such as
@@ -58,7 +58,7 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
     ) -> None:
         self._work = work
         self.task: asyncio.Task[Any] | None = None
-        """The task that runs it, once its maker knows; asked for at the end where nobody does."""
+        """The task that runs it, once it is known; looked up at the end if it was not set."""
         self._thrown: BaseException | None = None
         self._ended = ended
         self._limit = limit

@@ -236,7 +236,7 @@ class Recovery:
             is_decided = not isinstance(failure, PublishError) or isinstance(failure, _VERDICTS)
             return _End.NOT_DONE if is_decided else _End.UNDECIDED
         except Exception as failure:
-            # A fault of ours must not keep the message, and a place in the prefetch, for good.
+            # A fault of ours must not keep the message, and a place in the prefetch, forever.
             log.exception("recovery %r of message %s", strategy, entry.message.message_id)
             self._report_failure(entry, strategy, described(failure))
             return _End.NOT_DONE

@@ -189,7 +189,7 @@ def is_to_be_nacked(delivery: Delivery, queue: str) -> bool | None:
     """The flag of `immediate_nack` on a delivery, or None.
 
     True the first time round. False once `queue` has rejected it since: then it was dead-lettered,
-    and somebody has sent it back to be handled again. RabbitMQ before 3.13 leaves the time of a
+    and sent back to be handled again. RabbitMQ before 3.13 leaves the time of a
     repeated death as it was, 3.13.0 to 3.13.2 the count; so either may tell.
     """
     flagged = _recovery(delivery.properties.headers, queue)

@@ -1,7 +1,7 @@
 """Answers to requests: what a handler returned, nothing, or that it failed.
 
 A reply goes to the queue that the request names (`reply_to`) and carries its correlation id, else
-its message id. It is dropped when that queue is gone: nobody waits for it any more.
+its message id. It is dropped when that queue is gone, since the requester no longer waits.
 """
 
 from __future__ import annotations

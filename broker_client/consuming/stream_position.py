@@ -48,7 +48,7 @@ class StreamPosition:
         return True
 
     def ended(self, delivery: Delivery, outcome: DeliveryOutcome) -> None:
-        """`delivery` is no longer unacked: it is settled for good, or must come again."""
+        """`delivery` is no longer unacked: it is settled, or will be delivered again."""
         offset = offset_of(delivery)
         if offset is None or offset not in self._open:
             return

@@ -50,7 +50,7 @@ importlib.import_module("anyio._backends._asyncio")
 
 _STATIC = Path(__file__).parent / "static"
 _BASE_PATH = "broker_client.base_path"
-_AUTOMATIC = "x-automatic"  # the page refreshes itself: nobody uses the session
+_AUTOMATIC = "x-automatic"  # the page refreshes itself, which does not count as use of the session
 _API_PATHS = ("/api", "/metrics", "/health")
 _HEADERS = {
     "Content-Security-Policy": (

@@ -31,7 +31,7 @@ def bad_request(reason: str) -> Refusal:
 
 
 def no_session() -> Refusal:
-    """401: nobody is logged in, or the session has ended."""
+    """401: there is no login, or the session has ended."""
     return Refusal(401, "no_session", "log in first: there is no session, or it has ended")
 
 

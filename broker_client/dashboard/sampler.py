@@ -34,7 +34,7 @@ from broker_client.runtime.pace import paced
 log: logging.Logger = logging.getLogger("broker_client.dashboard")
 
 INTERVAL = 5.0  # seconds, as RabbitMQ's collect_statistics_interval
-_UNWATCHED = 30.0  # seconds, while nobody looks
+_UNWATCHED = 30.0  # seconds, without viewers
 _SPARK = 24
 _GROWTH_OVER = 300.0
 _TOPOLOGY_KEPT = 60.0
@@ -118,12 +118,12 @@ class Sampler:
         return INTERVAL if self._watchers else _UNWATCHED
 
     def watch(self) -> None:
-        """Somebody looks from now on."""
+        """Count a viewer."""
         self._watchers += 1
         self._watched_anew.set()
 
     def unwatch(self) -> None:
-        """Somebody looks no longer."""
+        """Count one viewer less."""
         self._watchers -= 1
 
     async def fresh(self) -> Sample:

@@ -44,7 +44,7 @@ def origin_of(headers: Headers) -> dict[str, str] | None:
 
 
 def attempts_of(headers: Headers) -> int | None:
-    """Deliveries before this one, as quorum queues count them; None where nobody counted."""
+    """Earlier deliveries, as quorum queues count them; None without a count."""
     for name in _COUNTS:
         count = headers.get(name)
         if type(count) is int and count >= 0:

@@ -11,9 +11,9 @@ from weakref import WeakValueDictionary
 class QueueTurns:
     """Lets one at a time look at a queue.
 
-    To look at messages takes them out of their queue and puts them back. Whoever looks meanwhile
-    finds fewer of them, or none. Other applications may do that; users of the dashboard do not do
-    it to each other.
+    To look at messages takes them out of their queue and puts them back. A user who looks at the
+    same time finds fewer of them, or none. Other applications may do that; users of the dashboard
+    do not do it to each other.
     """
 
     def __init__(self) -> None:

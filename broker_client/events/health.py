@@ -16,7 +16,7 @@ class ConnectionHealth:
     url: str
     """Masked."""
     state: str
-    """up, down or closed; closed is for good."""
+    """up, down or closed; closed is final."""
     down_for: float = 0.0
     """Seconds since it was lost; 0 while it is up, or has never been."""
     last_error: str = ""

@@ -102,7 +102,7 @@ async def move(
     """Move messages that are ready in `queue` now to the queue `to`, in order.
 
     Args:
-        link: to the broker; nobody else may use it meanwhile.
+        link: to the broker; must not be used by others meanwhile.
         queue: where from.
         to: where to.
         options: which messages, and how fast.
@@ -140,7 +140,7 @@ async def replay(
 async def remove(
     link: Link, queue: str, options: MoveOptions | None = None, *, dry_run: bool = True
 ) -> Moved:
-    """Take messages out of `queue` for good; see `move`."""
+    """Remove messages of `queue`; see `move`."""
 
     def decide(delivery: Delivery, death: Death) -> Outgoing | Fate:
         return Fate.REMOVE
@@ -160,7 +160,7 @@ async def move_each(
     """Do with each message that is ready in `queue` now what `decide` says; see `move`.
 
     Args:
-        link: to the broker; nobody else may use it meanwhile.
+        link: to the broker; must not be used by others meanwhile.
         queue: where from.
         decide: what becomes of a message that is selected.
         options: which messages, and how fast.

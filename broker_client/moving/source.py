@@ -26,7 +26,7 @@ class QueueSource:
     def __init__(self, channel: Channel, queue: str) -> None:
         """
         Args:
-            channel: to consume with; nobody else may use it.
+            channel: to consume with; must not be used by others.
             queue: its name.
         """
         self._channel = channel

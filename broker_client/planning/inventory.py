@@ -58,7 +58,7 @@ class Found:
     """In a queue; only ready ones if the broker reports no others."""
     consumers: int | None = None
     is_reserved: bool = False
-    """It belongs to the broker or to one connection: nobody else deletes it."""
+    """It belongs to the broker or to one connection, and is not deleted by others."""
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ async def read_management(list_objects: ListObjects) -> Inventory:
 async def read_passively(link: Link, config: VhostConfig) -> Inventory:
     """Which declared exchanges and queues there are, by passive declarations over AMQP.
 
-    They show neither settings nor bindings, nor what nobody asks for.
+    They show neither settings nor bindings, nor undeclared objects.
 
     Raises:
         TransportError: the link failed, or the user may not ask.

@@ -100,7 +100,7 @@ class ChannelFailures:
         Args:
             error: why the channel ended.
             taken_back: they wait again, in order.
-            has_turn: nobody else sent on the connection.
+            has_turn: no other sender used the connection.
         """
         meaning = Meaning.REFUSED if isinstance(error, InvalidMessageError) else meaning_of(error)
         if meaning is Meaning.LOST:
@@ -129,7 +129,7 @@ class ChannelFailures:
                 return then
             if (other := losses.another(publication, self._waiting.line)) is not None:
                 self._waiting.put_first(other)  # does it pass?
-                if other is publication:  # nobody else can tell; do not cost links all the time
+                if other is publication:  # the only one left: do not lose links all the time
                     then = Next.BACK_OFF
         elif taken_back and not taken_back[0].suspected:
             losses.note(taken_back[0])

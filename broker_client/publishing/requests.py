@@ -98,7 +98,7 @@ class Requests:
         finally:
             self._waiting.pop(correlation_id, None)
             if waiter.done() and not waiter.cancelled():
-                waiter.exception()  # seen, if nobody else does
+                waiter.exception()  # observed, so that it is not logged
         return self._read(name, delivery)
 
     def _read(self, name: str, delivery: Delivery) -> Reply:

@@ -47,7 +47,7 @@ log: logging.Logger = logging.getLogger("broker_client.lane")
 _RETRY_PAUSE = 0.05  # seconds before a sender whose channel failed, with the link up, goes on
 _REASON_GRACE = 1.0  # seconds between the end of a channel and the notice of it, at most
 _BATCH_BYTES = 2**20  # written at once, or one message: what is written cannot be taken back
-_CONFIRM_GRACE = 5.0  # seconds a channel may answer, owe confirms to nobody, and give none
+_CONFIRM_GRACE = 5.0  # seconds without a confirm, if the channel answers and no publish waits
 _REFUSALS = BackoffConfig.model_construct(min=0.1, max=5.0, factor=2.0)
 _NACKS_WITHOUT_DEADLINE = 20  # tries of a message that may take forever: more than a minute
 
@@ -102,7 +102,7 @@ class Sender:
         self._give_up_at: float | None = None  # loop time; it answers, and confirms nothing
         self._taken_back: list[Publication] = []  # unconfirmed as the last channel failed
         self._sent_alone = False  # what is on its way is one suspect
-        self._has_turn = False  # nobody else sends on this connection
+        self._has_turn = False  # no other sender uses this connection
         self._close_reason: BrokerClientError | None = None
         self.resent: int = 0
         """Publishes sent again after their channel was lost."""
@@ -274,8 +274,8 @@ class Sender:
         """Wait for a confirm, or for something to send.
 
         Raises:
-            OperationTimeoutError: the channel answers but does not confirm, and nobody waits for
-                what it owes: nothing is sent again by giving it up.
+            OperationTimeoutError: the channel answers but does not confirm, and all its publishes
+                have ended: giving it up sends nothing again.
         """
         self._changed.clear()
         try:

@@ -247,7 +247,7 @@ class Template:
             del headers["BCC"]
         headers["CC"] = _copies_to(said.get("CC"), back=f"{message.queue}.{key}")
         for count in ("x-delivery-count", "x-acquired-count"):
-            headers.pop(count, None)  # the broker's, of the message as it came
+            headers.pop(count, None)  # set by the broker on the received message
         if properties.user_id is not None:
             headers[ORIGINAL_USER_ID] = properties.user_id
         history = headers.get(RASCAL)
@@ -319,7 +319,7 @@ class Template:
         properties: Properties = _new(
             Properties, (content_type, *self._before_id, message_id, *self._after_id)
         )
-        # What is published to a queue goes to that queue, whatever a message brings along.
+        # A publish to a queue goes to that queue, whatever routing headers its message has.
         key = self.routing_key if routing_key is None or self._is_queue else routing_key
         mandatory = self._mandatory
         if overrides:

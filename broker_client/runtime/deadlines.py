@@ -19,7 +19,7 @@ _FEW = 64  # stale records that are tolerated; and additions between two checks 
 class TimedMap(Generic[K, V]):
     """A map whose keys have a time each, in a line where these come in order, else in a heap.
 
-    Nearly all times come in order: whatever waits equally long ends in the order in which it
+    Nearly all times come in order: keys that wait equally long end in the order in which they
     began. Such a record is appended to a deque, and leaves it at the front, in constant time
     however many there are; only what is earlier than the last in line goes to the heap beside it.
 

@@ -31,7 +31,7 @@ class Emitter:
     """Base of everything with events.
 
     A subclass lists its events in `EVENTS`; listening to any other name is an error. A listener
-    that raises is logged and reported as `error`; an `error` that nobody listens to is logged.
+    that raises is logged and reported as `error`; an `error` without a listener is logged.
     """
 
     EVENTS: ClassVar[frozenset[str]] = frozenset({"error"})
@@ -83,7 +83,7 @@ class Emitter:
         return self
 
     def has_listener(self, event: str) -> bool:
-        """True when somebody listens to `event`."""
+        """True if `event` has a listener."""
         return bool(self._listeners and self._listeners.get(event))
 
     def listeners(self, event: str) -> Sequence[Listener]:

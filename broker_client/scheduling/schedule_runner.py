@@ -210,7 +210,7 @@ class ScheduleRunner:
         return self._held is not None and self._held.is_open
 
     async def _wait(self) -> None:
-        """Until the next time, or something has to be looked at."""
+        """Wait until the next time, or until a schedule has changed."""
         assert self._last is not None
         age = asyncio.get_running_loop().time() - self._held_since
         if age >= _RENEWED_AFTER:

@@ -71,7 +71,7 @@ def short_address(path: str) -> Iterator[str]:
 
 
 def connected_socket(data: str) -> socket.socket | None:
-    """A connection to the control socket of the file `data`; None where nobody listens."""
+    """A connection to the control socket of the file `data`; None without a listener."""
     try:
         with short_address(control_path(data)) as address:
             found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
