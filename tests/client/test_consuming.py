@@ -10,9 +10,9 @@ import pytest
 
 from broker_client import AckOrNack, Broker, Message
 from broker_client.errors import InvalidContentError
-from broker_client.subscription import Subscription
 from tests.client.conftest import StartBroker
 from tests.support.eventually import eventually
+from tests.support.received import SubscriptionEvents
 
 QUICK = {"min": "20ms", "max": "100ms"}
 
@@ -29,19 +29,6 @@ def a_config(**subscription: Any) -> dict[str, Any]:
             "cemetery": {"queue": "cemetery", "content_type": "text/plain", "retry": QUICK},
         },
     }
-
-
-class SubscriptionEvents:
-    """The events of a subscription, in order."""
-
-    def __init__(self, subscription: Subscription, *events: str) -> None:
-        self.events: list[tuple[str, tuple[Any, ...]]] = []
-        for event in events:
-            subscription.on(event, lambda *args, event=event: self.events.append((event, args)))
-
-    @property
-    def names(self) -> list[str]:
-        return [name for name, _ in self.events]
 
 
 async def publish(broker: Broker, *contents: Any, **overrides: Any) -> None:

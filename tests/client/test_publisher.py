@@ -29,6 +29,7 @@ from broker_client.transport.base import ConsumerCallbacks
 from tests.client.conftest import StartBroker
 from tests.support.eventually import eventually
 from tests.support.rabbitmq import RabbitMQ
+from tests.support.received import ReceivedMessages
 
 ORDERS: dict[str, Any] = {
     "exchanges": ["orders", {"name": "nowhere", "type": "direct"}],
@@ -42,19 +43,6 @@ ORDERS: dict[str, Any] = {
     },
     "subscriptions": {"kitchen": {"queue": "kitchen"}, "moved": {"queue": "moved"}},
 }
-
-
-class ReceivedMessages:
-    """Acks and keeps the messages of a subscription."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.contents: list[Any] = []
-
-    async def __call__(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
-        self.messages.append(message)
-        self.contents.append(content)
-        await ack_or_nack()
 
 
 async def an_inbox(broker: Broker, subscription: str) -> ReceivedMessages:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tests.contract.conftest import TRANSPORTS
 from tests.contract.observers import until
 from tests.support.eventually import eventually
 from tests.support.rabbitmq import RabbitMQ
+from tests.support.received import SubscriptionEvents
 
 QUICK = {"min": "20ms", "max": "100ms", "factor": 1.5}
 
@@ -62,22 +63,6 @@ async def where(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     vhost = server.make_vhost()
     yield BrokerAddress(f"amqp://guest:guest@127.0.0.1:{server.port}", vhost, server.version)
     server.delete_vhost(vhost)
-
-
-class SubscriptionEvents:
-    """The events of a subscription, in order."""
-
-    def __init__(self, subscription: Subscription, *events: str) -> None:
-        self.events: list[tuple[str, tuple[Any, ...]]] = []
-        for event in events:
-            subscription.on(event, self._listener(event))
-
-    def _listener(self, event: str) -> Callable[..., None]:
-        return lambda *args: self.events.append((event, args))
-
-    @property
-    def names(self) -> list[str]:
-        return [name for name, _ in self.events]
 
 
 async def publish(broker: Broker, *contents: Any, key: str = "placed", **overrides: Any) -> None:

@@ -9,12 +9,13 @@ from typing import Any, Self, cast
 
 from broker_client.ackornack import AckOrNack
 from broker_client.config import Forward, SubscriptionConfig
+from broker_client.config.loader import load_config
 from broker_client.connection.vhost import Vhost
 from broker_client.consuming.checks import Checks
 from broker_client.consuming.delivery import DeliveryOutcome
 from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.reports import Reports
-from broker_client.consuming.setup import ConsumingSetup
+from broker_client.consuming.setup import ConsumingSetup, ConsumingStores
 from broker_client.consuming.unacked import Unacked
 from broker_client.message import Delivery, Message, Outgoing, Properties
 from broker_client.publishing.publisher import Publisher
@@ -26,6 +27,31 @@ from tests.support.links import FakeChannel, FakeLink
 from tests.support.warp import settle
 
 Kept = tuple[Message, Any, AckOrNack]
+
+
+def a_setup(
+    url: str = "embedded://",
+    queue: dict[str, int] | None = None,
+    options: dict[str, Any] | None = None,
+) -> ConsumingSetup:
+    """The set-up that a Broker derives from a whole configuration, of a subscription `s`."""
+    config = load_config(
+        {
+            "vhosts": {
+                "/": {
+                    "connection": {"url": url},
+                    "queues": {"q": {"options": {"arguments": queue or {}}}},
+                    "subscriptions": {"s": {"queue": "q", "options": options or {}}},
+                }
+            }
+        }
+    )
+    return ConsumingStores(config, {}).setup(config.subscriptions["s"])
+
+
+def a_message(tag: int) -> Message:
+    delivery = Delivery("ctag", tag, False, "x", "k", b"", Properties())
+    return Message(delivery, queue="q", vhost="/", touch=lambda tag: 0.0)
 
 
 class SubscriptionHarness:

@@ -33,7 +33,7 @@ from broker_client.errors import (
 )
 from broker_client.message import Message, Properties
 from broker_client.publication import Publication
-from tests.support.eventually import eventually
+from tests.support.received import ReceivedMessages
 
 
 def a_config(**changes: Any) -> dict[str, Any]:
@@ -74,23 +74,6 @@ def a_config(**changes: Any) -> dict[str, Any]:
 async def broker() -> AsyncIterator[Broker]:
     async with Broker.create(a_config()) as broker:
         yield broker
-
-
-class Sink:
-    """Consumes, acks, and keeps the messages."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.contents: list[Any] = []
-
-    async def __call__(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
-        self.messages.append(message)
-        self.contents.append(content)
-        await ack_or_nack()
-
-    async def receives(self, count: int = 1) -> list[Any]:
-        await eventually(lambda: len(self.messages) >= count)
-        return self.contents
 
 
 # --------------------------------------------------------------------------- making one
@@ -135,7 +118,7 @@ async def test_block_that_raises_shuts_down_nevertheless() -> None:
 
 
 async def test_published_message_arrives_with_its_content(broker: Broker) -> None:
-    sink = Sink()
+    sink = ReceivedMessages()
     await broker.subscribe("fulfil", sink)
     outcome = await (await broker.publish("orders", {"id": 7}))
     assert await sink.receives() == [{"id": 7}]
@@ -147,7 +130,7 @@ async def test_published_message_arrives_with_its_content(broker: Broker) -> Non
 
 
 async def test_overrides_win_over_the_publication(broker: Broker) -> None:
-    sink = Sink()
+    sink = ReceivedMessages()
     await broker.subscribe("audit", sink)
     at = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
     publication = await broker.publish(
@@ -184,7 +167,7 @@ async def test_unroutable_message_ends_as_return_unless_told_otherwise(broker: B
 
 
 async def test_every_queue_and_exchange_has_a_publication(broker: Broker) -> None:
-    sink = Sink()
+    sink = ReceivedMessages()
     await broker.subscribe("/audit", sink)
     await (await broker.publish("/audit", "to the queue"))
     await (await broker.publish("/delay", "to the exchange", "late.x"))
@@ -192,14 +175,14 @@ async def test_every_queue_and_exchange_has_a_publication(broker: Broker) -> Non
 
 
 async def test_publication_to_a_queue_goes_there_whatever_the_routing_key(broker: Broker) -> None:
-    sink = Sink()
+    sink = ReceivedMessages()
     await broker.subscribe("audit", sink)
     await (await broker.publish("marked", "x", "elsewhere"))
     assert await sink.receives() == ["x"]
 
 
 async def test_publication_without_confirms_succeeds_once_written(broker: Broker) -> None:
-    sink = Sink()
+    sink = ReceivedMessages()
     await broker.subscribe("audit", sink)
     await (await broker.publish("plain", "x"))
     assert await sink.receives() == ["x"]
@@ -285,7 +268,7 @@ async def test_unknown_event_gives_the_nearest(broker: Broker) -> None:
 # --------------------------------------------------------------------------- forwarding
 
 
-async def first_of(broker: Broker, name: str, sink: Sink) -> Message:
+async def first_of(broker: Broker, name: str, sink: ReceivedMessages) -> Message:
     await broker.subscribe(name, sink)
     await sink.receives()
     return sink.messages[0]
@@ -298,8 +281,8 @@ async def test_forward_keeps_body_and_properties_and_lets_the_publication_win(
         "orders", {"id": 1}, message_id="m", headers={"by": "first", "x": 1}, priority=1, app_id="a"
     )
     await publication
-    message = await first_of(broker, "fulfil", Sink())
-    sink = Sink()
+    message = await first_of(broker, "fulfil", ReceivedMessages())
+    sink = ReceivedMessages()
     await broker.subscribe("audit", sink)
     await (await broker.forward("marked", message))
     assert await sink.receives() == [{"id": 1}]
@@ -325,8 +308,8 @@ async def test_forward_takes_the_publications_routing_key_or_the_messages_own(
     broker: Broker,
 ) -> None:
     await (await broker.publish("orders", "x", "order.late"))
-    message = await first_of(broker, "fulfil", Sink())
-    sink = Sink()
+    message = await first_of(broker, "fulfil", ReceivedMessages())
+    sink = ReceivedMessages()
     await broker.subscribe("audit", sink)
     await (await broker.forward("late", message))
     await sink.receives()
@@ -337,7 +320,7 @@ async def test_forward_takes_the_publications_routing_key_or_the_messages_own(
 
 
 async def test_recovery_by_forward_leads_back_by_its_cc(broker: Broker) -> None:
-    sink = Sink()
+    sink = ReceivedMessages()
     await broker.subscribe("audit", sink)
 
     async def fail(message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
@@ -358,7 +341,7 @@ async def test_recovery_by_forward_leads_back_by_its_cc(broker: Broker) -> None:
 async def test_subscribe_all_gives_each_declared_subscription(broker: Broker) -> None:
     subscriptions = await broker.subscribe_all()
     assert [each.name for each in subscriptions] == ["fulfil", "audit"]
-    sinks = [Sink(), Sink()]
+    sinks = [ReceivedMessages(), ReceivedMessages()]
     for subscription, sink in zip(subscriptions, sinks, strict=True):
         subscription.on("message", sink)
     await (await broker.publish("orders", 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from broker_client.config import (
 from broker_client.config.loader import load_text
 from broker_client.config.rascal.conversion import converted
 from broker_client.config.rascal.draft import written
+from tests.unit.config.strange import STRANGE, places
 
 KEY = "f8" * 32
 
@@ -690,20 +690,6 @@ def test_whole_document_loads_with_every_name_it_declares(path: Path) -> None:
             assert names <= set(getattr(config.vhosts[name], kind))
         for kind in ("publications", "subscriptions"):
             assert set(vhost.get(kind, {})) <= set(getattr(config, kind))
-
-
-STRANGE: list[Any] = [None, -1, 2.5, "", "x", "a -> b", [], {}, [None], [[]], {"name": []}, True]
-
-
-def places(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if path:
-        yield path
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from places(each, (*path, key))
-    elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from places(each, (*path, index))
 
 
 @pytest.mark.parametrize("strange", STRANGE, ids=repr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from broker_client.cli.main import app
 from broker_client.config.loader import load_config, load_text
 from broker_client.config.tree import expanded
 from broker_client.errors import ConfigError
+from tests.unit.config.strange import STRANGE, places
 
 GOOD: dict[str, Any] = {
     "vhosts": {
@@ -65,18 +65,6 @@ GOOD: dict[str, Any] = {
     "node": {"scan": {"interval": "50ms"}, "memory_limit": "1MiB"},
     "profile": "test",
 }
-STRANGE: list[Any] = [None, -1, 2.5, "", "x", "a -> b", [], {}, [None], [[]], {"name": []}]
-
-
-def places(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if path:
-        yield path
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from places(each, (*path, key))
-    elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from places(each, (*path, index))
 
 
 def with_value(path: tuple[Any, ...], value: object) -> dict[str, Any]:

@@ -9,42 +9,14 @@ from typing import Any
 
 import pytest
 
-from broker_client.config.loader import load_config
 from broker_client.consuming.ack_deadlines import AckDeadlines
 from broker_client.consuming.delivery import UnackedDelivery
 from broker_client.consuming.reports import Reports
-from broker_client.consuming.setup import ConsumingSetup, ConsumingStores
-from broker_client.message import Delivery, Message, Properties
-from tests.support.consuming import SettlingHarness, SubscriptionHarness
+from tests.support.consuming import SettlingHarness, SubscriptionHarness, a_message, a_setup
 from tests.support.links import FakeChannel
 from tests.support.warp import WarpLoop
 
 loop_factory = WarpLoop
-
-
-def a_setup(
-    url: str = "embedded://",
-    queue: dict[str, int] | None = None,
-    options: dict[str, Any] | None = None,
-) -> ConsumingSetup:
-    """The set-up that a Broker derives from the whole configuration."""
-    config = load_config(
-        {
-            "vhosts": {
-                "/": {
-                    "connection": {"url": url},
-                    "queues": {"q": {"options": {"arguments": queue or {}}}},
-                    "subscriptions": {"s": {"queue": "q", "options": options or {}}},
-                }
-            }
-        }
-    )
-    return ConsumingStores(config, {}).setup(config.subscriptions["s"])
-
-
-def a_message(tag: int) -> Message:
-    delivery = Delivery("ctag", tag, False, "x", "k", b"", Properties())
-    return Message(delivery, queue="q", vhost="/", touch=lambda tag: 0.0)
 
 
 # --------------------------------------------------------------------------- time that runs out
