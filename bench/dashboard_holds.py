@@ -2,6 +2,7 @@
 
     python -m bench.dashboard_holds                                # 1,000 queues, 100,000 messages
     python -m bench.dashboard_holds --queues 100 --messages 1000   # a quick look
+    python -m bench.dashboard_holds --on file                      # a node with a file
 
 A node with its AMQP port, its API and the dashboard run in one event loop, as in ``serve``, and a
 thread asks. A row tells the longest callback of the loop while a request was answered, in
@@ -17,10 +18,13 @@ import contextlib
 import gc
 import http.client
 import json
+import tempfile
+import threading
 import time
 from asyncio import events
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -39,9 +43,10 @@ _DIED = {"x-death": [{"queue": FULL, "reason": "rejected", "count": 1, "exchange
 
 
 class Holds:
-    """The longest callback of the event loop since the last reading."""
+    """The longest callback of this thread's event loop since the last reading."""
 
     def __init__(self) -> None:
+        self._thread = threading.get_ident()
         self.longest: float = 0.0
         self.whose: str = ""
         """Name of the task, or the callback."""
@@ -52,6 +57,9 @@ class Holds:
         run = events.Handle._run  # noqa: SLF001
 
         def timed(handle: events.Handle) -> None:
+            if threading.get_ident() != self._thread:  # of a client
+                run(handle)
+                return
             before = time.thread_time()
             callback = getattr(handle, "_callback", None)
             run(handle)
@@ -238,11 +246,11 @@ async def fill(url: str, client: Client, queues: int, messages: int) -> None:
 
 
 async def measure(
-    queues: int, messages: int
+    queues: int, messages: int, file: Path | None
 ) -> list[tuple[Request, tuple[float, str], float, int]]:
     """Each request with its longest hold, its duration and the size of its answer."""
     holds, rows = Holds(), []
-    async with served_node() as served:
+    async with served_node(file=file) as served:
         url = f"amqp://guest:guest@127.0.0.1:{served.amqp_port}/"
         client = Client(httpx.URL(served.url).port or 0)
         await asyncio.to_thread(client.log_in)
@@ -279,11 +287,15 @@ def main() -> None:
     )
     parser.add_argument("--queues", type=int, default=1_000)
     parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--on", choices=("memory", "file"), default="memory")
     options = parser.parse_args()
     print(facts())
-    print(f"{options.queues:,} queues, {options.messages:,} messages\n")
+    print(f"{options.queues:,} queues, {options.messages:,} messages, {options.on}\n")
     print(f"{'hold ms':>8} {'took ms':>8} {'bytes':>10}  request")
-    for asked, (hold, whose), took, size in asyncio.run(measure(options.queues, options.messages)):
+    with tempfile.TemporaryDirectory() as folder:
+        file = None if options.on == "memory" else Path(folder) / "node.db"
+        rows = asyncio.run(measure(options.queues, options.messages, file))
+    for asked, (hold, whose), took, size in rows:
         mark = f"  <-- above: {whose}" if hold * 1000 > LIMIT_MS else ""
         print(
             f"{hold * 1000:8.1f} {took * 1000:8.0f} {size:10,}  {asked.method} {asked.path}{mark}"

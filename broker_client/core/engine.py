@@ -41,8 +41,8 @@ from broker_client.events.delivery_event import REASON_CONNECTION_LOST
 if TYPE_CHECKING:
     from broker_client.core.snapshots import QueueStats
 
-_SCANNED_AT_A_TIME = 1_000
-"""Messages timed out or released at one visit of a scan, at most."""
+_SCANNED_AT_A_TIME = 500
+"""Messages timed out or released by one scan, at most."""
 
 
 @dataclass(slots=True)
@@ -137,7 +137,8 @@ class Engine:
         due at the next call. Returns how many were looked at, and at how many something was due.
         """
         owners = self.state.schedule.take_due(now, most)
-        dirty = sum(self._visit(owner, now, _SCANNED_AT_A_TIME) for owner in owners)
+        each = _SCANNED_AT_A_TIME // max(1, len(owners))
+        dirty = sum(self._visit(owner, now, each) for owner in owners)
         return len(owners), dirty
 
     def _visit(self, owner: Queue | ChannelState, now: float, limit: int | None) -> bool:

@@ -6,7 +6,7 @@ channel's tag is simply not in here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from broker_client.errors import StaleDeliveryError
@@ -71,7 +71,7 @@ class InFlightLedger(Generic[E]):
 
     def settle_all(self) -> list[E]:
         """Take out everything, in order."""
-        entries = [entry for _, entry in self._flying.items()]
+        entries = self._flying.values()
         self._flying.drop_all()
         return entries
 
@@ -101,13 +101,16 @@ class InFlightLedger(Generic[E]):
             self._lapse(tag, entry)
         return due
 
-    def revoke(self, wanted: Callable[[E], bool]) -> list[E]:
-        """Take out every delivery that is `wanted`, as if it had timed out; in order."""
-        revoked = [(tag, entry) for tag, entry in self._flying.items() if wanted(entry)]
-        for tag, entry in revoked:
-            self._flying.pop(tag)
-            self._lapse(tag, entry)
-        return [entry for _, entry in revoked]
+    def revoke(self, tags: Iterable[int], wanted: Callable[[E], bool]) -> list[E]:
+        """Take out those of `tags` that are in flight and `wanted`, as if they had timed out."""
+        revoked = []
+        for tag in tags:
+            entry = self.get(tag)
+            if entry is not None and wanted(entry):
+                self._flying.pop(tag)
+                self._lapse(tag, entry)
+                revoked.append(entry)
+        return revoked
 
     def _lapse(self, tag: int, entry: E) -> None:
         self._lapsed[tag] = entry
@@ -139,6 +142,10 @@ class InFlightLedger(Generic[E]):
         """When the delivery is due back; None where never."""
         at = self._flying.at(tag)
         return None if at == NEVER else at
+
+    def tags(self) -> list[int]:
+        """The tag of every delivery in flight, in order."""
+        return self._flying.added()
 
     def entries(self) -> Iterator[E]:
         """Every delivery in flight, in order of the tags."""

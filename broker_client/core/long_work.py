@@ -17,7 +17,7 @@ class LongWork:
     engine calls `proceed` until nothing is pending, and answers the command only then.
     """
 
-    __slots__ = ("_works", "begun", "ended")
+    __slots__ = ("_works", "begun", "ended", "now")
 
     def __init__(self) -> None:
         self._works: deque[Iterator[int]] = deque()
@@ -25,26 +25,35 @@ class LongWork:
         """Number of works so far."""
         self.ended: int = 0
         """How many of them are done; they end in the order in which they began."""
+        self.now: float = 0.0
+        """The time of the present step."""
 
     @property
     def is_pending(self) -> bool:
         """True while there is something left to do."""
         return bool(self._works)
 
-    def begin(self, work: Iterator[int]) -> None:
+    def begin(self, work: Iterator[int], now: float = 0.0) -> None:
         """Do the first step of `work`, unless other work is before it.
 
         Args:
             work: does something each time that it is asked, and returns what that has cost; see
                 `STEP`.
+            now: the time, if the work asks for it.
         """
         self.begun += 1
         self._works.append(work)
         if len(self._works) == 1:
-            self.proceed()
+            self.proceed(now)
 
-    def proceed(self) -> None:
-        """Do one step."""
+    def finish(self) -> None:
+        """Do all of it at once, for a command whose answer depends on it."""
+        while self._works:
+            self.proceed(self.now)
+
+    def proceed(self, now: float) -> None:
+        """Do one step, at the time `now`."""
+        self.now = max(self.now, now)
         spent = 0
         while self._works:
             for cost in self._works[0]:

@@ -20,7 +20,7 @@ from broker_client.message import Outgoing, Properties
 from broker_client.runtime.deadlines import Deadlines
 
 if TYPE_CHECKING:
-    from broker_client.core.snapshots import ConsumerStats, QueueStats
+    from broker_client.core.snapshots import ConsumerStats, Purged, QueueStats
 
 NEVER = float("inf")
 
@@ -92,7 +92,7 @@ class QueueConsumer:
     def has_room(self) -> bool:
         """True if a message may be delivered to it now."""
         channel = self.channel
-        if not self.active or self.queue.paused or channel.paused:
+        if not self.active or self.queue.holds or channel.paused:
             return False
         if self.no_ack:
             return True
@@ -207,6 +207,10 @@ class Queue:
     """Policy settings, in addition to its arguments; `settings` has both."""
     paused: bool = False
     """Nothing is delivered; all else goes on (nsq: a paused channel)."""
+    holds: int = 0
+    """Why nothing is delivered: it is `paused`, and the long works that move its messages."""
+    purging: Purged | None = None
+    """Counts while what is in flight is purged: it does not come back to the queue."""
     unfinished: bool = False
     """More could be done at once than a step does; see `Transitions.proceed`."""
     ready_bytes: int = 0
@@ -383,14 +387,29 @@ class Queue:
     def pause(self) -> None:
         """Deliver nothing until `resume`."""
         self.paused = True
-        for consumer in self.consumers:
-            self.withhold(consumer)
+        self.hold()
 
     def resume(self) -> None:
         """Let every consumer with room be chosen again."""
         self.paused = False
+        self.let_go()
+
+    def hold(self) -> None:
+        """Deliver nothing until `let_go` was called as often."""
+        self.holds += 1
+        for consumer in self.consumers:
+            self.withhold(consumer)
+
+    def let_go(self) -> None:
+        """Let every consumer with room be chosen again, unless something else holds the queue."""
+        self.holds -= 1
         for consumer in self.consumers:
             self.offer(consumer)
+
+    @property
+    def is_in_work(self) -> bool:
+        """True while long work puts its messages back, or purges those in flight."""
+        return self.holds > self.paused
 
     def _activate(self, consumer: QueueConsumer) -> None:
         consumer.active = True

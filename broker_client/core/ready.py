@@ -39,6 +39,8 @@ class Ready(Generic[E]):
         return len(self.tail) + len(self._returned)
 
     def __iter__(self) -> Iterator[E]:
+        if not self._returned:
+            return iter(self.tail)
         entries = [*self.tail, *(entry for _, entry in self._returned)]
         return iter(sorted(entries, key=lambda entry: entry.position))
 

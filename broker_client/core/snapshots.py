@@ -107,13 +107,14 @@ class DeferredMessage:
     """When it becomes ready, in seconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Purged:
     """How many messages a purge removed, by state."""
 
     ready: int
     deferred: int
     in_flight: int
+    """Rises until the purge is done, where there were many: the node's `drain` waits for that."""
 
     @property
     def total(self) -> int:

@@ -24,7 +24,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from broker_client.amqp import x_death
 from broker_client.core.arguments import REJECT_PUBLISH_DLX, QueueSettings
@@ -44,15 +45,22 @@ from broker_client.events.delivery_event import (
 )
 from broker_client.message import Delivery, Outgoing
 
+if TYPE_CHECKING:
+    from broker_client.core.snapshots import Purged
+
+T = TypeVar("T")
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 _QUORUM_DELIVERY_LIMIT = 20  # RabbitMQ 4: of a quorum queue that states none
 _DELIVERED_AT_ONCE = 500
 """Messages delivered by one command, or one `proceed`, from a queue at most."""
 _DEATHS_AT_ONCE = 100
 """Messages beyond the length of a queue that die by one, at most."""
-_RELEASED = 50  # deferred messages made ready together
+_TOGETHER = 50  # deferred messages made ready, or deliveries revoked, between two looks at the cost
 _DELIVERY, DEATH = STEP // _DELIVERED_AT_ONCE, STEP // _DEATHS_AT_ONCE
+_RETURN = 3
 """What each of these costs; see `STEP`."""
+_RETURNED_AT_ONCE = STEP // _RETURN
+_SETTLED_AT_ONCE = STEP // DEATH
 _STEP_BYTES = 8 * 1024 * 1024
 """No further message of that step after so many bytes: who receives them may ask for a pause."""
 
@@ -168,6 +176,8 @@ class Transitions:
             size_bytes += self._deliver(queue.pop(), queue.next_consumer(), now)
             if queue.expiring:
                 self._expire(queue, now)
+                if queue.unfinished:
+                    return
             if not queue.available or not (queue.ready.tail or queue.ready):
                 return
             if size_bytes > _STEP_BYTES:
@@ -204,7 +214,12 @@ class Transitions:
         queue.last_used = now
         if time_limit(self._settings, queue, channel)[1]:
             channel.closes_on_timeout = True
+        if queue.is_in_work:
+            self._state.long_work.finish()  # it may be what puts the head back
         self.pump(queue, now)
+        while (head := queue.ready.peek()) is not None and _is_expired(head, now):
+            self._expire(queue, now)
+            self._route_dead_letters(now)
         if not queue.ready or queue.paused:
             return None
         delivery = self._hand_out(queue.pop(), channel, None, no_ack, now)
@@ -289,6 +304,25 @@ class Transitions:
         if opened:
             self._settle_down(opened, now)
 
+    def settle_each(
+        self, entries: Sequence[Entry], settle: Callable[[Entry, float], None], now: float
+    ) -> None:
+        """Ack, reject or defer deliveries with `settle`, in order; many of them in steps."""
+        few = len(entries) <= _SETTLED_AT_ONCE
+        if few or _is_any_purging(entry.queue for entry in entries):
+            for entry in entries:
+                settle(entry, now)
+        else:
+            self._state.long_work.begin(self._settle_in_steps(entries, settle), now)
+
+    def _settle_in_steps(
+        self, entries: Iterable[Entry], settle: Callable[[Entry, float], None]
+    ) -> Iterator[int]:
+        for entry in entries:
+            before = _cost_so_far(entry.queue)
+            settle(entry, self._state.long_work.now)
+            yield 1 + _cost_so_far(entry.queue) - before
+
     def ack(self, entry: Entry, now: float) -> None:
         """The delivery is done."""
         self._acked(entry, now)
@@ -316,42 +350,86 @@ class Transitions:
         self._die(entry, x_death.REJECTED, now)
         self._flight_ended(entry, now)
 
-    def defer(self, entry: Entry, delay: float, now: float) -> None:
+    def defer(self, delay: float, entry: Entry, now: float) -> None:
         """Back to ready after `delay` seconds, at the tail."""
         queue = entry.queue
         self._count_requeue(entry, REASON_REJECTED, now)
-        if queue.deleted:
-            self._forget(entry)
-        elif not self._dies_of_returns(entry, now):
+        if not self._is_gone(entry) and not self._dies_of_returns(entry, now):
             due = now + min(max(delay, 0.0), self._settings.max_requeue_timeout)
             queue.deferred.set(entry, due)
             self._journal.moved(entry, due)
             self._schedule.note(queue, due)
         self._flight_ended(entry, now)
 
-    def requeue(self, entries: Iterable[Entry], now: float, reason: str) -> None:
-        """Give deliveries back, each to where it was, to be redelivered."""
+    def requeue(
+        self, entries: Iterable[Entry], now: float, reason: str, *, is_failure: bool = True
+    ) -> None:
+        """Give deliveries back, each to where it was, to be redelivered.
+
+        Many go back in steps. Until all are there nothing is delivered from their queues, so that
+        their order holds.
+        """
+        returned = list(entries)
+        if len(returned) > _RETURNED_AT_ONCE:
+            held = dict.fromkeys([entry.queue for entry in returned])
+            if not _is_any_purging(held):  # else it is to count them
+                for queue in held:
+                    queue.hold()
+                work = self._give_back_each(returned, held, reason, is_failure)
+                self._state.long_work.begin(work, now)
+                return
         queues: dict[Queue, None] = {}
-        for entry in reversed(list(entries)):  # the last first, so that each becomes the head
-            queue = entry.queue
-            self._count_requeue(entry, reason, now)
-            self._end_flight(entry, queues)
-            if queue.deleted:
-                self._forget(entry)
-                continue
-            queues[queue] = None
-            if not self._dies_of_returns(entry, now):
-                queue.restore(entry)
+        for entry in reversed(returned):  # the last first, so that each becomes the head
+            if not is_failure:
+                self._uncount(entry)
+            self._give_back(entry, queues, now, reason)
         self._settle_down(queues, now)
+
+    def _give_back_each(
+        self, entries: list[Entry], held: Iterable[Queue], reason: str, is_failure: bool
+    ) -> Iterator[int]:
+        work = self._state.long_work
+        queues: dict[Queue, None] = {}
+        while entries:
+            entry = entries.pop()
+            if not is_failure:
+                self._uncount(entry)
+            self._give_back(entry, queues, work.now, reason)
+            if self._dead:
+                self._route_dead_letters(work.now)
+                yield DEATH
+            yield _RETURN
+        for queue in held:
+            queue.let_go()
+        self._finish_all_later(queues)
+
+    def _give_back(self, entry: Entry, queues: dict[Queue, None], now: float, reason: str) -> None:
+        queue = entry.queue
+        self._count_requeue(entry, reason, now)
+        self._end_flight(entry, queues)
+        if self._is_gone(entry):
+            return
+        queues[queue] = None
+        if not self._dies_of_returns(entry, now):
+            queue.restore(entry)
+
+    def _is_gone(self, entry: Entry) -> bool:
+        """True, and `entry` is forgotten, if its queue is deleted or purges what is in flight."""
+        queue = entry.queue
+        if queue.deleted:
+            self._forget(entry)
+        elif queue.purging is not None:
+            self._purge_one(entry, queue.purging)
+        else:
+            return False
+        return True
 
     def release(self, entries: Sequence[Entry], now: float) -> None:
         """Return deliveries that no handler began; this does not count as a failure.
 
         RabbitMQ 4.3 does the same for basic.nack with requeue: the delivery does not count.
         """
-        for entry in entries:
-            self._uncount(entry)
-        self.requeue(entries, now, REASON_REJECTED)
+        self.requeue(entries, now, REASON_REJECTED, is_failure=False)
 
     def _uncount(self, entry: Entry) -> None:
         """The last delivery is not a failure."""
@@ -382,8 +460,7 @@ class Transitions:
             if self._observer is not None:
                 self._observer.timed_out(entry, now)
             self._end_flight(entry, queues)
-            if queue.deleted:
-                self._forget(entry)
+            if self._is_gone(entry):
                 continue
             queues[queue] = None
             consumer = entry.consumer
@@ -406,14 +483,45 @@ class Transitions:
             self.consumer_left(queue, now)
         return bool(expired)
 
-    def revoke(self, queue: Queue, entries: Collection[Entry], now: float) -> int:
-        """Drop deliveries that were taken from their consumers (purge); returns their number."""
-        queues: dict[Queue, None] = {}
-        for entry in entries:
-            self._end_flight(entry, queues)
-        count = self.drop(queue, entries)
+    def purge_in_flight(self, queue: Queue, purged: Purged, now: float) -> None:
+        """Take the deliveries of `queue` from their consumers, and drop them; many in steps.
+
+        Until the last is dropped nothing is delivered from the queue, and what leaves flight but
+        by an ack or a reject is dropped, too: so exactly what was in flight at first is gone.
+
+        Args:
+            queue: whose deliveries.
+            purged: counts them.
+            now: the time.
+        """
+        queue.hold()
+        queue.purging = purged
+        queues: dict[Queue, None] = {queue: None}
+        work = self._revoke_each(queue, purged, queues)
+        if queue.in_flight > _RETURNED_AT_ONCE:
+            self._state.long_work.begin(work, now)
+            return
+        deque(work, maxlen=0)
         self._settle_down(queues, now)
-        return count
+
+    def _revoke_each(
+        self, queue: Queue, purged: Purged, queues: dict[Queue, None]
+    ) -> Iterator[int]:
+        for channel in list(self._state.channels.values()):
+            for tags in _batched(channel.ledger.tags(), _TOGETHER):
+                revoked = channel.ledger.revoke(tags, lambda entry: entry.queue is queue)
+                for entry in revoked:
+                    self._end_flight(entry, queues)
+                    self._purge_one(entry, purged)
+                yield len(tags) // 10 + _RETURN * len(revoked)
+        queue.purging = None
+        queue.let_go()
+        self._finish_all_later(queues)
+
+    def _purge_one(self, entry: Entry, purged: Purged) -> None:
+        purged.in_flight += 1
+        entry.queue.purged += 1
+        self._forget_purged(entry)
 
     def _count_requeue(self, entry: Entry, reason: str, now: float) -> None:
         entry.queue.requeued += 1
@@ -454,6 +562,12 @@ class Transitions:
         if not consumer.available and consumer.active:
             queue.offer(consumer)
 
+    def _finish_all_later(self, queues: Iterable[Queue]) -> None:
+        """Go on with these queues at the next `proceed`, which knows the time."""
+        for queue in queues:
+            if not queue.deleted:
+                self._finish_later(queue)
+
     def _settle_down(self, queues: Iterable[Queue], now: float) -> None:
         for queue in queues:
             self._trim(queue, now)
@@ -467,11 +581,17 @@ class Transitions:
         self._make_ready(queue, entries, now)
         return bool(entries)
 
-    def release_early(self, queue: Queue, entries: Iterable[Entry], now: float) -> None:
-        """Put deferred messages at the tail before their time."""
-        for entry in entries:
-            queue.deferred.discard(entry)
-        self._make_ready(queue, entries, now)
+    def release_early(self, queue: Queue, entries: Sequence[Entry], now: float) -> None:
+        """Put deferred messages at the tail before their time, many of them in steps."""
+        self._state.long_work.begin(self._release_each(queue, entries), now)
+
+    def _release_each(self, queue: Queue, entries: Sequence[Entry]) -> Iterator[int]:
+        for batch in _batched(entries, _TOGETHER):
+            waiting = [entry for entry in batch if entry in queue.deferred]
+            for entry in waiting:
+                queue.deferred.discard(entry)
+            self._make_ready(queue, waiting, self._state.long_work.now)
+            yield _DELIVERY * len(waiting)
 
     def release_all(self, queue: Queue, now: float) -> int:
         """Put all deferred messages at the tail before their time, many of them in steps.
@@ -480,13 +600,13 @@ class Transitions:
             Their number.
         """
         count = len(queue.deferred)
-        self._state.long_work.begin(self._release_earliest(queue, count, now))
+        self._state.long_work.begin(self._release_earliest(queue, count), now)
         return count
 
-    def _release_earliest(self, queue: Queue, count: int, now: float) -> Iterator[int]:
-        while count > 0 and (entries := queue.deferred.pop_due(NEVER, min(count, _RELEASED))):
+    def _release_earliest(self, queue: Queue, count: int) -> Iterator[int]:
+        while count > 0 and (entries := queue.deferred.pop_due(NEVER, min(count, _TOGETHER))):
             count -= len(entries)
-            self._make_ready(queue, entries, now)
+            self._make_ready(queue, entries, self._state.long_work.now)
             yield _DELIVERY * len(entries)
         self._schedule.look_again(queue)
 
@@ -532,15 +652,22 @@ class Transitions:
 
     def _forget_each(self, entries: Iterable[Entry]) -> Iterator[int]:
         for entry in entries:
-            if self._observer is not None:
-                self._paging.fetch(entry)
-                self._observer.dropped(entry, REASON_PURGED)
-            self._forget(entry)
+            self._forget_purged(entry)
             yield 1
 
+    def _forget_purged(self, entry: Entry) -> None:
+        if self._observer is not None:
+            self._paging.fetch(entry)
+            self._observer.dropped(entry, REASON_PURGED)
+        self._forget(entry)
+
     def _expire(self, queue: Queue, now: float) -> None:
-        while (entry := queue.pop_expired(now)) is not None:
+        for _ in range(_DEATHS_AT_ONCE):
+            entry = queue.pop_expired(now)
+            if entry is None:
+                return
             self._die(entry, x_death.EXPIRED, now)
+        self._finish_later(queue)  # none is delivered before all that expired are gone
 
     def _trim(self, queue: Queue, now: float) -> None:
         if not queue.limited:
@@ -710,6 +837,19 @@ class Transitions:
 
 def _cost_so_far(queue: Queue) -> int:
     return _DELIVERY * queue.delivered + DEATH * (queue.dropped + queue.dead_lettered)
+
+
+def _is_any_purging(queues: Iterable[Queue]) -> bool:
+    return any(queue.purging is not None for queue in queues)
+
+
+def _is_expired(entry: Entry, now: float) -> bool:
+    return entry.expires_at is not None and entry.expires_at <= now
+
+
+def _batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
 
 
 def _offer_all(channel: ChannelState, queues: dict[Queue, None]) -> None:

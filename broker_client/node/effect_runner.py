@@ -245,8 +245,9 @@ class EffectRunner:
         if len(backlog) < _BATCH and engine.is_unfinished:
             engine.proceed(self._clock.now())
         if work.is_pending:
-            work.proceed()
-        if backlog or engine.has_effects or work.is_pending or self._behind_work:
+            work.proceed(self._clock.now())
+        is_left = engine.has_effects or engine.is_unfinished or work.is_pending
+        if backlog or is_left or self._behind_work:
             self.wake()
         if not self.is_closed:
             self.scanner.schedule()

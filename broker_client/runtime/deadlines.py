@@ -7,10 +7,11 @@ import heapq
 from collections import deque
 from collections.abc import Hashable, Iterator
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+T = TypeVar("T", bound=tuple[Any, ...])
 
 NEVER = float("inf")
 _FEW = 64  # stale records that are tolerated; and additions between two checks of their number
@@ -87,6 +88,14 @@ class TimedMap(Generic[K, V]):
     def items(self) -> Iterator[tuple[K, V]]:
         """Every key and its value, in the order in which they were added."""
         return ((key, record[3]) for key, record in self._records.items())
+
+    def added(self) -> list[K]:
+        """Every key, in the order in which they were added."""
+        return list(self._records)
+
+    def values(self) -> list[V]:
+        """Every value, in the order in which their keys were added."""
+        return [record[3] for record in self._records.values()]
 
     def next_at(self) -> float | None:
         """The earliest time, or None when no key is ever due."""
@@ -172,15 +181,24 @@ class Deadlines(TimedMap[K, None]):
         """Up to `most` keys that are ever due, in order of their time."""
         records = self._records
         line = (record for record in self._line if records.get(record[2]) is record)
-        heap = (record for record in self._heap if records.get(record[2]) is record)
-        first = heapq.merge(line, heapq.nsmallest(most, heap))
-        return [record[2] for record in islice(first, most)]
+        heap = (record for record in _ascending(self._heap) if records.get(record[2]) is record)
+        return [record[2] for record in islice(heapq.merge(line, heap), most)]
 
     def clear(self) -> list[K]:
         """Forget every key; returns them in order of their time."""
         keys = self.keys()
         self.drop_all()
         return keys
+
+
+def _ascending(heap: list[T]) -> Iterator[T]:
+    """The items of a heap from the smallest up, left in place: few of many are had quickly."""
+    candidates = [(item, 0) for item in heap[:1]]
+    while candidates:
+        item, at = heapq.heappop(candidates)
+        yield item
+        for child in range(2 * at + 1, min(2 * at + 3, len(heap))):
+            heapq.heappush(candidates, (heap[child], child))
 
 
 def _time_and_order(record: tuple[float, int, object, object]) -> tuple[float, int]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from broker_client.config.listen import parse_listen_address
 from broker_client.config.server import ServerConfig
 from broker_client.dashboard.api import ManagementApi
 from broker_client.dashboard.application import beside_api, make_application
 from broker_client.dashboard.dashboard import Dashboard
+from broker_client.node.making import make_node
 from broker_client.node.node import Node
 from broker_client.server.http.application import as_monitoring
 from broker_client.server.http.application import make_application as make_api
@@ -31,9 +33,11 @@ class ServedNode:
 
 
 @contextlib.asynccontextmanager
-async def served_node(base_path: str = "") -> AsyncIterator[ServedNode]:
-    """Serve a node in memory until the block ends; the user guest has the vhost `/`."""
-    node = Node()
+async def served_node(base_path: str = "", file: Path | None = None) -> AsyncIterator[ServedNode]:
+    """Serve a node in memory, or with `file`, until the block ends; the user guest has the vhost
+    `/`."""
+    node = Node() if file is None else make_node(str(file), durable=True)
+    await node.recover()
     node.administration.add_vhost("/")
     node.access.add_default_user()
     server = Server(node, [parse_listen_address("amqp://127.0.0.1:0")], ServerConfig())

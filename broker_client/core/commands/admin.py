@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from heapq import nsmallest
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from broker_client.core.queue import Entry, Queue
+from broker_client.core.queue import ChannelState, Entry, Queue
 from broker_client.core.replies import not_found
 from broker_client.core.state import State
 from broker_client.core.transitions import Transitions
@@ -30,12 +31,10 @@ class AdminCommands:
 
         target = self._find(vhost, queue)
         flying = (
-            (channel, tag, entry)
+            islice(_held_by(channel, target), most) if target.in_flight else ()
             for channel in self._state.channels.values()
-            for tag, entry in channel.ledger.items()
-            if entry.queue is target
         )
-        longest = nsmallest(most, flying, key=lambda each: each[2].delivered_at)
+        longest = nsmallest(most, chain(*flying), key=lambda each: each[2].delivered_at)
         return tuple(
             InFlightMessage(
                 vhost=vhost,
@@ -114,20 +113,21 @@ class AdminCommands:
         """Drop ready, deferred or in-flight messages of a queue; returns the counts.
 
         Of what was in flight, a settlement that comes later is ignored, or answered
-        `NotInFlight`; its consumers may take as many again. (nsq's Empty, takes all.)
+        `NotInFlight`; its consumers may take as many again. (nsq's Empty, takes all.) Many that
+        are in flight are taken in steps, see `Purged`; what is acked meanwhile is not purged.
         """
         target = self._find(vhost, queue)
-        taken = 0
-        dropped_ready = self._transitions.drop_ready(target) if ready else 0
-        dropped_deferred = self._transitions.drop_deferred(target) if deferred else 0
-        if in_flight:
-            for channel in list(self._state.channels.values()):
-                revoked = channel.ledger.revoke(lambda entry: entry.queue is target)
-                taken += self._transitions.revoke(target, revoked, now)
-        self._state.schedule.look_again(target)
+        if target.is_in_work:
+            self._state.long_work.finish()  # it may be what makes them ready
         from broker_client.core.snapshots import Purged
 
-        return Purged(dropped_ready, dropped_deferred, taken)
+        dropped_ready = self._transitions.drop_ready(target) if ready else 0
+        dropped_deferred = self._transitions.drop_deferred(target) if deferred else 0
+        purged = Purged(dropped_ready, dropped_deferred, 0)
+        if in_flight and target.in_flight:
+            self._transitions.purge_in_flight(target, purged, now)
+        self._state.schedule.look_again(target)
+        return purged
 
     def pause_queue(self, vhost: str, queue: str) -> None:
         """Stop deliveries from the queue until `resume_queue`; everything else continues.
@@ -148,6 +148,13 @@ class AdminCommands:
         if found is None or queue not in found.queues:
             raise not_found("queue", queue, vhost)
         return found.queues[queue]
+
+
+def _held_by(channel: ChannelState, queue: Queue) -> Iterator[tuple[ChannelState, int, Entry]]:
+    """What of `queue` is in flight on `channel`, longest first: tags rise with the time."""
+    for tag, entry in channel.ledger.items():
+        if entry.queue is queue:
+            yield channel, tag, entry
 
 
 def _chosen(queue: Queue, ids: Collection[int]) -> list[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TypedDict
 
 from broker_client.core.arguments import (
@@ -172,8 +173,8 @@ class ConsumeCommands:
             if entry is not None:
                 self._transitions.ack(entry, now)
                 return
-        for entry in self._settle(state, delivery_tag, multiple):
-            self._transitions.ack(entry, now)
+        entries = self._settle(state, delivery_tag, multiple)
+        self._transitions.settle_each(entries, self._transitions.ack, now)
 
     def ack_each(self, channel: int, delivery_tags: Iterable[int], now: float) -> None:
         """Settle each of the deliveries; then deliver to the freed prefetch.
@@ -239,11 +240,10 @@ class ConsumeCommands:
     ) -> None:
         """Reject deliveries, defer them or requeue them, taken from their ledger."""
         if not requeue:
-            for entry in entries:
-                self._transitions.reject(entry, now)
+            self._transitions.settle_each(entries, self._transitions.reject, now)
         elif delay is not None:
-            for entry in entries:
-                self._transitions.defer(entry, delay, now)
+            defer = partial(self._transitions.defer, delay)
+            self._transitions.settle_each(entries, defer, now)
         else:
             self._transitions.requeue(entries, now, REASON_REJECTED)
 

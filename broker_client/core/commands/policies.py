@@ -42,14 +42,14 @@ class PolicyCommands:
         """
         vhost = self._vhost(policy.vhost)
         vhost.policies.set(policy)
-        self._state.long_work.begin(self._apply(vhost, now))
+        self._state.long_work.begin(self._apply(vhost), now)
 
     def delete_policy(self, vhost: str, name: str, now: float, *, is_operator: bool) -> bool:
         """Delete a policy; returns False where there is none of that name."""
         owner = self._vhost(vhost)
         if not owner.policies.delete(name, is_operator=is_operator):
             return False
-        self._state.long_work.begin(self._apply(owner, now))
+        self._state.long_work.begin(self._apply(owner), now)
         return True
 
     def limits(self, vhost: str) -> dict[str, int]:
@@ -66,7 +66,7 @@ class PolicyCommands:
             raise InvalidPolicyError("limits", vhost, problems)
         self._vhost(vhost).set_limits(limits)
 
-    def _apply(self, vhost: VirtualHost, now: float) -> Iterator[int]:
+    def _apply(self, vhost: VirtualHost) -> Iterator[int]:
         """Have everything in `vhost` do as its policies say when its turn comes.
 
         What is declared meanwhile does from its start.
@@ -82,7 +82,9 @@ class PolicyCommands:
             queue.policy = vhost.policies.of_queue(queue.name, queue.type)
             if queue.policy.definition != before.definition:
                 gone = queue.dropped + queue.dead_lettered
-                self._transitions.reconfigure(queue, vhost.settings_of(queue), now)
+                self._transitions.reconfigure(
+                    queue, vhost.settings_of(queue), self._state.long_work.now
+                )
                 gone = queue.dropped + queue.dead_lettered - gone
                 yield _CHANGE + DEATH * gone
             else:

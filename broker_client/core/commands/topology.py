@@ -163,6 +163,8 @@ class TopologyCommands:
         where = f"queue '{name}' in vhost '{vhost.name}'"
         if if_unused and queue.consumers:
             raise precondition_failed(f"{where} in use")
+        if if_empty and queue.is_in_work:
+            self._state.long_work.finish()
         if if_empty and queue.ready:
             raise precondition_failed(f"{where} not empty")
         count = len(queue.ready)
@@ -175,7 +177,10 @@ class TopologyCommands:
         Raises:
             ReplyError: 404 if it does not exist, 405 for another's exclusive queue.
         """
-        return self._transitions.drop_ready(self._state.queue(channel, name))
+        queue = self._state.queue(channel, name)
+        if queue.is_in_work:
+            self._state.long_work.finish()  # it may be what makes them ready
+        return self._transitions.drop_ready(queue)
 
     # ---------------------------------------------------------------- bindings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from broker_client.server.http.topology_operations import (
 operations: Operations = Operations()
 
 _MAX_GET = 10_000
+_IDS_AT_ONCE = 1_000  # deferred messages dropped in one turn of the event loop
 _ACK_MODES = (
     "ack_requeue_true",
     "ack_requeue_false",
@@ -210,8 +212,15 @@ async def run_deferred(call: Call) -> Any:
 )
 async def cancel_deferred(call: Call) -> Any:
     queue = _changeable(call, commands.Queue.Purge())
-    ids = _ids(await call.json())
-    return {"count": call.node.cancel_deferred(queue, ids, vhost=call.vhost().name)}
+    ids, vhost = _ids(await call.json()), call.vhost().name
+    if ids is None:
+        return {"count": call.node.cancel_deferred(queue, vhost=vhost)}
+    count = 0
+    for first in range(0, len(ids), _IDS_AT_ONCE):
+        chosen = ids[first : first + _IDS_AT_ONCE]
+        count += call.node.cancel_deferred(queue, chosen, vhost=vhost)
+        await asyncio.sleep(0)  # others have their turns
+    return {"count": count}
 
 
 @operations.post(
@@ -228,6 +237,7 @@ async def purge_by_state(call: Call) -> Any:
         deferred=flag(data, "deferred", False),
         in_flight=flag(data, "in_flight", False),
     )
+    await call.node.drain()  # until then it counts
     return asdict(purged)
 
 

@@ -23,7 +23,7 @@ def steps(harness: EngineHarness) -> int:
     """Finish what is pending; returns in how many steps."""
     count = 0
     while harness.engine.long_work.is_pending:
-        harness.engine.long_work.proceed()
+        harness.engine.long_work.proceed(harness.now)
         count += 1
     return count
 
