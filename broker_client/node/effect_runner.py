@@ -246,8 +246,9 @@ class EffectRunner:
             engine.proceed(self._clock.now())
         if work.is_pending:
             work.proceed(self._clock.now())
-        is_left = engine.has_effects or engine.is_unfinished or work.is_pending
-        if backlog or is_left or self._behind_work:
+        if backlog or engine.has_effects or work.is_pending or self._behind_work:
+            self.wake()
+        elif engine.is_unfinished:  # what a step did may have had no effect
             self.wake()
         if not self.is_closed:
             self.scanner.schedule()

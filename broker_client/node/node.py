@@ -369,7 +369,10 @@ class Node:
         deferred: bool = False,
         in_flight: bool = False,
     ) -> Purged:
-        """Drop ready, deferred or in-flight messages of a queue; returns the counts."""
+        """Drop ready, deferred or in-flight messages of a queue; returns the counts.
+
+        Many that are in flight are dropped in steps, and that count rises until `drain` returns.
+        """
         self.wake()
         return self.engine.admin.purge(
             vhost, queue, self.now(), ready=ready, deferred=deferred, in_flight=in_flight

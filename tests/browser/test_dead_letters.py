@@ -224,3 +224,44 @@ def _ask(browser: Browser, button: str, question: str) -> None:
 def _no_barrier(browser: Browser) -> None:
     assert browser.barriers() == []
     assert browser.too_wide() == 0
+
+
+def test_values_of_headers_that_are_empty_or_only_spaces_are_seen(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    own_shop.handle("mail", 3)
+    headers = {
+        "nothing": None,
+        "text": "",
+        "spaces": " \t ",
+        "no-width": "\u200b",
+        "list": [],
+        "table": {},
+        "bytes": b"\xff\x00",
+        "word": "null",
+        "": "nameless",
+    }
+    own_shop.publish("mail", ["{}"], headers=headers)
+    log_in(browser, own_shop.page("queue", "/", "mail", "messages"))
+    browser.see("All 1.", "main")
+    browser.click(".message summary")
+    browser.see("nameless", "main")
+    shown = browser.run(
+        """
+        const names = [...document.querySelectorAll(".message dl dt")];
+        const pairs = names.map((each) => [each.innerText, each.nextSibling.innerText]);
+        return Object.fromEntries(pairs);
+        """
+    )
+    assert {name: shown.get(name) for name in headers if name} == {
+        "nothing": "null (no value)",
+        "text": '"" (empty text)',
+        "spaces": '" \\t " (white space)',
+        "no-width": '"\u200b" (white space)',
+        "list": "[] (empty list)",
+        "table": "{} (empty table)",
+        "bytes": shown["bytes"],
+        "word": "null",
+    }
+    assert shown['"" (empty text)'] == "nameless"
+    assert shown["bytes"].strip()

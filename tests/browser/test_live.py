@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from selenium.webdriver.common.action_chains import ActionChains
+
 from tests.browser.conftest import Dashboard, log_in
 from tests.support.browser import Browser
 
@@ -64,3 +66,22 @@ def _ready(browser: Browser, queue: str) -> str:
         queue,
     )
     return str(row)
+
+
+def test_a_click_opens_what_was_pressed_though_an_update_moves_it_meanwhile(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    with browser.counted_updates():
+        log_in(browser, own_shop.page("queues", filter="mail"))
+    browser.until("3 in mail", lambda: _ready(browser, "mail") == "3")
+    pointer = ActionChains(browser.driver)
+    pointer.click_and_hold(browser.the("tbody th a", "mail")).perform()
+    heard = browser.run("return window.updates.length")
+    own_shop.declare("a.mail")
+    browser.until("updates", lambda: browser.run("return window.updates.length") > heard + 1)
+    assert len(browser.all("tbody tr")) == 1  # it is drawn when nothing is pressed any more
+    pointer.reset_actions()
+    ActionChains(browser.driver).release().perform()
+    browser.see("mail", "main h1")
+    browser.open(own_shop.page("queues", filter="mail"))
+    browser.until("both", lambda: len(browser.all("tbody tr")) == 2)

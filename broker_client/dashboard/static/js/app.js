@@ -36,6 +36,8 @@ const PAGES = {
 
 const STREAM = "ui/stream";
 const ACTIVE_MS = 60_000;
+const LONGEST_PRESS_MS = 30_000;
+const CLICK_MS = 50;
 
 const app = document.getElementById("app");
 const state = new State();
@@ -51,6 +53,8 @@ let page = null;
 let shown = "";
 let menuOpen = false;
 let drawing = 0;
+let pressed = false;
+let releasing = 0;
 let lastActive = 0;
 
 /* ---------------------------------------------------------------- session */
@@ -146,10 +150,32 @@ function speak(text) {
   document.getElementById("spoken").textContent = text;
 }
 
-/** Draw with the next frame, however often it is asked for until then. */
+/** Draw with the next frame in which nothing is pressed, however often it is asked for until then. */
 function redraw() {
-  if (drawing !== 0) return;
-  drawing = requestAnimationFrame(draw);
+  if (drawing === 0) drawing = requestAnimationFrame(drawUnlessPressed);
+}
+
+function drawUnlessPressed() {
+  if (pressed) drawing = requestAnimationFrame(drawUnlessPressed);
+  else draw();
+}
+
+/* A browser makes a click where a pointer goes down and up on one element. What an update moved, or
+   put in its place, in between would get none, or that of another. */
+function press() {
+  pressed = true;
+  releaseIn(LONGEST_PRESS_MS);
+}
+
+function releaseIn(milliseconds) {
+  clearTimeout(releasing);
+  releasing = setTimeout(() => {
+    pressed = false;
+  }, milliseconds);
+}
+
+function released() {
+  releaseIn(CLICK_MS); // that of a finger comes a little later
 }
 
 /* ---------------------------------------------------------------- pages */
@@ -302,5 +328,8 @@ addEventListener("hashchange", navigate);
 addEventListener("routequery", redraw);
 addEventListener("sessionended", () => leave("The session has ended. Log in to go on."));
 addEventListener("pointerdown", active);
+addEventListener("pointerdown", press, { capture: true });
+addEventListener("pointerup", released, { capture: true });
+addEventListener("pointercancel", released, { capture: true });
 addEventListener("keydown", active);
 await start();

@@ -1,7 +1,6 @@
 /** Columns of a list of bindings. */
 
-import { h } from "./dom.js";
-import { valueText } from "./format.js";
+import { h, valueOf } from "./dom.js";
 import { link } from "./route.js";
 
 /** @param {"source"|"destination"} end which of the two ends is the other one */
@@ -30,5 +29,5 @@ function endOf(binding, end) {
 }
 
 function argumentsOf(values) {
-  return h("span", { class: "mono" }, Object.entries(values ?? {}).map(([key, value]) => `${key}: ${valueText(value)}`).join(", "));
+  return h("span", { class: "mono" }, Object.entries(values ?? {}).map(([key, value], at) => [`${at > 0 ? ", " : ""}${key}: `, valueOf(value)]));
 }

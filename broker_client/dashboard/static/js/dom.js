@@ -6,6 +6,8 @@
  * survive an update. Text is only ever set as text: nothing here parses markup.
  */
 
+import { valueNote, valueText } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
@@ -62,6 +64,12 @@ export function refocus(id) {
 /** Words for a screen reader only, after those that are seen. */
 export function unseen(text) {
   return h("span", { class: "unseen" }, ` ${text}`);
+}
+
+/** A value of a header or an argument, such that it is seen even where it is empty. */
+export function valueOf(value) {
+  const note = valueNote(value);
+  return note === null ? valueText(value) : [valueText(value), h("small", { class: "quiet" }, ` (${note})`)];
 }
 
 /** Have `parent` contain exactly `children`, by changing what differs. */

@@ -1,6 +1,6 @@
 /** Numbers, sizes, times and durations as people read them. */
 
-import { stringify } from "./exact_json.js";
+import { ExactNumber, stringify } from "./exact_json.js";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -118,9 +118,26 @@ function indented(text) {
   return out;
 }
 
-/** A value of a header or an argument as one line of text. */
+/**
+ * A value of a header or an argument as one line of text: a text as it is, unless nothing of it would
+ * be seen, and else as JSON.
+ */
 export function valueText(value) {
-  return typeof value === "string" ? value : stringify(value);
+  return typeof value === "string" && !isUnseen(value) ? value : stringify(value);
+}
+
+/** What to say beside a value that would be overlooked, or taken for a text; null where nothing. */
+export function valueNote(value) {
+  if (value === null) return "no value";
+  if (value === "") return "empty text";
+  if (typeof value === "string") return isUnseen(value) ? "white space" : null;
+  if (Array.isArray(value)) return value.length === 0 ? "empty list" : null;
+  return typeof value === "object" && !(value instanceof ExactNumber) && Object.keys(value).length === 0 ? "empty table" : null;
+}
+
+/* Spaces, controls and marks that have no width. */
+function isUnseen(text) {
+  return /^[\s\p{C}]*$/u.test(text);
 }
 
 export function isKnown(value) {

@@ -2,8 +2,8 @@
 
 import { at, get, remove } from "../api.js";
 import { attempt, field, form, say } from "../dialogs.js";
-import { h } from "../dom.js";
-import { count, counted, moment, valueText } from "../format.js";
+import { h, valueOf } from "../dom.js";
+import { count, counted, moment } from "../format.js";
 import { link, route, setQuery } from "../route.js";
 import { figure, filterField, listing } from "../table.js";
 
@@ -201,7 +201,7 @@ function client({ client_properties: properties = {} }) {
     "section",
     { class: "card", "aria-labelledby": "client" },
     h("h2", { id: "client" }, "What the client says of itself"),
-    Object.keys(properties).length === 0 ? h("p", { class: "quiet" }, "Nothing.") : factsOf(Object.entries(rest).map(([key, value]) => [key, valueText(value)])),
+    Object.keys(properties).length === 0 ? h("p", { class: "quiet" }, "Nothing.") : factsOf(Object.entries(rest).map(([key, value]) => [key, valueOf(value)])),
     can.length > 0 && h("p", { class: "after tags" }, can.map(([key]) => h("span", { class: "tag" }, key.replaceAll("_", " ")))),
   );
 }

@@ -2,8 +2,7 @@
 
 import { at, get, post } from "../api.js";
 import { attempt, field } from "../dialogs.js";
-import { h } from "../dom.js";
-import { valueText } from "../format.js";
+import { h, valueOf } from "../dom.js";
 import { notPermitted } from "../rights.js";
 import { link } from "../route.js";
 import { filterField, listing } from "../table.js";
@@ -155,7 +154,7 @@ function about({ exchange }) {
     h(
       "dl",
       { class: "facts" },
-      [["Type", exchange.type], ["Survives a restart", exchange.durable ? "yes, it is durable" : "no"], exchange.policy && ["Policy", exchange.policy], ...values.map(([key, value]) => [key, valueText(value)])]
+      [["Type", exchange.type], ["Survives a restart", exchange.durable ? "yes, it is durable" : "no"], exchange.policy && ["Policy", exchange.policy], ...values.map(([key, value]) => [key, valueOf(value)])]
         .filter(Boolean)
         .map(([key, value]) => [h("dt", null, key), h("dd", null, value)]),
     ),

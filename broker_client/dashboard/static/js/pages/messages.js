@@ -1,10 +1,10 @@
 /** The messages of a queue, looked at without taking them: searched, selected, and dealt with. */
 
 import { at, post } from "../api.js";
-import { h, refocus, unseen } from "../dom.js";
+import { h, refocus, unseen, valueOf } from "../dom.js";
 import { attempt, field } from "../dialogs.js";
 import { stringify } from "../exact_json.js";
-import { bytes, count, counted, fullMoment, moment, prettyJson, valueText } from "../format.js";
+import { bytes, count, counted, fullMoment, moment, prettyJson } from "../format.js";
 import { runJob } from "../jobs.js";
 import { link, route, setQuery } from "../route.js";
 import { resendForm } from "../publishing.js";
@@ -265,7 +265,7 @@ function table(values) {
   return h(
     "dl",
     { class: "facts" },
-    entries.map(([key, value]) => [h("dt", { class: "mono" }, key), h("dd", { class: "mono" }, valueText(value))]),
+    entries.map(([key, value]) => [h("dt", { class: "mono" }, valueOf(key)), h("dd", { class: "mono" }, valueOf(value))]),
   );
 }
 

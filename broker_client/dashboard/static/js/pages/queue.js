@@ -3,8 +3,8 @@
 import { at, get, post, put, remove } from "../api.js";
 import { timeChart } from "../charts.js";
 import { attempt, confirm, field, form, say } from "../dialogs.js";
-import { h, unseen } from "../dom.js";
-import { bytes, compact, count, counted, duration, moment, rate, valueText } from "../format.js";
+import { h, unseen, valueOf } from "../dom.js";
+import { bytes, compact, count, counted, duration, moment, rate } from "../format.js";
 import { runJob } from "../jobs.js";
 import { notPermittedOn } from "../rights.js";
 import { link } from "../route.js";
@@ -241,7 +241,7 @@ function about(row, detail) {
     "section",
     { class: "card", "aria-labelledby": "about" },
     h("h2", { id: "about" }, "What it does"),
-    words.length > 0 && h("ul", { class: "words" }, words.map((each) => h("li", null, each.text, " ", h("small", { class: "mono" }, `${each.key}: ${valueText(each.value)}`)))),
+    words.length > 0 && h("ul", { class: "words" }, words.map((each) => h("li", null, each.text, " ", h("small", { class: "mono" }, `${each.key}: `, valueOf(each.value))))),
     h("dl", { class: "facts" }, facts.map(([key, value]) => [h("dt", null, key), h("dd", null, value)])),
   );
 }
