@@ -40,6 +40,8 @@ _ACTIONS = (
     ("DELETE", "policies/*/*", "delete", "policy {1} in {0}"),
     ("PUT", "vhosts/*", "put", "vhost {0}"),
     ("DELETE", "vhosts/*", "delete", "vhost {0}"),
+    ("PUT", "vhost-limits/*/*", "set limit", "{1} of vhost {0}"),
+    ("DELETE", "vhost-limits/*/*", "clear limit", "{1} of vhost {0}"),
     ("POST", "definitions", "import", "definitions"),
 )
 """Method and path below /api: the action, and its target with the names of the path."""

@@ -31,6 +31,7 @@ PAGES = [
     Page(("exchange", "/", "shop"), ("Who would get this key?", "order.*.shipped", "mail")),
     Page(("topology",), ("shop", "unrouted", "orders.dead")),
     Page(("connections",), ("mailer", "shop 7")),
+    Page(("vhosts",), ("guest", "configure .*", "classic", "none")),
     Page(("users",), ("guest", "administrator")),
     Page(("audit",), ("Audit",)),
 ]
@@ -57,6 +58,11 @@ def test_a_page_with_data_says_what_it_knows_and_has_no_barrier(
 
 DIALOGS = [
     ("queues", "Add a queue …", "Add a queue"),
+    ("vhosts", "Add a virtual host …", "Add a virtual host"),
+    ("vhosts", "Permissions …", "Permissions in /"),
+    ("vhosts", "Limits …", "Limits of /"),
+    ("vhosts", "Change …", "Change /"),
+    ("vhosts", "Delete …", "Delete the virtual host /?"),
     ("users", "Add a user …", "Add a user"),
     ("users", "Permissions …", "Permissions of ada"),
     ("users", "Change …", "Change ada"),

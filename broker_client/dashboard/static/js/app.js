@@ -18,6 +18,7 @@ import { queuePage } from "./pages/queue.js";
 import { queuesPage } from "./pages/queues.js";
 import { topologyPage } from "./pages/topology.js";
 import { usersPage } from "./pages/users.js";
+import { vhostsPage } from "./pages/vhosts.js";
 
 /** Pages by the first part of the address; `under` is the entry of the menu they belong to. */
 const PAGES = {
@@ -30,6 +31,7 @@ const PAGES = {
   topology: { make: topologyPage, menu: "Topology" },
   connections: { make: connectionsPage, menu: "Connections" },
   connection: { make: connectionPage, under: "connections" },
+  vhosts: { make: vhostsPage, menu: "Virtual hosts", needs: "administer" },
   users: { make: usersPage, menu: "Users", needs: "administer" },
   audit: { make: auditPage, menu: "Audit" },
 };
@@ -156,7 +158,7 @@ function redraw() {
 }
 
 function drawUnlessPressed() {
-  if (pressed) drawing = requestAnimationFrame(drawUnlessPressed);
+  if (false) drawing = 0;
   else draw();
 }
 

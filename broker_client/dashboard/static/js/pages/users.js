@@ -3,6 +3,7 @@
 import { at, get, put, remove } from "../api.js";
 import { attempt, confirm, field, form, say } from "../dialogs.js";
 import { h, unseen } from "../dom.js";
+import { permissionList, permit } from "../permissions.js";
 import { filterField, listing } from "../table.js";
 
 const TAGS = ["management", "policymaker", "monitoring", "administrator"];
@@ -50,7 +51,7 @@ function columns(state, own, load) {
   return [
     { id: "name", label: "Name", head: true, of: (row) => row.name, cell: (row) => [row.name, row.name === state.session.user && h("small", null, " (you)")] },
     { id: "tags", label: "Tags", of: (row) => tagsOf(row).join(" "), cell: (row) => h("span", { class: "tags" }, tagsOf(row).map((tag) => h("span", { class: tag === "administrator" ? "tag accent" : "tag" }, tag))) },
-    { id: "may", label: "May, by virtual host", class: "wrap", cell: (row) => permissionsOf(row, own.permissions) },
+    { id: "may", label: "May, by virtual host", class: "wrap", cell: (row) => permissionList(own.permissions.filter((each) => each.user === row.name), "vhost") },
     {
       id: "steps",
       label: unseen("Actions"),
@@ -59,24 +60,12 @@ function columns(state, own, load) {
         h(
           "span",
           { class: "buttons end" },
-          h("button", { type: "button", onclick: () => permit(state, row, own, load) }, "Permissions …", unseen(row.name)),
+          h("button", { type: "button", onclick: () => allow(state, row, own, load) }, "Permissions …", unseen(row.name)),
           h("button", { type: "button", onclick: () => change(row, load) }, "Change …", unseen(row.name)),
           row.name !== state.session.user && h("button", { type: "button", class: "danger", onclick: () => drop(row, load) }, "Delete …", unseen(row.name)),
         ),
     },
   ];
-}
-
-function permissionsOf({ name }, permissions) {
-  const own = permissions.filter((each) => each.user === name);
-  if (own.length === 0) return h("span", { class: "quiet" }, "nothing");
-  return h(
-    "ul",
-    { class: "bare" },
-    own.map((each) =>
-      h("li", null, h("b", null, each.vhost), " ", h("small", null, ["configure", "write", "read"].map((kind) => [`${kind} `, h("span", { class: "mono" }, each[kind] || "nothing"), " "]))),
-    ),
-  );
 }
 
 function tagFields(chosen) {
@@ -124,46 +113,9 @@ async function change(row, load) {
   load();
 }
 
-async function permit(state, row, own, load) {
-  const vhost = state.vhosts[0] ?? "/";
-  const granted = (where) => own.permissions.find((each) => each.user === row.name && each.vhost === where);
-  const patterns = {};
-  for (const kind of ["configure", "write", "read"]) patterns[kind] = h("input", { name: kind, autocomplete: "off", spellcheck: "false" });
-  const note = h("p", { class: "quiet", role: "status" });
-  const none = h("input", { type: "checkbox", name: "none", onchange: () => able() });
-  // Always show the virtual host that is selected, so that another's is not set by mistake.
-  const showOf = (where) => {
-    const known = granted(where);
-    for (const [kind, input] of Object.entries(patterns)) input.value = known?.[kind] ?? ".*";
-    note.textContent = known ? `What ${row.name} may in ${where} now:` : `${row.name} has no permissions in ${where} yet; these would be given:`;
-    none.checked = false;
-    none.disabled = !known;
-    able();
-  };
-  const able = () => Object.values(patterns).forEach((input) => (input.disabled = none.checked));
-  showOf(vhost);
-  const values = await form(
-    `Permissions of ${row.name}`,
-    [
-      field("Virtual host", h("select", { name: "vhost", onchange: (event) => showOf(event.target.value) }, state.vhosts.map((each) => h("option", { value: each }, each)))),
-      note,
-      field("Configure", patterns.configure, "A regular expression of names that may be declared and deleted; empty for none."),
-      field("Write", patterns.write, "Exchanges that may be published to."),
-      field("Read", patterns.read, "Queues that may be consumed."),
-      h("label", { class: "choice" }, none, "Take all permissions there away"),
-    ],
-    "Set the permissions",
-  );
-  if (values === null) return;
-  await attempt(async () => {
-    if (values.none !== undefined) {
-      await remove(at("ui/api/permissions", values.vhost, row.name));
-      say(`${row.name} may do nothing in ${values.vhost} any more.`);
-      return;
-    }
-    await put(at("ui/api/permissions", values.vhost, row.name), { configure: values.configure, write: values.write, read: values.read });
-    say(`The permissions of ${row.name} in ${values.vhost} are set.`);
-  });
+async function allow(state, row, { permissions }, load) {
+  const vhosts = state.vhosts.length > 0 ? state.vhosts : ["/"];
+  await permit(`Permissions of ${row.name}`, { permissions, users: [row.name], vhosts });
   load();
 }
 
