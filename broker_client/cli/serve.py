@@ -177,6 +177,8 @@ async def _serve(wanted: _Wanted) -> None:
     try:
         for vhost in ("/", *config.vhosts):
             node.administration.add_vhost(vhost)
+        if node.administration.add_cluster_id():
+            await node.drain()
         if definitions is not None:
             for line in lines_of(import_definitions(node, definitions)):
                 log.info("definitions: %s", line)

@@ -12,7 +12,7 @@ from broker_client.errors import InvalidParameterError
 
 CLUSTER_NAME = "cluster_name"
 INTERNAL_CLUSTER_ID = "internal_cluster_id"
-"""RabbitMQ: identifies a cluster, so definitions do not carry it to another."""
+"""RabbitMQ: identifies a cluster. Definitions carry it, and an import leaves it out."""
 
 Note = Callable[[GlobalParameterSet | GlobalParameterRemoved], None]
 

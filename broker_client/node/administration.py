@@ -6,10 +6,13 @@ waits for it. Users and permissions are in `access_control`.
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from broker_client.core.engine import Engine
+from broker_client.core.global_parameters import INTERNAL_CLUSTER_ID
 from broker_client.core.policies import Policy
 from broker_client.core.vhost_metadata import CLASSIC, VHostMetadata
 from broker_client.node.effect_runner import EffectRunner
@@ -121,6 +124,17 @@ class Administration:
         """
         self._runner.wake()
         self._engine.state.global_parameters.set(name, value)
+
+    def add_cluster_id(self) -> bool:
+        """Give the broker an id of its own, unless it has one; returns whether it is new.
+
+        RabbitMQ: the global parameter ``internal_cluster_id``, made at the first start and kept.
+        """
+        if INTERNAL_CLUSTER_ID in self._engine.state.global_parameters:
+            return False
+        unique = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+        self.set_global_parameter(INTERNAL_CLUSTER_ID, f"rabbitmq-cluster-id-{unique}")
+        return True
 
     def delete_global_parameter(self, name: str) -> bool:
         """Delete a parameter; returns False if there is none of that name."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from broker_client.core.access import TopicPermissions, User, VHostPermissions
 from broker_client.core.exchange import DELAYED
-from broker_client.core.global_parameters import INTERNAL_CLUSTER_ID
 from broker_client.core.policies import Policy
 from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.core.virtual_host import VirtualHost
@@ -69,7 +68,6 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
         document["global_parameters"] = [
             global_parameter_object(name, value)
             for name, value in node.administration.global_parameters().items()
-            if name != INTERNAL_CLUSTER_ID
         ]
     else:
         document["rabbitmq_definition_format"] = "single_virtual_host"

@@ -113,6 +113,18 @@ async def test_global_parameters_are_there_again_after_a_restart(tmp_path: Path)
     await node.close()
 
 
+async def test_the_id_of_a_cluster_is_made_once_and_kept(tmp_path: Path) -> None:
+    node = await a_node(tmp_path / "broker.db")
+    assert node.administration.add_cluster_id()
+    made = node.administration.global_parameters()["internal_cluster_id"]
+    assert made.startswith("rabbitmq-cluster-id-")
+    await node.close()
+    node = await a_node(tmp_path / "broker.db")
+    assert not node.administration.add_cluster_id()
+    assert node.administration.global_parameters() == {"internal_cluster_id": made}
+    await node.close()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("", 1), ("p" * 256, 1), ("\ud800", 1), ("p", b"x"), ("p", float("nan")), ("p", "\ud800")],

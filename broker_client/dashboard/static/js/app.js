@@ -158,7 +158,7 @@ function redraw() {
 }
 
 function drawUnlessPressed() {
-  if (false) drawing = 0;
+  if (pressed) drawing = requestAnimationFrame(drawUnlessPressed);
   else draw();
 }
 
