@@ -246,9 +246,8 @@ class EffectRunner:
             engine.proceed(self._clock.now())
         if work.is_pending:
             work.proceed(self._clock.now())
-        if backlog or engine.has_effects or work.is_pending or self._behind_work:
-            self.wake()
-        elif engine.is_unfinished:  # what a step did may have had no effect
+        is_long = work.is_pending or engine.is_unfinished
+        if backlog or engine.has_effects or is_long or self._behind_work:
             self.wake()
         if not self.is_closed:
             self.scanner.schedule()

@@ -153,7 +153,7 @@ async def test_an_export_of_a_vhost_that_is_not_there_is_refused(node: Node) -> 
 
 async def test_what_is_imported_is_in_the_file(tmp_path: Path, node: Node) -> None:
     a_full_node(node)
-    document = export_definitions(node).document
+    document, _ = _without_cluster_id(export_definitions(node))
     kept = Node("kept", store=SqliteStore(str(tmp_path / "broker.db")))
     await kept.recover()
     import_definitions(kept, document)
