@@ -230,7 +230,7 @@ def test_values_of_headers_that_are_empty_or_only_spaces_are_seen(
     browser: Browser, own_shop: Dashboard
 ) -> None:
     own_shop.handle("mail", 3)
-    headers = {
+    headers: dict[str, object] = {
         "nothing": None,
         "text": "",
         "spaces": " \t ",
