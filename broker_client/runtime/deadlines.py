@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -177,6 +178,12 @@ class Deadlines(TimedMap[K, None]):
         """Every key, in order of its time."""
         return [record[2] for record in sorted(self._records.values(), key=_time_and_order)]
 
+    def those(self, wanted: Callable[[K], bool]) -> list[K]:
+        """The keys that are `wanted`, in order of their time."""
+        found = [record for record in self._records.values() if wanted(record[2])]
+        found.sort(key=_time_and_order)
+        return [record[2] for record in found]
+
     def earliest(self, most: int) -> list[K]:
         """Up to `most` keys that are ever due, in order of their time."""
         records = self._records
@@ -201,5 +208,4 @@ def _ascending(heap: list[T]) -> Iterator[T]:
             heapq.heappush(candidates, (heap[child], child))
 
 
-def _time_and_order(record: tuple[float, int, object, object]) -> tuple[float, int]:
-    return record[0], record[1]
+_time_and_order = itemgetter(0, 1)

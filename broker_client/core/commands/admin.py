@@ -158,6 +158,5 @@ def _held_by(channel: ChannelState, queue: Queue) -> Iterator[tuple[ChannelState
 
 
 def _chosen(queue: Queue, ids: Collection[int]) -> list[Entry]:
-    wanted, deferred = frozenset(ids), queue.deferred
-    entries = [entry for entry, _ in deferred.items() if entry.position in wanted]
-    return sorted(entries, key=lambda entry: deferred.get(entry) or 0.0)
+    wanted = frozenset(ids)
+    return queue.deferred.those(lambda entry: entry.position in wanted)

@@ -202,6 +202,7 @@ async def deferred(call: Call) -> Any:
 async def run_deferred(call: Call) -> Any:
     queue = _changeable(call, commands.Queue.Purge())
     ids = _ids(await call.json())
+    await asyncio.sleep(0)  # there may be many
     return {"count": call.node.run_deferred(queue, ids, vhost=call.vhost().name)}
 
 
@@ -213,6 +214,7 @@ async def run_deferred(call: Call) -> Any:
 async def cancel_deferred(call: Call) -> Any:
     queue = _changeable(call, commands.Queue.Purge())
     ids, vhost = _ids(await call.json()), call.vhost().name
+    await asyncio.sleep(0)  # there may be many
     if ids is None:
         return {"count": call.node.cancel_deferred(queue, vhost=vhost)}
     count = 0
