@@ -10,15 +10,21 @@ from tests.support.browser import Browser
 
 def _row(browser: Browser, name: str, button: str, title: str) -> None:
     """Press a button of a virtual host, and wait for its dialog."""
-    place = browser.run(
-        """
-        const names = [...document.querySelectorAll("tbody th a")];
-        return names.findIndex((each) => each.innerText === arguments[0]) + 1;
-        """,
-        name,
-    )
+    place = browser.until(f"the row of {name}", lambda: _place(browser, name))
     browser.click(f"tbody tr:nth-child({place}) button", button)
     browser.see(title, "dialog")
+
+
+def _place(browser: Browser, name: str) -> int:
+    return int(
+        browser.run(
+            """
+            const names = [...document.querySelectorAll("tbody th a")];
+            return names.findIndex((each) => each.innerText === arguments[0]) + 1;
+            """,
+            name,
+        )
+    )
 
 
 def _confirm(browser: Browser, said: str) -> None:
@@ -94,9 +100,10 @@ def test_who_is_no_administrator_sees_no_page_of_virtual_hosts(
     browser: Browser, own_shop: Dashboard
 ) -> None:
     own_shop.ask("PUT", "users", "eve", body={"password": "eve", "tags": "monitoring"})
-    log_in(browser, own_shop.page("vhosts"), "eve")
-    browser.see("you may not see it", "main")
+    log_in(browser, own_shop.page("overview"), "eve")
     assert "Virtual hosts" not in browser.text("nav[aria-label]")
+    browser.open(own_shop.page("vhosts"))
+    browser.see("you may not see it", "main")
 
 
 def _names(shop: Dashboard) -> list[str]:
