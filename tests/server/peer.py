@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any, Self
 
 import pamqp.frame
@@ -38,6 +39,17 @@ class Peer:
             await peer.close()
             raise
         return peer
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def on_channel(cls, port: int) -> AsyncIterator[Self]:
+        """Such a client with channel 1 open, closed at the end."""
+        peer = await cls.open(port)
+        try:
+            await peer.channel()
+            yield peer
+        finally:
+            await peer.close()
 
     async def log_in(self, heartbeat: int, capabilities: dict[str, bool]) -> None:
         self.write(HEADER)

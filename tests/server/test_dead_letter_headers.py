@@ -94,13 +94,11 @@ def _has(table: bytes, name: str) -> bool:
 async def test_other_headers_keep_their_bytes_when_a_message_is_dead_lettered(
     port: int, reason: str
 ) -> None:
-    peer = await Peer.open(port)
     run = uuid.uuid4().hex
     source, dead = f"source-{run}", f"dead-{run}"
     to_dead = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": dead}
     extra: dict[str, Any] = {}
-    try:
-        await peer.channel()
+    async with Peer.on_channel(port) as peer:
         await _declare(peer, dead)
         if reason == "expired":
             extra = {"x_message_ttl": 1}
@@ -119,8 +117,6 @@ async def test_other_headers_keep_their_bytes_when_a_message_is_dead_lettered(
             await _got(peer, source, no_ack=False)
             peer.send(1, commands.Basic.Reject(1, requeue=reason == "delivery_limit"))
         table = await _got(peer, dead)
-    finally:
-        await peer.close()
     assert _changed(table) == []
     assert _has(table, "x-death")
     assert _has(table, "x-first-death-queue")
@@ -128,17 +124,13 @@ async def test_other_headers_keep_their_bytes_when_a_message_is_dead_lettered(
 
 
 async def test_other_headers_keep_their_bytes_when_returns_are_counted(port: int) -> None:
-    peer = await Peer.open(port)
     queue = f"quorum-{uuid.uuid4().hex}"
-    try:
-        await peer.channel()
+    async with Peer.on_channel(port) as peer:
         await _declare(peer, queue, x_queue_type="quorum")
         await _publish(peer, queue)
         await _got(peer, queue, no_ack=False)
         peer.send(1, commands.Basic.Reject(1, requeue=True))
         table = await _got(peer, queue)
-    finally:
-        await peer.close()
     assert _changed(table) == []
     assert _has(table, "x-delivery-count")
 
@@ -147,9 +139,7 @@ async def test_dead_letter_keeps_the_bytes_of_other_headers_after_a_restart(
     tmp_path: Path,
 ) -> None:
     with Served(data=tmp_path / "broker.db") as server:
-        peer = await Peer.open(server.port)
-        try:
-            await peer.channel()
+        async with Peer.on_channel(server.port) as peer:
             await _declare(peer, "dead")
             to_dead = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
             await _declare(peer, "source", **to_dead)
@@ -157,32 +147,22 @@ async def test_dead_letter_keeps_the_bytes_of_other_headers_after_a_restart(
             await peer.expect(commands.Confirm.SelectOk)
             await _publish(peer, "source")
             await peer.expect(commands.Basic.Ack)
-        finally:
-            await peer.close()
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
-        peer = await Peer.open(server.port)
-        try:
-            await peer.channel()
+        async with Peer.on_channel(server.port) as peer:
             await _got(peer, "source", no_ack=False)
             peer.send(1, commands.Basic.Reject(1, requeue=False))
             table = await _got(peer, "dead")
-        finally:
-            await peer.close()
     assert _changed(table) == []
     assert _has(table, "x-death")
 
 
 async def test_other_headers_keep_their_bytes_when_a_message_is_delayed_or_copied() -> None:
     with Served() as server:
-        peer = await Peer.open(server.port)
-        try:
-            await peer.channel()
+        async with Peer.on_channel(server.port) as peer:
             await _declare(peer, "q")
             await _publish(peer, "q", encode_table({"x-delay": 1, "BCC": ["nowhere"]})[4:])
             table = await _got(peer, "q")
-        finally:
-            await peer.close()
     assert _changed(table) == []
     assert encode_table({"x-delay": -1})[4:] in table
     assert not _has(table, "BCC")

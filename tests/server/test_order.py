@@ -17,9 +17,7 @@ async def test_what_is_answered_after_a_cancel_without_wait_follows_the_deliveri
     listen: Listen,
 ) -> None:
     server = await listen()
-    peer = await Peer.open(server.port)
-    try:
-        await peer.channel()
+    async with Peer.on_channel(server.port) as peer:
         peer.send(1, commands.Queue.Declare(queue="q"))
         await peer.expect(commands.Queue.DeclareOk)
         for _ in range(3):
@@ -35,8 +33,6 @@ async def test_what_is_answered_after_a_cancel_without_wait_follows_the_deliveri
             assert (delivery.consumer_tag, delivery.delivery_tag) == ("c", number)
         assert (await peer.expect(commands.Basic.GetOk)).delivery_tag == 3
         await peer.expect(commands.Basic.ConsumeOk)
-    finally:
-        await peer.close()
 
 
 @pytest.mark.parametrize("how", ["after a return", "after a declaration on the disk"])
@@ -44,9 +40,7 @@ async def test_consume_ok_comes_before_the_deliveries_when_it_has_to_wait(
     tmp_path: Path, how: str
 ) -> None:
     with Served(data=tmp_path / "broker.db") as server:
-        peer = await Peer.open(server.port)
-        try:
-            await peer.channel()
+        async with Peer.on_channel(server.port) as peer:
             peer.send(1, commands.Queue.Declare(queue="q", durable=True))
             await peer.expect(commands.Queue.DeclareOk)
             peer.write(publish(routing_key="q"))
@@ -57,8 +51,6 @@ async def test_consume_ok_comes_before_the_deliveries_when_it_has_to_wait(
             consume = commands.Basic.Consume(queue="q", consumer_tag="c")
             peer.write(first + method(consume, 1))  # in one segment
             names = [type(await peer.receive()).__name__ for _ in range(3)]
-        finally:
-            await peer.close()
     assert names == [
         "Return" if how == "after a return" else "DeclareOk",
         "ConsumeOk",
@@ -68,9 +60,7 @@ async def test_consume_ok_comes_before_the_deliveries_when_it_has_to_wait(
 
 async def test_a_return_comes_before_the_answers_to_later_methods(listen: Listen) -> None:
     server = await listen()
-    peer = await Peer.open(server.port)
-    try:
-        await peer.channel()
+    async with Peer.on_channel(server.port) as peer:
         later = (
             commands.Confirm.Select(),
             commands.Basic.Qos(0, 5, False),
@@ -83,5 +73,3 @@ async def test_a_return_comes_before_the_answers_to_later_methods(listen: Listen
             if each is later[0]:
                 expected.discard("Basic.Ack")
             assert {(await peer.receive()).name for _ in expected} == expected
-    finally:
-        await peer.close()

@@ -52,9 +52,7 @@ async def header_after(peer: Peer, answer: type[object]) -> bytes:
 @pytest.mark.parametrize("how", ["consumed", "got", "returned"])
 async def test_properties_come_out_as_the_bytes_that_went_in(listen: Listen, how: str) -> None:
     server = await listen()
-    peer = await Peer.open(server.port)
-    try:
-        await peer.channel()
+    async with Peer.on_channel(server.port) as peer:
         peer.send(1, commands.Queue.Declare(queue="q"))
         await peer.expect(commands.Queue.DeclareOk)
         if how == "returned":
@@ -68,8 +66,6 @@ async def test_properties_come_out_as_the_bytes_that_went_in(listen: Listen, how
             peer.write(_publish("q"))
             peer.send(1, commands.Basic.Consume(queue="q", consumer_tag="c", no_ack=True))
             header = await header_after(peer, commands.Basic.Deliver)
-    finally:
-        await peer.close()
     assert header == struct.pack(">HHQH", 60, 0, 4, _FLAGS) + _PROPERTIES
 
 
@@ -77,24 +73,16 @@ async def test_properties_come_out_as_the_bytes_that_went_in_after_a_restart(
     tmp_path: Path,
 ) -> None:
     with Served(data=tmp_path / "broker.db") as server:
-        peer = await Peer.open(server.port)
-        try:
-            await peer.channel()
+        async with Peer.on_channel(server.port) as peer:
             peer.send(1, commands.Queue.Declare(queue="q", durable=True))
             await peer.expect(commands.Queue.DeclareOk)
             peer.send(1, commands.Confirm.Select())
             await peer.expect(commands.Confirm.SelectOk)
             peer.write(_publish("q"))
             await peer.expect(commands.Basic.Ack)
-        finally:
-            await peer.close()
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
-        peer = await Peer.open(server.port)
-        try:
-            await peer.channel()
+        async with Peer.on_channel(server.port) as peer:
             peer.send(1, commands.Basic.Get(queue="q", no_ack=True))
             header = await header_after(peer, commands.Basic.GetOk)
-        finally:
-            await peer.close()
     assert header == struct.pack(">HHQH", 60, 0, 4, _FLAGS) + _PROPERTIES

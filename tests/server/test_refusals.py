@@ -59,9 +59,7 @@ CASES: dict[str, Act] = {
 
 async def refusal(port: int, act: Act) -> tuple[object, ...]:
     """The first close that a server answers to `act`."""
-    peer = await Peer.open(port)
-    try:
-        await peer.channel()
+    async with Peer.on_channel(port) as peer:
         act(peer)
         while True:
             got = await peer.receive()
@@ -73,8 +71,6 @@ async def refusal(port: int, act: Act) -> tuple[object, ...]:
                     got.class_id,
                     got.method_id,
                 )
-    finally:
-        await peer.close()
 
 
 @pytest.mark.parametrize("case", CASES)
