@@ -1,9 +1,15 @@
-"""The command ``broker-client`` within the test's process, and the contents of queues."""
+"""The command ``broker-client``, in the test's process or its own, and the contents of queues."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import aiormq
@@ -30,6 +36,25 @@ def run(url: str, command: str, *arguments: str, input: str | bytes | None = Non
     """Run a command on the broker at `url`."""
     options = {"BROKER_CLIENT_URL": url}
     return CliRunner().invoke(app, [command, *arguments], env=options, input=input)
+
+
+@contextmanager
+def program(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command on the broker at `url`, as a program that can be interrupted."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "broker_client", *arguments],
+        env={**os.environ, "BROKER_CLIENT_URL": url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # In the background of a shell SIGINT is ignored, also by children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def told(result: Result) -> Any:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +17,7 @@ from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
 from tests.server.cli.test_cli_where import application
 from tests.support.builders import a_message
-from tests.support.command_line import drained, run, told
+from tests.support.command_line import drained, program, run, told
 from tests.support.receivers import RecordingReceiver
 
 MANY = 600
@@ -89,23 +86,12 @@ def test_dead_letters_are_counted_and_put_back_by_reason_age_header_and_number(p
 
 @pytest.mark.timeout(90)
 def test_interrupt_leaves_each_message_in_one_place(place: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "broker_client", "move", "line", "moved", "--rate", "200"],
-        env={**os.environ, "BROKER_CLIENT_URL": place},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
+    with program(place, "move", "line", "moved", "--rate", "200") as process:
         deadline = time.monotonic() + 60
         while not held(place, "moved"):
             assert time.monotonic() < deadline
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
     assert (process.returncode, output) == (130, "")
     moved = held(place, "moved")
     assert errors == f"interrupted\n{moved:,} moved\n"

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import select
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.server.cli.test_cli_where import application
-from tests.support.command_line import ChannelTo, bodies, run
+from tests.support.command_line import ChannelTo, bodies, program, run
 from tests.support.rabbitmq import RabbitMQ
 
 CONFIG = """
@@ -30,23 +27,9 @@ vhosts:
 """
 
 
-@contextmanager
-def tailing(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def tailing(url: str, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """``tail`` with lines of JSON, as a program."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "broker_client", "tail", *arguments, "--json"],
-        env={**os.environ, "BROKER_CLIENT_URL": url},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # In the background of a shell SIGINT is ignored, also by children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    return program(url, "tail", *arguments, "--json")
 
 
 def body(process: subprocess.Popen[str]) -> str:
