@@ -40,8 +40,8 @@ bench-spark: ## Measure what Spark and the event log cost, as ratios; JSON in bu
 	@scripts/venv spark
 	@"$(VENV)/bin/python" -m bench.spark
 
-soak: ## Kills and faults of every kind under load: is anything lost? SECONDS=600, SEEDS=...
-	@scripts/soak "$(SECONDS)"
+soak: ## Kills and faults of every kind under load: is anything lost? SECONDS=600 SEEDS=... ONLY=...
+	@scripts/soak "$(SECONDS)" $(ONLY)
 
 fuzz: ## Random input for all that reads from outside; what failed is kept in .fuzz/. SECONDS=600
 	@scripts/fuzz "$(SECONDS)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -128,24 +129,48 @@ class App:
             assert first_seen == [each for each in published if each[0] == name]
 
 
-async def drained(url: str, vhost: str, queue: str) -> list[str]:
-    """Take all messages of `queue`, on a separate connection; returns their ids in order."""
+async def drained(
+    url: str, vhost: str, queue: str, *, offset: str | None = None, least: int = 0
+) -> list[str]:
+    """Take all messages of `queue`, on a separate connection; returns their ids in order.
+
+    Args:
+        url: of the broker.
+        vhost: where the queue is.
+        queue: its name.
+        offset: from where to read a stream, which keeps what is read.
+        least: different messages that are expected of a stream, which has repeats as well.
+    """
     link = await NetworkConnector(url, vhost=vhost).connect(timeout=30.0)
     try:
         channel = await link.open_channel()
         count = (await channel.check_queue(queue)).message_count
         taken: list[str] = []
+        different: set[str] = set()
         complete = asyncio.Event()
 
         def take(delivery: Any) -> None:
             taken.append(delivery.properties.message_id)
             assert delivery.body == b'{"id":"%s"}' % taken[-1].encode(), "an id on another's body"
-            if len(taken) >= count:
+            if offset is not None:
+                channel.ack(delivery.delivery_tag)
+                different.add(taken[-1])
+                if len(different) >= least:
+                    complete.set()
+            elif len(taken) >= count:
                 complete.set()
 
         callbacks = ConsumerCallbacks(take, lambda tag: None, lambda tag: None)
-        await channel.consume(queue, callbacks, no_ack=True)
-        if count:
+        if offset is None:
+            await channel.consume(queue, callbacks, no_ack=True)
+        else:
+            await channel.qos(1_000)
+            await channel.consume(queue, callbacks, arguments={"x-stream-offset": offset})
+        if least:  # what is missing then is missing
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(30.0):
+                    await complete.wait()
+        elif count:
             async with asyncio.timeout(30.0):
                 await complete.wait()
         return taken

@@ -1,5 +1,6 @@
-"""A cluster of three whose nodes are restarted, killed and stopped one after the other, under load.
-Nothing confirmed may be lost; measures the longest times without a confirm.
+"""A cluster of three whose nodes are restarted, killed, stopped and cut off from the others, one
+after the other, under load, with quorum queues and a stream. Nothing confirmed may be lost; how
+long nothing was confirmed is measured.
 
     python -m tests.faults.cluster --seconds 300 [--seed 7]
 """
@@ -12,8 +13,9 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -25,11 +27,14 @@ from tests.support.rabbitmq import RabbitMQ
 from tests.support.rabbitmq_cluster import Cluster
 from tests.support.rabbitmq_installed import chosen
 
-KINDS = ("restart", "kill", "pause")
-"""Stop in order, SIGKILL, and SIGSTOP for longer than two heartbeats."""
+KINDS = ("restart", "kill", "pause", "partition")
+"""Stop in order, SIGKILL, SIGSTOP for longer than two heartbeats, and for as long nothing passes
+between the node and the others, while clients reach it."""
 
+PAUSE = 12.0
+"""Seconds that the last two take."""
 _QUEUES = ("work", "record")
-_PAUSE = 12.0  # seconds
+_STREAM = "history"
 _BATCH, _EVERY = 5, 0.02  # messages, seconds
 _PATIENCE = 120.0  # seconds within which everything must end
 
@@ -42,6 +47,8 @@ def quorum_config(urls: Sequence[str], vhost: str) -> dict[str, Any]:
     made["connections"] = [{**connection, "url": url} for url in urls]
     for queue in made["queues"].values():
         queue.setdefault("options", {})["arguments"] = {"x-queue-type": "quorum"}
+    made["queues"][_STREAM] = {"options": {"arguments": {"x-queue-type": "stream"}}}
+    made["bindings"].append(f"orders[order.#] -> {_STREAM}")
     return config
 
 
@@ -54,8 +61,15 @@ class Report:
     """Links of the publishers, one after the other."""
     lost: list[str] = field(default_factory=list)
     unhandled: list[str] = field(default_factory=list)
+    lost_of_stream: list[str] = field(default_factory=list)
+    in_order: bool = True
+    """Each publication is in its order in the quorum queue that nobody reads, repeats apart."""
     outages: dict[str, list[float]] = field(default_factory=dict)
     """Kind of fault to the longest time without a confirm, in seconds, of each."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.in_order and not (self.lost or self.lost_of_stream or self.unhandled)
 
     def __str__(self) -> str:
         outages = "; ".join(
@@ -64,6 +78,8 @@ class Report:
         )
         return (
             f"{self.published} published and confirmed, {len(self.lost)} lost, "
+            f"{len(self.lost_of_stream)} lost of the stream, "
+            f"{'in order' if self.in_order else 'OUT OF ORDER'}, "
             f"{len(self.unhandled)} never handled, {self.connects} connects; "
             f"longest time without a confirm: {outages}"
         )
@@ -88,7 +104,11 @@ class _Confirms:
 
 
 async def run(
-    cluster: Cluster, vhost: str, faults: Sequence[tuple[str, RabbitMQ | None]]
+    cluster: Cluster,
+    vhost: str,
+    faults: Sequence[tuple[str, RabbitMQ | None]],
+    *,
+    pause: float = PAUSE,
 ) -> Report:
     """Publish and consume during `faults`, one after the other.
 
@@ -96,6 +116,7 @@ async def run(
         cluster: whose nodes get the faults.
         vhost: an empty one.
         faults: each a kind and a node; None is the node that the publishers are connected to.
+        pause: seconds that a stopped node is stopped, and one that is cut off is cut off.
     """
     report, confirms = Report(), _Confirms()
     async with Broker.create(quorum_config(cluster.urls(), vhost)) as broker:
@@ -117,7 +138,7 @@ async def run(
             for kind, node in faults:
                 await _all_members_online(cluster, vhost)
                 confirms.take()
-                await _strike(kind, node or _in_use(cluster, broker, vhost))
+                await _strike(cluster, kind, node or _in_use(cluster, broker, vhost), pause)
                 await _all_members_online(cluster, vhost)
                 report.outages.setdefault(kind, []).append(confirms.take())
         finally:
@@ -133,6 +154,14 @@ async def run(
         report.unhandled = sorted(published - set(app.handled))
     record = await drained(cluster.nodes[0].url(), vhost, "record")
     report.lost = sorted(published - set(record))
+    try:
+        app.check_record(record)
+    except AssertionError:
+        report.in_order = False
+    history = await drained(
+        cluster.nodes[0].url(), vhost, _STREAM, offset="first", least=len(published)
+    )
+    report.lost_of_stream = sorted(published - set(history))
     return report
 
 
@@ -159,16 +188,21 @@ async def _all_members_online(cluster: Cluster, vhost: str) -> None:
     await eventually(online, timeout=_PATIENCE, message="every member of every queue")
 
 
-async def _strike(kind: str, node: RabbitMQ) -> None:
-    if kind == "pause":
-        node.pause()
-        try:
-            await asyncio.sleep(_PAUSE)
-        finally:
-            node.resume()
+async def _strike(cluster: Cluster, kind: str, node: RabbitMQ, pause: float) -> None:
+    if kind in ("restart", "kill"):
+        await asyncio.to_thread(node.stop if kind == "restart" else node.kill)
+        await asyncio.to_thread(node.start)
         return
-    await asyncio.to_thread(node.stop if kind == "restart" else node.kill)
-    await asyncio.to_thread(node.start)
+    strikes: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
+        "pause": (node.pause, node.resume),
+        "partition": (partial(cluster.isolate, node), partial(cluster.join, node)),
+    }
+    strike, undo = strikes[kind]
+    await asyncio.to_thread(strike)
+    try:
+        await asyncio.sleep(pause)
+    finally:
+        await asyncio.to_thread(undo)
 
 
 def main() -> int:
@@ -191,7 +225,7 @@ def main() -> int:
             faults = [(chance.choice(KINDS), chance.choice(nodes)) for _ in range(3)]
             report = asyncio.run(run(cluster, cluster.make_vhost(), faults))
             console.print(str(report), soft_wrap=True)
-            failed = failed or bool(report.lost or report.unhandled)
+            failed = failed or not report.is_good
             if time.monotonic() > end:
                 break
     return 1 if failed else 0

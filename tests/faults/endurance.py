@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import tracemalloc
+from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -90,21 +91,22 @@ class History:
     """Samples and when they were taken."""
 
     def __init__(self) -> None:
-        self.times: list[float] = []
-        self.samples: list[Sample] = []
+        self.times = array("d")
+        # Arrays: objects that are kept here would be counted among those that the program keeps.
+        self._columns = {field.name: array("d") for field in fields(Sample)}
 
     def add(self, at: float, sample: Sample) -> None:
         self.times.append(at)
-        self.samples.append(sample)
+        for name, column in self._columns.items():
+            column.append(getattr(sample, name))
 
     def slopes(self) -> dict[str, float]:
         """What is added to each in an hour: least squares, without the warm-up."""
         first = next(index for index, at in enumerate(self.times) if at >= WARM_UP * self.times[-1])
         times = self.times[first:]
-        columns = zip(*(astuple(sample) for sample in self.samples[first:]), strict=True)
         return {
-            field.name: 3600.0 * linear_regression(times, column).slope
-            for field, column in zip(fields(Sample), columns, strict=True)
+            name: 3600.0 * linear_regression(times, column[first:]).slope
+            for name, column in self._columns.items()
         }
 
     def grew(self) -> list[str]:
@@ -334,8 +336,9 @@ async def run(
                     await application.round()
                     await asyncio.sleep(_EVERY)
                     gc.collect()
-                    history.add(at, Sample.take(folder))
-                    tell(at, history.samples[-1], application)
+                    sample = Sample.take(folder)
+                    history.add(at, sample)
+                    tell(at, sample, application)
             finally:
                 publishing.cancel()
                 await asyncio.wait([publishing])

@@ -94,6 +94,10 @@ class Proxy:
             await asyncio.wait(self._serving)
         await self._listener.wait_closed()
 
+    def lead_to(self, port: int) -> None:
+        """Connect to another port from now on."""
+        self._port = port
+
     def cut(self) -> int:
         """Reset every connection, as a crashed host or a firewall does; returns how many."""
         return self._each("reset")

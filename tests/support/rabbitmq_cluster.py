@@ -1,4 +1,4 @@
-"""A private cluster of RabbitMQ nodes that share a cookie and a name server of their own."""
+"""A private cluster of RabbitMQ nodes; what passes between them passes through proxies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 from tests.support.own_server import OwnServer
+from tests.support.partitions import Partitions
 from tests.support.rabbitmq import RabbitMQ, RabbitMQError
 from tests.support.rabbitmq_installed import Installed
 
@@ -22,17 +23,15 @@ class Cluster(OwnServer):
 
     def __init__(self, program: Installed, size: int = 3) -> None:
         cookie = uuid4().hex
-        # The first starts the name server, and is closed last.
-        first = RabbitMQ(program, cookie=cookie)
-        self.nodes = [first]
-        for _ in range(size - 1):
-            self.nodes.append(RabbitMQ(program, cookie=cookie, epmd_port=first.epmd_port))
+        self.network = Partitions(size)
+        self.nodes = [
+            RabbitMQ(program, cookie=cookie, epmd_port=port) for port in self.network.ports
+        ]
 
     def start(self) -> None:
         """Start every node, and let the others join the first."""
-        self.nodes[0].start(timeout=_START_TIMEOUT)  # its name server serves them all
         with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(pool.map(lambda node: node.start(timeout=_START_TIMEOUT), self.nodes[1:]))
+            list(pool.map(lambda node: node.start(timeout=_START_TIMEOUT), self.nodes))
         for node in self.nodes[1:]:
             node.ctl("stop_app")
             node.ctl("join_cluster", self.nodes[0].node_name)
@@ -42,6 +41,14 @@ class Cluster(OwnServer):
         """End every node and remove its data."""
         for node in reversed(self.nodes):
             node.close()
+        self.network.close()
+
+    def isolate(self, node: RabbitMQ) -> None:
+        """Let nothing pass between `node` and the others until `join`; clients reach it."""
+        self.network.isolate(self.nodes.index(node))
+
+    def join(self, node: RabbitMQ) -> None:
+        self.network.join(self.nodes.index(node))
 
     def make_vhost(self) -> str:
         return self.nodes[0].make_vhost()

@@ -322,6 +322,41 @@ async def test_turn_of_a_cancelled_one_is_not_kept_from_a_newcomer(a_pool: Make)
     await settle()
 
 
+async def newcomer_overtakes(pool: ChannelPool) -> bool:
+    """Does one who comes as another's turn has come get the channel before that one?"""
+    user = User(pool)
+    await settle()
+    waiting = User(pool)
+    await settle()
+    waiting.done.set()  # it will give it back at once
+    user.done.set()
+    await until_idle(pool)
+    async with pool.lease():  # in the same turn
+        return waiting.channel is None
+
+
+async def test_newcomer_never_overtakes_one_whose_turn_has_come(a_pool: Make) -> None:
+    pool = a_pool()
+    assert [await newcomer_overtakes(pool) for _ in range(3)] == [False] * 3
+    first = User(pool)
+    await settle()
+    cancelled, waiting = User(pool), User(pool)
+    await settle()
+    cancelled.task.cancel()  # before its turn
+    await settle()
+    assert waiting.channel is None
+    await first.give_back()
+    await waiting.give_back()
+    assert not await newcomer_overtakes(pool)
+    first, cancelled = User(pool), User(pool)
+    await settle()
+    first.done.set()
+    await until_idle(pool)
+    cancelled.task.cancel()  # as its turn has come
+    await settle()
+    assert not await newcomer_overtakes(pool)
+
+
 async def test_channel_given_back_as_a_waiter_is_cancelled_goes_to_the_next(a_pool: Make) -> None:
     pool = a_pool()
     first = User(pool)

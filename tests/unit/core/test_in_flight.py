@@ -71,6 +71,8 @@ def test_what_is_remembered_of_time_outs_is_bounded_and_old_ones_stay_forgiven(
     ledger.expire(1.0)
     assert len(ledger._lapsed) == 1_000
     assert ledger.forgives(1)
+    assert (ledger.forgives(4_000), ledger.forgives(4_000)) == (True, True)  # the last forgotten
+    assert (ledger.forgives(4_001), ledger.forgives(4_001)) == (True, False)
     assert ledger.forgives(5_000)
     assert not ledger.forgives(alive)
     assert not ledger.forgives(9_999)

@@ -117,3 +117,16 @@ def test_one_key_that_stays_does_not_hold_those_behind_it() -> None:
     gc.collect()
     assert len(watched) < 100
     assert deadlines.first() == (0.0, first)
+
+
+def test_keys_beside_the_line_are_still_due_after_a_rebuild() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    deadlines.set(-1, 1_000.0)
+    earlier = list(range(50))
+    for key in earlier:  # earlier than the last in line: they wait beside it
+        deadlines.set(key, 500.0 - key)
+    for key in range(100, 1_000):  # most are stale soon, which leads to a rebuild
+        deadlines.set(key, 2_000.0)
+        deadlines.discard(key)
+    assert deadlines.pop_due(500.0) == earlier[::-1]
+    assert deadlines.pop_due(1_000.0) == [-1]
