@@ -111,6 +111,11 @@ class Engine:
         return self.state.long_work
 
     @property
+    def has_more_to_do(self) -> bool:
+        """True if there is long work, or something unfinished."""
+        return self.state.long_work.is_pending or self._transitions.is_unfinished
+
+    @property
     def is_unfinished(self) -> bool:
         """More could be delivered at once, or is beyond a queue's length, than a step does: call
         `proceed`, when the effects taken so far have been carried out."""

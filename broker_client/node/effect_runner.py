@@ -246,8 +246,7 @@ class EffectRunner:
             engine.proceed(self._clock.now())
         if work.is_pending:
             work.proceed(self._clock.now())
-        is_long = work.is_pending or engine.is_unfinished
-        if backlog or engine.has_effects or is_long or self._behind_work:
+        if backlog or engine.has_effects or self._behind_work or engine.has_more_to_do:
             self.wake()
         if not self.is_closed:
             self.scanner.schedule()
