@@ -18,9 +18,9 @@ from broker_client.config.values import (
     duration_seconds,
 )
 
-LOGIN = ("hostname", "user", "password")
+LOGIN: tuple[str, ...] = ("hostname", "user", "password")
 _PARTS = ("scheme", "hostname", "port", "user", "password")
-SOURCES = {
+SOURCES: dict[str, tuple[str, ...]] = {
     "user_file": ("user",),
     "password_file": ("password",),
     "credentials": ("user", "password"),
