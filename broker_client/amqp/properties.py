@@ -13,6 +13,7 @@ from broker_client.amqp.table_decoding import (
     decode_short,
     decode_table,
     decode_time,
+    fault_of,
     malformed,
     readable_table,
 )
@@ -205,7 +206,7 @@ def readable_header(payload: bytes) -> tuple[int, Properties, str]:
     try:
         return (*content_header(payload), "")
     except UNREADABLE as error:
-        reason = str(error)
+        reason = str(MalformedFrameError(fault_of(error)))
     with malformed():
         _, _, size, flags = _CONTENT.unpack_from(payload)
     values: list[Any] = [None] * len(_IN_ORDER)

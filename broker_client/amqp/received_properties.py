@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from broker_client.amqp.properties import CODECS, ReceivedProperties, readable_header
-from broker_client.amqp.table_decoding import UNREADABLE, decode_table
+from broker_client.amqp.table_decoding import UNREADABLE, decode_table, fault_of
 from broker_client.amqp.tables import FrozenTable
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Properties
@@ -80,10 +80,8 @@ def _decode(encoded: bytes, *, keeps_values: bool = False) -> ReceivedProperties
                 values[index] = _cached_table(table)
             else:
                 values[index] = _known_table(table)
-    except MalformedFrameError:
-        raise
     except UNREADABLE as error:
-        raise MalformedFrameError(f"the properties end too early: {error}") from error
+        raise MalformedFrameError(fault_of(error)) from error
     if at != len(encoded):
         raise MalformedFrameError("the properties are longer or shorter than their frame")
     properties = ReceivedProperties(*values)

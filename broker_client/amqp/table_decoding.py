@@ -41,6 +41,21 @@ UNREADABLE = (
 """What malformed bytes raise here."""
 
 
+def fault_of(error: Exception) -> str:
+    """What is wrong with the bytes, in AMQP's terms.
+
+    Args:
+        error: one of `UNREADABLE`.
+    """
+    if isinstance(error, MalformedFrameError):
+        return error.reason
+    if isinstance(error, UnicodeDecodeError):
+        return "a short string is not UTF-8"
+    if isinstance(error, struct.error | LookupError):
+        return "the bytes end in the middle of a value"
+    return "a value is out of range"
+
+
 class ForeignTime(datetime):
     """A time that another client encoded differently: in milliseconds, or before 1970.
 
@@ -124,7 +139,7 @@ def decode_table(data: bytes, at: int) -> tuple[dict[str, Any], int]:
             value = _CONTAINERS[kind]()
             around.append((inside, end))
         else:
-            raise MalformedFrameError(f"unknown field type {chr(kind)!r}")
+            raise _unknown_type(kind)
         if is_table:
             inside[key] = value
         else:
@@ -169,7 +184,14 @@ def _end_of_value(data: bytes, at: int) -> int:
         return at + 4 + int(_U32(data, at)[0])
     if kind in b"df":  # decoding refuses some of them
         return at + (8 if kind == ord("d") else 4)
+    if kind not in _DECODERS:
+        raise _unknown_type(kind)
     return _DECODERS[kind](data, at)[1]
+
+
+def _unknown_type(kind: int) -> MalformedFrameError:
+    shown = f"'{chr(kind)}'" if chr(kind).isascii() and chr(kind).isprintable() else f"{kind:#04x}"
+    return MalformedFrameError(f"unknown field type {shown}")
 
 
 def _number(form: str) -> Callable[[bytes, int], tuple[Any, int]]:
@@ -184,7 +206,7 @@ def _float(form: str) -> Callable[[bytes, int], tuple[float, int]]:
     def decode(data: bytes, at: int) -> tuple[float, int]:
         value, at = number(data, at)
         if not isfinite(value):  # RabbitMQ takes none
-            raise MalformedFrameError(f"a number is {value}")
+            raise MalformedFrameError("a floating-point number is not finite")
         return value, at
 
     return decode
@@ -271,7 +293,7 @@ def decode_arguments(data: bytes) -> dict[str, Any]:
     try:  # not `with malformed()`, which would cost as much as a few headers
         return decode_table(data, 0)[0]
     except UNREADABLE as error:
-        raise MalformedFrameError(str(error)) from error
+        raise MalformedFrameError(fault_of(error)) from error
 
 
 @contextlib.contextmanager
@@ -280,4 +302,4 @@ def malformed() -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        raise MalformedFrameError(str(error)) from error
+        raise MalformedFrameError(fault_of(error)) from error

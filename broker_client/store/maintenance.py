@@ -16,7 +16,7 @@ from broker_client.core.records import COPY_BITS
 from broker_client.errors import MalformedFrameError, StoreError
 from broker_client.store import tables
 from broker_client.store.lock import FileLock
-from broker_client.store.sqlite import StoreFile, log_problem, reading, translated
+from broker_client.store.sqlite import NOT_UTF8, StoreFile, log_problem, reading, translated
 from broker_client.store.statistics import KeptQueue, contents, file_bytes
 
 _MOST_PROBLEMS = 100
@@ -78,6 +78,8 @@ def _report(
         problems += islice(_damage(connection), max(0, _MOST_PROBLEMS - len(problems)))
     except sqlite3.DatabaseError as error:
         problems.append(str(error))
+    except UnicodeDecodeError:
+        problems.append(NOT_UTF8)
     return CheckReport(path, version, file_bytes(path), messages, queues, tuple(problems))
 
 
@@ -243,7 +245,7 @@ def _rows(old: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[t
         try:
             order_by = key.replace(",", f" {order},") + f" {order}"
             yield from old.execute(f"SELECT {columns} FROM {table} ORDER BY {order_by}")  # noqa: S608 - our own words
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
             continue
         return
 
@@ -251,7 +253,7 @@ def _rows(old: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[t
 def _copy_message(old: sqlite3.Connection, new: sqlite3.Connection, number: int) -> bool:
     try:
         row = old.execute(tables.MESSAGE, (number,)).fetchone()
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
     if row is None or not _readable(row):
         return False

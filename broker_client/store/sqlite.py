@@ -311,11 +311,18 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
+NOT_UTF8 = "text is damaged: it is not UTF-8"
+"""Of a value; or, as `UnicodeDecodeError`, of a column's name or SQLite's own message, which
+quotes the schema."""
+
+
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
     """Convert SQLite's exceptions, and those that a damaged file causes, to ours."""
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise StoreCorruptError(path, NOT_UTF8) from error
     except sqlite3.Error as error:
         raise store_error(path, error) from error
     except OSError as error:
@@ -328,7 +335,7 @@ def store_error(path: str, error: sqlite3.Error) -> StoreError:
     """What SQLite's `error` means for the store at `path`."""
     name = getattr(error, "sqlite_errorname", None) or ""
     if "decode to UTF-8" in str(error):  # an error of Python's, without a name
-        return StoreCorruptError(path, "text is damaged: it is not UTF-8")
+        return StoreCorruptError(path, NOT_UTF8)
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return StoreCorruptError(path, str(error))
     if name.startswith("SQLITE_FULL"):

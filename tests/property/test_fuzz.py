@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +33,6 @@ from broker_client.store.maintenance import check, compact
 from broker_client.store.sqlite import StoreFile
 from tests.support.files import a_file
 
-pytestmark = pytest.mark.timeout(120)
 _PATIENT = [HealthCheck.too_slow, HealthCheck.data_too_large]
 _IS_FUZZ = settings().max_examples > 100
 """True in `make fuzz`."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -18,16 +21,29 @@ from broker_client.store.statistics import KeptQueue
 from tests.support.files import a_file, opened, rows, written
 
 
+class Nobody:
+    """Takes what a file gives back, and keeps nothing of it."""
+
+    def restore_topology(self, records: Iterable[object]) -> None:
+        list(records)
+
+    def restore_access(self, records: Iterable[object]) -> None:
+        list(records)
+
+    def restore_entries(self, vhost: str, queue: str, entries: Iterable[object]) -> None:
+        list(entries)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "node.db"
 
 
-def damage(path: Path, text: bytes) -> None:
-    """Flip a bit where `text` stands in the file."""
+def damage(path: Path, text: bytes, bits: int = 1) -> None:
+    """Flip `bits` where `text` stands in the file."""
     data = bytearray(path.read_bytes())
     at = data.index(text)
-    data[at] ^= 1
+    data[at] ^= bits
     path.write_bytes(data)
 
 
@@ -62,6 +78,30 @@ def test_a_torn_page_is_a_problem_and_no_exception(path: Path) -> None:
     data[4096 * 20 : 4096 * 22] = b"\xff" * 8192
     path.write_bytes(data)
     assert check(str(path)).problems
+
+
+@pytest.mark.parametrize("where", [b"CREATE TABLE queues", b"vhost TEXT", b"user TEXT", b"queues"])
+def test_a_schema_that_is_not_utf_8_is_damage_to_whoever_reads_the_file(
+    path: Path, where: bytes
+) -> None:
+    a_file(path, range(1, 4))
+    damage(path, where, 0x80)
+
+    def recovered() -> None:
+        with opened(path) as file:
+            file.recover(Nobody())
+
+    with pytest.raises(StoreCorruptError, match=re.escape(str(path))) as raised:
+        recovered()
+    told = str(raised.value)
+    try:
+        told += " ".join(found := check(str(path)).problems)
+        assert found
+    except StoreCorruptError as error:
+        told += str(error)
+    with contextlib.suppress(StoreError):
+        compact(str(path), drop_damaged=True)
+    assert "codec" not in told
 
 
 def test_checking_changes_nothing(path: Path) -> None:
