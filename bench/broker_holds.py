@@ -132,6 +132,8 @@ def _policy(definition: dict[str, Any]) -> Act:
 
 _LATER = {"x-delay": 3_600_000}
 _IN_FLIGHT = {"ready": False, "deferred": False, "in_flight": True}
+_WARM = ("list in flight", "list deferred", "purge in flight", "run deferred", "shorten by policy")
+"""Done first with few: a process imports what it needs when it is asked for the first time."""
 _API = "/api/queues/%2F/{queue}"
 ROWS = [
     Row("list in flight", _asks("GET", f"{_API}/in-flight"), unacked=True),
@@ -144,9 +146,7 @@ ROWS = [
     Row("run deferred", _asks("POST", f"{_API}/deferred/run"), headers=_LATER),
     Row("delete a long queue", _asks("DELETE", _API)),
     Row("shorten by policy", _policy({"max-length": 10}), then=_is_short),
-    Row(
-        "shorten, dead letters", _policy({"max-length": 10}), _DEAD, then=_all("dead_letter_count")
-    ),
+    Row("shorten, dead letters", _policy({"max-length": 10}), _DEAD, then=_is_short),
     Row("expire", _nothing, {"x-message-ttl": int(_SOON * 1000)}, then=_none("ready")),
     Row(
         "expire, dead letters",
@@ -183,7 +183,8 @@ async def _settle(name: str, connection: Any, channel: Any, last: int) -> None:
     elif name == "close the connection":
         await connection.close()
     elif name == "lose the connection":
-        connection.writer.transport.abort()
+        print("acted", flush=True)
+        os._exit(0)  # the system closes its socket
 
 
 async def consume(url: str, queue: str, count: int, name: str) -> None:
@@ -290,8 +291,9 @@ async def measure(on: str, count: int, only: list[str]) -> None:
             gc.set_threshold(10_000, 250, 100)  # as serve has it
             with holds.watched():
                 warm = Place(node, url, api, "warm", 100, holds)
-                for row in (ROWS[0], ROWS[1], ROWS[2]):
-                    await _measure(row, warm)
+                for row in ROWS:
+                    if row.name in _WARM:
+                        await _measure(row, warm)
                 for number, row in enumerate(ROWS):
                     if only and not row.name.startswith(tuple(only)):
                         continue

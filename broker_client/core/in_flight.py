@@ -6,7 +6,9 @@ channel's tag is simply not in here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Generic, TypeVar
 
 from broker_client.errors import StaleDeliveryError
@@ -15,6 +17,33 @@ from broker_client.runtime.deadlines import NEVER, TimedMap
 E = TypeVar("E")
 
 _REMEMBERED = 1_000  # lapsed deliveries kept one by one; older ones are kept as a bound
+_MANY = 1_000  # deliveries that are not settled one by one
+
+
+class TakenDeliveries(Collection[E]):
+    """Many deliveries that were taken out of a ledger at once, in order of their tags."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, records: deque[tuple[float, int, int, E]]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[E]:
+        return (record[3] for record in self._records)
+
+    def __contains__(self, entry: object) -> bool:
+        return any(each is entry for each in self)
+
+    def popleft(self) -> E:
+        """Remove and return the first."""
+        return self._records.popleft()[3]
+
+    def pop(self) -> E:
+        """Remove and return the last."""
+        return self._records.pop()[3]
 
 
 class InFlightLedger(Generic[E]):
@@ -56,21 +85,41 @@ class InFlightLedger(Generic[E]):
         self._flying.put(tag, NEVER if deadline is None else deadline, entry)
         return tag
 
-    def settle_through(self, tag: int) -> list[E]:
+    def settle_through(self, tag: int) -> list[E] | TakenDeliveries[E]:
         """Take out every delivery up to and with `tag`, in order."""
-        # Not by iteration: a dict walks over every key deleted at its front, each time again.
-        pop = self._flying.pop
+        flying = self._flying
         last = min(tag, self.last_tag)
+        # Not by iteration: a dict walks over every key deleted at its front, each time again.
+        tags: Sequence[int] = range(self._first, last + 1)
+        self._first = max(self._first, last + 1)
+        count = len(tags)
+        if count > len(flying):  # most of them are settled already
+            tags = list(takewhile(lambda each: each <= last, flying.added()))
+            count = len(tags)
+        if count > _MANY and len(flying) - count < count:
+            return self._settle_all_but(last)
+        pop = flying.pop
         settled = []
-        for each in range(self._first, last + 1):
+        for each in tags:
             entry = pop(each)
             if entry is not None:
                 settled.append(entry)
-        self._first = max(self._first, last + 1)
         return settled
 
-    def settle_all(self) -> list[E]:
+    def _settle_all_but(self, last: int) -> TakenDeliveries[E]:
+        """Take out everything, and put back what is above tag `last`."""
+        records = self._flying.take_all()
+        above = []
+        while records and records[-1][2] > last:
+            above.append(records.pop())
+        for at, _, tag, entry in reversed(above):
+            self._flying.put(tag, at, entry)
+        return TakenDeliveries(records)
+
+    def settle_all(self) -> list[E] | TakenDeliveries[E]:
         """Take out everything, in order."""
+        if len(self._flying) > _MANY:
+            return TakenDeliveries(self._flying.take_all())
         entries = self._flying.values()
         self._flying.drop_all()
         return entries

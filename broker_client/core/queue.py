@@ -209,6 +209,8 @@ class Queue:
     """Nothing is delivered; all else goes on (nsq: a paused channel)."""
     holds: int = 0
     """Why nothing is delivered: it is `paused`, and the long works that move its messages."""
+    returning: int = 0
+    """So many of those in flight are being put back by long work."""
     purging: Purged | None = None
     """Counts while what is in flight is purged: it does not come back to the queue."""
     unfinished: bool = False

@@ -23,7 +23,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,6 +32,7 @@ from broker_client.core.arguments import REJECT_PUBLISH_DLX, QueueSettings
 from broker_client.core.dead_lettering import dead_letter, extra_keys
 from broker_client.core.delivering import shown_properties, time_limit
 from broker_client.core.effects import CancelConsumer, Deliver, MessageTimedOut
+from broker_client.core.in_flight import TakenDeliveries
 from broker_client.core.latency import LatencyWindow
 from broker_client.core.long_work import STEP
 from broker_client.core.queue import NEVER, ON_DISK, ChannelState, Entry, Queue, QueueConsumer
@@ -53,7 +54,7 @@ _new = tuple.__new__  # a named tuple's own constructor is a Python call
 _QUORUM_DELIVERY_LIMIT = 20  # RabbitMQ 4: of a quorum queue that states none
 _DELIVERED_AT_ONCE = 500
 """Messages delivered by one command, or one `proceed`, from a queue at most."""
-_DEATHS_AT_ONCE = 100
+_DEATHS_AT_ONCE = 50
 """Messages beyond the length of a queue that die by one, at most."""
 _TOGETHER = 50  # deferred messages made ready, or deliveries revoked, between two looks at the cost
 _DELIVERY, DEATH = STEP // _DELIVERED_AT_ONCE, STEP // _DEATHS_AT_ONCE
@@ -81,6 +82,7 @@ class Transitions:
         self._dead: deque[tuple[Entry, str]] = deque()
         self._routing_dead = False
         self._unfinished: dict[Queue, None] = {}
+        self._purges = 0  # of what is in flight, begun and not done
 
     # ---------------------------------------------------------------- in
 
@@ -305,20 +307,22 @@ class Transitions:
             self._settle_down(opened, now)
 
     def settle_each(
-        self, entries: Sequence[Entry], settle: Callable[[Entry, float], None], now: float
+        self, entries: Collection[Entry], settle: Callable[[Entry, float], None], now: float
     ) -> None:
         """Ack, reject or defer deliveries with `settle`, in order; many of them in steps."""
         few = len(entries) <= _SETTLED_AT_ONCE
-        if few or _is_any_purging(entry.queue for entry in entries):
+        if few or (self._purges and _is_any_purging(entry.queue for entry in entries)):
             for entry in entries:
                 settle(entry, now)
         else:
-            self._state.long_work.begin(self._settle_in_steps(entries, settle), now)
+            work = self._settle_in_steps(_one_by_one(entries), settle)
+            self._state.long_work.begin(work, now)
 
     def _settle_in_steps(
-        self, entries: Iterable[Entry], settle: Callable[[Entry, float], None]
+        self, entries: deque[Entry] | TakenDeliveries[Entry], settle: Callable[[Entry, float], None]
     ) -> Iterator[int]:
-        for entry in entries:
+        while entries:
+            entry = entries.popleft()
             before = _cost_so_far(entry.queue)
             settle(entry, self._state.long_work.now)
             yield 1 + _cost_so_far(entry.queue) - before
@@ -362,31 +366,35 @@ class Transitions:
         self._flight_ended(entry, now)
 
     def requeue(
-        self, entries: Iterable[Entry], now: float, reason: str, *, is_failure: bool = True
+        self, entries: Collection[Entry], now: float, reason: str, *, is_failure: bool = True
     ) -> None:
         """Give deliveries back, each to where it was, to be redelivered.
 
         Many go back in steps. Until all are there nothing is delivered from their queues, so that
         their order holds.
         """
-        returned = list(entries)
-        if len(returned) > _RETURNED_AT_ONCE:
-            held = dict.fromkeys([entry.queue for entry in returned])
+        if len(entries) > _RETURNED_AT_ONCE:
+            held = Counter([entry.queue for entry in entries])
             if not _is_any_purging(held):  # else it is to count them
-                for queue in held:
+                for queue, count in held.items():
                     queue.hold()
-                work = self._give_back_each(returned, held, reason, is_failure)
+                    queue.returning += count
+                work = self._give_back_each(_one_by_one(entries), held, reason, is_failure)
                 self._state.long_work.begin(work, now)
                 return
         queues: dict[Queue, None] = {}
-        for entry in reversed(returned):  # the last first, so that each becomes the head
+        for entry in reversed(list(entries)):  # the last first, so that each becomes the head
             if not is_failure:
                 self._uncount(entry)
             self._give_back(entry, queues, now, reason)
         self._settle_down(queues, now)
 
     def _give_back_each(
-        self, entries: list[Entry], held: Iterable[Queue], reason: str, is_failure: bool
+        self,
+        entries: deque[Entry] | TakenDeliveries[Entry],
+        held: Iterable[Queue],
+        reason: str,
+        is_failure: bool,
     ) -> Iterator[int]:
         work = self._state.long_work
         queues: dict[Queue, None] = {}
@@ -395,6 +403,7 @@ class Transitions:
             if not is_failure:
                 self._uncount(entry)
             self._give_back(entry, queues, work.now, reason)
+            entry.queue.returning -= 1
             if self._dead:
                 self._route_dead_letters(work.now)
                 yield DEATH
@@ -424,7 +433,7 @@ class Transitions:
             return False
         return True
 
-    def release(self, entries: Sequence[Entry], now: float) -> None:
+    def release(self, entries: Collection[Entry], now: float) -> None:
         """Return deliveries that no handler began; this does not count as a failure.
 
         RabbitMQ 4.3 does the same for basic.nack with requeue: the delivery does not count.
@@ -496,6 +505,7 @@ class Transitions:
         """
         queue.hold()
         queue.purging = purged
+        self._purges += 1
         queues: dict[Queue, None] = {queue: None}
         work = self._revoke_each(queue, purged, queues)
         if queue.in_flight > _RETURNED_AT_ONCE:
@@ -515,6 +525,7 @@ class Transitions:
                     self._purge_one(entry, purged)
                 yield len(tags) // 10 + _RETURN * len(revoked)
         queue.purging = None
+        self._purges -= 1
         queue.let_go()
         self._finish_all_later(queues)
 
@@ -837,6 +848,11 @@ class Transitions:
 
 def _cost_so_far(queue: Queue) -> int:
     return _DELIVERY * queue.delivered + DEATH * (queue.dropped + queue.dead_lettered)
+
+
+def _one_by_one(entries: Collection[Entry]) -> deque[Entry] | TakenDeliveries[Entry]:
+    """For steps that take one after the other, so that its memory goes with it."""
+    return entries if isinstance(entries, TakenDeliveries) else deque(entries)
 
 
 def _is_any_purging(queues: Iterable[Queue]) -> bool:

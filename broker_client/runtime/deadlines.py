@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
@@ -124,6 +124,13 @@ class TimedMap(Generic[K, V]):
                 due.append(record[2:])
         return due
 
+    def take_all(self) -> deque[tuple[float, int, K, V]]:
+        """Remove every key; returns their records (see `record`) in the order in which they were
+        added. It looks into none of them, so that this takes little time."""
+        records = deque(self._records.values())
+        self.drop_all()
+        return records
+
     def drop_all(self) -> None:
         """Forget every key."""
         self._records.clear()
@@ -178,11 +185,9 @@ class Deadlines(TimedMap[K, None]):
         """Every key, in order of its time."""
         return [record[2] for record in sorted(self._records.values(), key=_time_and_order)]
 
-    def those(self, wanted: Callable[[K], bool]) -> list[K]:
-        """The keys that are `wanted`, in order of their time."""
-        found = [record for record in self._records.values() if wanted(record[2])]
-        found.sort(key=_time_and_order)
-        return [record[2] for record in found]
+    def times(self) -> Iterator[tuple[K, float]]:
+        """Every key and its time, in the order in which they were added."""
+        return ((record[2], record[0]) for record in self._records.values())
 
     def earliest(self, most: int) -> list[K]:
         """Up to `most` keys that are ever due, in order of their time."""

@@ -59,7 +59,7 @@ def _confirms_early(original: Any) -> Any:
 
 def _forgets_at_disconnect(original: Any) -> Any:
     def settle_all(self: InFlightLedger[Any]) -> list[Any]:
-        entries: list[Any] = original(self)
+        entries: list[Any] = list(original(self))
         for entry in entries[2:]:
             entry.queue.in_flight -= 1
         return entries[:2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from heapq import nsmallest
 from itertools import chain, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from broker_client.core.queue import ChannelState, Entry, Queue
@@ -158,5 +159,11 @@ def _held_by(channel: ChannelState, queue: Queue) -> Iterator[tuple[ChannelState
 
 
 def _chosen(queue: Queue, ids: Collection[int]) -> list[Entry]:
+    """Those deferred that have one of the `ids`, in order of their time."""
     wanted = frozenset(ids)
-    return queue.deferred.those(lambda entry: entry.position in wanted)
+    found = [each for each in queue.deferred.times() if each[0].position in wanted]
+    found.sort(key=_time)
+    return [entry for entry, _ in found]
+
+
+_time = itemgetter(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import TypedDict
 
@@ -236,7 +236,7 @@ class ConsumeCommands:
             self._transitions.release(self._settle(state, delivery_tag, multiple), now)
 
     def give_away(
-        self, entries: list[Entry], requeue: bool, delay: float | None, now: float
+        self, entries: Collection[Entry], requeue: bool, delay: float | None, now: float
     ) -> None:
         """Reject deliveries, defer them or requeue them, taken from their ledger."""
         if not requeue:
@@ -306,7 +306,7 @@ class ConsumeCommands:
 
     # ---------------------------------------------------------------- inside
 
-    def _settle(self, state: ChannelState, tag: int, multiple: bool) -> list[Entry]:
+    def _settle(self, state: ChannelState, tag: int, multiple: bool) -> Collection[Entry]:
         ledger = state.ledger
         if multiple and tag == 0:
             return ledger.settle_all()  # AMQP 0-9-1 §1.8.3.13: all outstanding

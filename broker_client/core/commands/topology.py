@@ -167,7 +167,7 @@ class TopologyCommands:
             self._state.long_work.finish()
         if if_empty and queue.ready:
             raise precondition_failed(f"{where} not empty")
-        count = len(queue.ready)
+        count = len(queue.ready) + queue.returning
         self._transitions.delete_queue(queue)
         return count
 
@@ -222,4 +222,4 @@ class TopologyCommands:
 
 
 def _declared(queue: Queue) -> Declared:
-    return Declared(queue.name, len(queue.ready), len(queue.consumers))
+    return Declared(queue.name, len(queue.ready) + queue.returning, len(queue.consumers))

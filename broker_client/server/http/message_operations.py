@@ -203,7 +203,9 @@ async def run_deferred(call: Call) -> Any:
     queue = _changeable(call, commands.Queue.Purge())
     ids = _ids(await call.json())
     await asyncio.sleep(0)  # there may be many
-    return {"count": call.node.run_deferred(queue, ids, vhost=call.vhost().name)}
+    wanted = None if ids is None else frozenset(ids)
+    await asyncio.sleep(0)
+    return {"count": call.node.run_deferred(queue, wanted, vhost=call.vhost().name)}
 
 
 @operations.post(

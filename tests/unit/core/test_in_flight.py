@@ -76,3 +76,32 @@ def test_what_is_remembered_of_time_outs_is_bounded_and_old_ones_stay_forgiven(
     assert ledger.forgives(5_000)
     assert not ledger.forgives(alive)
     assert not ledger.forgives(9_999)
+
+
+def test_of_many_those_through_a_tag_are_taken_and_the_rest_keep_their_deadlines(
+    ledger: InFlightLedger[str],
+) -> None:
+    for number in range(1, 3_001):
+        ledger.start(f"m{number}", float(number))
+    ledger.extend(2_999, 5_000.0)
+    taken = ledger.settle_through(2_990)
+    assert list(taken) == [f"m{number}" for number in range(1, 2_991)]
+    assert ledger.tags() == list(range(2_991, 3_001))
+    assert (2_990 in ledger, ledger.settle(1), ledger.next_deadline()) == (False, None, 2_991.0)
+    assert ledger.deadline(2_999) == 5_000.0
+    assert [tag for tag, _ in ledger.expire(4_000.0)] == [*range(2_991, 2_999), 3_000]
+
+
+@pytest.mark.parametrize("more", [10, 5_000])
+def test_those_through_a_tag_are_taken_where_many_tags_before_it_are_settled(
+    ledger: InFlightLedger[str], more: int
+) -> None:
+    for _ in range(10_000):
+        ledger.issue()
+    for number in range(more):
+        ledger.start(f"m{number}", None)
+    assert ledger.settle(10_002) == "m1"
+    assert list(ledger.settle_through(10_004)) == ["m0", "m2", "m3"]
+    assert list(ledger.settle_through(10_006)) == ["m4", "m5"]
+    assert list(ledger.settle_all()) == [f"m{number}" for number in range(6, more)]
+    assert len(ledger) == 0

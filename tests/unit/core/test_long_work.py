@@ -157,14 +157,14 @@ def test_what_is_beyond_a_new_length_dies_in_steps_and_is_delivered_to_nobody(
     harness.queue("dead")
     filled(harness, 350, dead_letter_exchange="", dead_letter_routing_key="dead")
     set_length(harness, 10, "^q$")
-    assert (harness.stats().ready, harness.stats("dead").ready) == (250, 100)
+    assert (harness.stats().ready, harness.stats("dead").ready) == (300, 50)
     harness.consume()
     assert harness.deliveries() == []
     turns = 0
     while harness.engine.is_unfinished:
         harness.engine.proceed(harness.now)
         turns += 1
-    assert turns == 3
+    assert turns == 6
     assert harness.bodies() == [b"%d" % number for number in range(340, 350)]
     assert harness.stats("dead").ready == 340
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_client.core.snapshots import Purged
+from broker_client.errors import ReplyError
 from tests.support.builders import EngineHarness, a_message
 
 MANY = 1_200
@@ -84,6 +85,26 @@ def test_a_get_while_many_are_given_back_has_the_first_of_them(
     assert delivery is not None
     assert (delivery.body, delivery.redelivered) == (b"0", True)
     assert harness.stats().ready == MANY - 1
+
+
+@pytest.mark.parametrize("give_back", [leave, requeue, recover, release])
+def test_a_declaration_while_many_are_given_back_counts_them(
+    harness: EngineHarness, taken: int, give_back: object
+) -> None:
+    give_back(harness, taken)  # type: ignore[operator]
+    harness.publish(a_message(body=b"new"))
+    assert 0 < harness.stats().in_flight < MANY
+    topology = harness.engine.topology
+    assert topology.check_queue(harness.channel, "q", harness.now).message_count == MANY + 1
+    finish(harness)
+    assert topology.check_queue(harness.channel, "q", harness.now).message_count == MANY + 1
+
+
+def test_a_queue_deleted_while_many_are_given_back_tells_of_them_all(
+    harness: EngineHarness, taken: int
+) -> None:
+    requeue(harness, taken)
+    assert harness.engine.topology.delete_queue(harness.channel, "q") == MANY
 
 
 def test_a_purge_while_many_are_given_back_purges_them_too(
@@ -175,6 +196,18 @@ def test_many_acked_at_once_are_gone_in_steps(harness: EngineHarness, taken: int
     leave(harness, taken)  # they are settled all the same
     finish(harness)
     assert (harness.stats().ack_count, harness.stats().ready) == (MANY, 0)
+    harness.engine.check_conservation()
+
+
+def test_many_acked_of_more_leave_the_rest_in_flight(harness: EngineHarness, taken: int) -> None:
+    harness.engine.consuming.ack(taken, MANY - 100, harness.now, multiple=True)
+    with pytest.raises(ReplyError, match="unknown delivery tag"):  # though some are still to go
+        harness.engine.consuming.ack(taken, MANY - 100, harness.now)
+    finish(harness)
+    assert (harness.stats().ack_count, harness.stats().in_flight) == (MANY - 100, 100)
+    harness.engine.consuming.ack(taken, MANY - 99, harness.now)
+    harness.engine.consuming.ack(taken, 0, harness.now, multiple=True)
+    assert (harness.stats().ack_count, harness.stats().in_flight) == (MANY, 0)
     harness.engine.check_conservation()
 
 
