@@ -143,7 +143,9 @@ class Session(asyncio.Protocol):
         leave_connection_to_parent(transport)
         transport.set_write_buffer_limits(high=self._config.write_buffer)
         self._look_at(transport)
-        mechanisms = (PLAIN, AMQPLAIN, *((EXTERNAL,) if self._certificate_user else ()))
+        # Not to one whose certificate is no login: clients may prefer it to their password.
+        by_certificate = self._certificate_user in self._node.access.users
+        mechanisms = (PLAIN, AMQPLAIN, *((EXTERNAL,) if by_certificate else ()))
         config = self._config
         self._protocol = ServerConnection(
             ConnectionLimits(

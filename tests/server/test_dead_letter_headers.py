@@ -14,7 +14,7 @@ from pamqp import commands
 
 from broker_client.amqp.tables import encode_table
 from tests.server.peer import Peer
-from tests.server.test_pass_through import header_after
+from tests.server.test_pass_through import header_after, nested
 from tests.support.served import Served
 from tests.support.wire import content_header, frame, method
 
@@ -33,8 +33,17 @@ _ENTRIES = (
     b"\x01lB\xfe",
     b"\x01mu\xff\xfe",
     b"\x01ni\xff\xff\xff\xfe",
+    b"\x01oV",
+    b"\x00t\x01",
+    b"\x01pI\x00\x00\x00\x01",
+    b"\x01pI\x00\x00\x00\x02",
+    b"\x02\xff\xfet\x01",
+    b"\x01qD\xff\xff\xff\xff\xff",
+    b"\x01rT\x7f" + b"\xff" * 7,
+    b"\x01s" + nested(60),
 )
-"""Types that Python's values do not distinguish, and text that is not UTF-8."""
+"""Types that Python's values do not distinguish, text and a key that are not UTF-8, a key that is
+empty and one that comes twice, a time and a decimal without a meaning, and tables 60 deep."""
 
 _FLAGS_AT, _TABLE_AT = 12, 14
 _HEADERS = 0x2000

@@ -110,20 +110,41 @@ async def test_a_client_certificate_is_a_login(listen: Listen, authority: Author
     listening = await listen("amqps://127.0.0.1:0", tls=tls)
     listening.node.access.add_user("anna", None)
     listening.node.access.set_permissions("anna", "/", configure=".*", write=".*", read=".*")
-    for name, answer in (("anna", commands.Connection.Tune), ("nobody", None)):
+    offered = "PLAIN AMQPLAIN EXTERNAL"
+    for name, mechanisms, answer in (
+        ("anna", offered, commands.Connection.Tune),
+        ("nobody", "PLAIN AMQPLAIN", None),
+    ):
         client = authority.sign(name)
         context = ssl.create_default_context(cafile=str(authority.file))
         context.load_cert_chain(client.certificate, client.key)
         peer = await Peer.connect(listening.port, ssl=context)
         peer.write(HEADER)
         start = await peer.expect(commands.Connection.Start)
-        assert start.mechanisms == "PLAIN AMQPLAIN EXTERNAL"
+        assert start.mechanisms == mechanisms
         peer.send(0, commands.Connection.StartOk({}, "EXTERNAL", "", "en_US"))
         if answer is None:
             assert await peer.ended() == b""
         else:
             await peer.expect(answer)
         await peer.close()
+
+
+async def test_external_is_not_offered_where_the_certificate_is_no_login(
+    listen: Listen, authority: Authority
+) -> None:
+    # py-amqp takes EXTERNAL wherever it is offered, although it has a password.
+    tls = tls_of(authority, cafile=str(authority.file), client_certificates="required")
+    listening = await listen("amqps://127.0.0.1:0", tls=tls)
+    client = authority.sign("worker-7")
+    context = ssl.create_default_context(cafile=str(authority.file))
+    context.load_cert_chain(client.certificate, client.key)
+    peer = await Peer.connect(listening.port, ssl=context)
+    peer.write(HEADER)
+    assert (await peer.expect(commands.Connection.Start)).mechanisms == "PLAIN AMQPLAIN"
+    peer.send(0, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"))
+    await peer.expect(commands.Connection.Tune)
+    await peer.close()
 
 
 async def test_a_new_certificate_is_shown_without_a_restart(

@@ -33,14 +33,21 @@ class DockerContainer:
     def get_exposed_port(self, port): return port
 """
 
+THEIRS = (
+    ("tests/certs", "server.pem", "server.key", "ca.pem"),
+    ("t/certs", "server_certificate.pem", "server_key.pem", "ca_certificate.pem"),
+)
+"""Where suites keep certificates, and the names of the server's, its key and the authority's."""
+
 
 def certificates(folder: Path) -> dict[str, Path]:
     """The certificates of the suite in the working directory, which its clients expect, or new
     ones."""
-    theirs = Path("tests", "certs").absolute()
-    if theirs.is_dir():
-        names = {"certfile": "server.pem", "keyfile": "server.key", "cafile": "ca.pem"}
-        return {key: theirs / name for key, name in names.items()}
+    for where, *names in THEIRS:
+        theirs = Path(where).absolute()
+        if theirs.is_dir():
+            keys = ("certfile", "keyfile", "cafile")
+            return {key: theirs / name for key, name in zip(keys, names, strict=True)}
     authority = Authority(folder, "authority")
     files = authority.sign("localhost", "localhost")
     return {"certfile": files.certificate, "keyfile": files.key, "cafile": authority.file}
