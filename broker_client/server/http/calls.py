@@ -16,7 +16,7 @@ from broker_client.core.virtual_host import VirtualHost
 from broker_client.runtime.pace import as_json, from_json
 from broker_client.runtime.request_body import read_limited
 from broker_client.server.http.callers import MANAGEMENT, Caller
-from broker_client.server.http.errors import Refusal, bad_request, not_authorized, not_found
+from broker_client.server.http.errors import Refusal, bad_request, not_found
 
 if TYPE_CHECKING:
     from broker_client.node.node import Node
@@ -57,14 +57,13 @@ class Call:
         """The vhost of the path.
 
         Raises:
-            Refusal: 401 where the caller may not see it, 404 where there is none.
+            Refusal: 404 where there is none, and where the caller may not see it: as RabbitMQ 4.3,
+                so that names of vhosts cannot be guessed.
         """
         name = self.name("vhost")
         found = self.node.view.vhost(name)
-        if found is None:
+        if found is None or not self.caller.sees(name):
             raise not_found()
-        if not self.caller.sees(name):
-            raise not_authorized("User not authorised to access virtual host")
         return found
 
     def vhosts(self) -> list[VirtualHost]:

@@ -79,6 +79,10 @@ class Managed:
     version: tuple[int, ...] = ()
     """Of RabbitMQ."""
 
+    @property
+    def is_rabbitmq_4(self) -> bool:
+        return self.is_rabbitmq and self.version >= (4, 0)
+
     def path(self, text: str) -> str:
         """`text` under /api, with ``{v}`` for the vhost."""
         return f"/api/{text.format(v=quote(self.vhost, safe=''))}"

@@ -113,7 +113,8 @@ async def test_wrong_login_is_401_and_asks_for_basic(
     async with httpx.AsyncClient(timeout=60) as client:
         response = await client.get(url, auth=auth)
     assert response.status_code == 401
-    assert response.headers["www-authenticate"].startswith("Basic")
+    asks = response.headers.get("www-authenticate", "").startswith("Basic")
+    assert asks == (auth is None or not managed.is_rabbitmq_4)  # RabbitMQ 4: only without a login
     if not managed.is_rabbitmq or auth is not None:  # RabbitMQ: no body where nobody logs in
         assert response.json()["error"] in ("not_authorized", "not_authorised")
 
@@ -382,10 +383,16 @@ MANAGEMENT_ONLY = [
     ("PUT", "vhosts/another", 401),
     ("DELETE", "vhosts/{v}", 401),
     ("PUT", "permissions/{v}/guest", 401),
-    ("GET", "queues/%2F", 401),
-    ("PUT", "queues/%2F/q", 401),
     ("GET", "definitions", 401),
     ("POST", "definitions", 401),
+    ("GET", "queues/%2F", 404),
+    ("PUT", "queues/%2F/q", 404),
+    ("GET", "queues/%2F/q", 404),
+    ("GET", "exchanges/%2F", 404),
+    ("GET", "bindings/%2F", 404),
+    ("GET", "policies/%2F", 404),
+    ("GET", "vhosts/%2F/connections", 404),
+    ("GET", "queues/no-vhost", 404),
 ]
 
 
@@ -397,7 +404,10 @@ async def test_tag_management_sees_its_vhosts_and_administers_nothing(managed: M
     await managed.client.put(managed.path("permissions/{v}/") + encoded(user), json=rights)
     auth = httpx.BasicAuth(user, "secret")
     try:
-        for method, path_of, status in MANAGEMENT_ONLY:
+        for method, path_of, expected in MANAGEMENT_ONLY:
+            status = expected
+            if managed.is_rabbitmq and not managed.is_rabbitmq_4 and "%2F" in path_of:
+                status = 401  # RabbitMQ 3: tells a vhost that the user may not see from none
             response = await managed.client.request(
                 method,
                 managed.path(path_of),
@@ -625,7 +635,8 @@ async def test_definitions_of_a_vhost_come_back_after_it_was_deleted(managed: Ma
     for section in ("queues", "exchanges", "bindings", "policies"):
         assert after[section] == before[section]
     shown = (await managed.client.get(managed.path("queues/{v}/q"))).json()
-    assert shown["arguments"] == {"x-max-length": 7}
+    own = {"x-queue-type": "classic"} if managed.is_rabbitmq_4 else {}  # written into arguments
+    assert shown["arguments"] == {"x-max-length": 7, **own}
 
 
 async def test_definitions_are_taken_as_the_file_of_a_form(managed: Managed) -> None:
@@ -663,7 +674,7 @@ METADATA = {"description": "of the shop", "tags": ["a", "b"], "default_queue_typ
 
 def knows_default_type(managed: Managed) -> bool:
     """RabbitMQ 3.10 ignores the metadata given here."""
-    return not managed.is_rabbitmq or managed.version >= (4, 0)
+    return not managed.is_rabbitmq or managed.is_rabbitmq_4
 
 
 async def test_metadata_of_a_vhost_is_given_back_and_replaced_as_a_whole(managed: Managed) -> None:
