@@ -129,7 +129,7 @@ def examine_management(place: Place, management: ByManagement | None) -> Iterato
             yield Finding(what, "unknown", "AMQP does not show this", _ASK_MANAGEMENT)
         return
     try:
-        overview = management.ask("overview")
+        overview = management.overview()
         yield from _version(overview)
         yield _clock(management.clock_ahead)
         yield from _alarms(management.check("health/checks/alarms"))
@@ -179,7 +179,7 @@ def _quorum(management: ByManagement) -> Iterator[Finding]:
         yield Finding("quorum", "warning", why, advice)
     lost = [
         f"{each['vhost']}: {each['name']} ({len(each['online'])} of {len(each['members'])} online)"
-        for each in management.ask("queues")
+        for each in management.objects("queues")
         if each.get("members") and len(each.get("online") or ()) * 2 <= len(each["members"])
     ]
     if lost:
@@ -196,7 +196,8 @@ def _permissions(
 ) -> Iterator[Finding]:
     user, vhost = place.user, quote(place.vhost, safe="")
     try:
-        granted = management.ask(f"permissions/{vhost}/{quote(user, safe='')}")
+        path = f"permissions/{vhost}/{quote(user, safe='')}"
+        granted = management.object(path, "configure", "write", "read")
     except ManagementError as error:
         if error.status in _REFUSED:
             advice = "have --management log in with the tag administrator"

@@ -5,6 +5,7 @@ The built-in broker is reached through its control socket, any broker through it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -21,13 +22,14 @@ from broker_client.cli.node_file import failed, run_on_file
 from broker_client.cli.where import Place, place_of
 from broker_client.config import ManagementConfig
 from broker_client.config.url import parse_management_url
-from broker_client.connection.management import fetch
+from broker_client.connection.management import fetch, object_of, objects_of
 from broker_client.errors import ManagementError
 from broker_client.node.node import Node
 from broker_client.planning.inventory import Inventory
 
 MANAGEMENT_VARIABLE = "BROKER_CLIENT_MANAGEMENT"
 _TIMEOUT = 10.0
+_NOT_FOUND = 404
 
 Management = Annotated[
     str | None,
@@ -122,6 +124,9 @@ class ByFile:
 
     def queues(self) -> list[QueueRow]:
         """All of them, by vhost and name."""
+        shown = self.overview()
+        if self.vhost not in (None, *shown["vhosts"]):
+            raise failed(f"{self._path}: there is no vhost {self.vhost!r}")
         rows = [
             QueueRow(
                 vhost=each["vhost"],
@@ -137,7 +142,7 @@ class ByFile:
                 dead_letters=each["dead_letter_count"],
                 oldest=each["oldest"] if each["ready"] else None,
             )
-            for each in self.overview()["queues"]
+            for each in shown["queues"]
             if self.vhost in (None, each["vhost"])
         ]
         return sorted(rows, key=lambda row: (row.vhost, row.name))
@@ -235,48 +240,70 @@ class ByManagement:
 
     def queues(self) -> list[QueueRow]:
         """All of them, by vhost and name."""
-        where = "" if self.vhost is None else f"/{quote(self.vhost, safe='')}"
-        rows = [_row(each) for each in self.get(f"queues{where}")]
+        rows = [_row(each) for each in self._told_list("queues", self.vhost)]
         return sorted(rows, key=lambda row: (row.vhost, row.name))
 
     def inventory(self, vhost: str) -> Inventory:
         """The exchanges, queues and bindings of a vhost."""
-        of = quote(vhost, safe="")
-        lists = (self.get(f"{kind}/{of}") for kind in ("exchanges", "queues", "bindings"))
+        lists = (self._told_list(kind, vhost) for kind in ("exchanges", "queues", "bindings"))
         return Inventory.of_lists(*lists)
 
     def set_paused(self, vhost: str, queue: str, *, paused: bool) -> None:
-        if "RabbitMQ" in str(self.get("overview").get("product_name", "RabbitMQ")):
-            raise failed(f"{self.shown}: RabbitMQ cannot pause a queue; stop its consumers instead")
         path = f"queues/{quote(vhost, safe='')}/{quote(queue, safe='')}"
         try:
+            if "RabbitMQ" in str(self.overview().get("product_name", "RabbitMQ")):
+                reason = "RabbitMQ cannot pause a queue; stop its consumers instead"
+                raise failed(f"{self.shown}: {reason}")
             self._asked("PUT", f"{path}/{'pause' if paused else 'resume'}")
         except ManagementError as error:
+            if error.what.startswith("PUT") and error.status == _NOT_FOUND:
+                reason = f"there is no queue {queue!r} in vhost {vhost!r}"
+                raise failed(f"{self.shown}: {reason}") from None
             raise self._told(error) from None
 
-    def get(self, path: str) -> Any:
-        """The answer to a GET, decoded.
+    def overview(self) -> dict[str, Any]:
+        """What the broker is.
 
         Raises:
-            typer.Exit: it was refused, or there was no answer.
+            ManagementError: it was refused, or what answers is no management API.
         """
+        return self.object("overview", "management_version")
+
+    def object(self, path: str, *keys: str) -> dict[str, Any]:
+        """The object at `path`, which has `keys`.
+
+        Raises:
+            ManagementError: it was refused, or what answers is no management API.
+        """
+        body = self._asked("GET", path)
         try:
-            return self.ask(path)
+            return object_of(body, *keys)
+        except ValueError as error:
+            raise self._unknown(path, error) from None
+
+    def objects(self, kind: str, vhost: str | None = None) -> list[dict[str, Any]]:
+        """The ``exchanges``, ``queues`` or ``bindings`` of a vhost, or of all.
+
+        Raises:
+            ManagementError: it was refused, or what answers is no management API.
+        """
+        path = kind if vhost is None else f"{kind}/{quote(vhost, safe='')}"
+        body = self._asked("GET", path)
+        try:
+            return objects_of(body, kind)
+        except ValueError as error:
+            raise self._unknown(path, error) from None
+
+    def _unknown(self, path: str, error: ValueError) -> ManagementError:
+        return ManagementError(f"GET {path} of", self.vhost or "/", self.shown, 0, str(error))
+
+    def _told_list(self, kind: str, vhost: str | None) -> list[dict[str, Any]]:
+        try:
+            return self.objects(kind, vhost)
         except ManagementError as error:
+            if error.status == _NOT_FOUND and vhost is not None:
+                raise failed(f"{self.shown}: there is no vhost {vhost!r}") from None
             raise self._told(error) from None
-
-    def ask(self, path: str) -> Any:
-        """As `get`, where a refusal is expected.
-
-        Raises:
-            ManagementError: it was refused, or there was no answer.
-        """
-        try:
-            return json.loads(self._asked("GET", path))
-        except ValueError:
-            reason = "the answer is not JSON: is it a management API?"
-            what = f"GET {path} of"
-            raise ManagementError(what, self.vhost or "/", self.shown, 0, reason) from None
 
     def check(self, path: str) -> str:
         """Why a health check fails; "" if it passes."""
@@ -294,7 +321,7 @@ class ByManagement:
         asked = time.time()
         what = f"{method} {path} of"
         answer = fetch(self._config, method, path, self.vhost or "/", what)
-        if answer.date:
+        with contextlib.suppress(ValueError):  # without a date, or with something else
             self.clock_ahead = round(parsedate_to_datetime(answer.date).timestamp() - asked)
         return answer.body
 

@@ -65,13 +65,10 @@ class VhostManagement:
         what = f"list {kind} of"
         body = await self._request("GET", what, kind)
         try:
-            found = json.loads(body)
-        except ValueError:
-            found = None
-        if not isinstance(found, list):
-            reason = "the answer is not a list in JSON: is this RabbitMQ's management API?"
-            raise ManagementError(what, self._vhost, self._config.address, 0, reason)
-        return found
+            return objects_of(body, kind)
+        except ValueError as error:
+            address = self._config.address
+            raise ManagementError(what, self._vhost, address, 0, str(error)) from None
 
     async def _request(self, method: str, what: str, kind: str = "vhosts") -> bytes:
         config, vhost = self._config, self._vhost
@@ -87,6 +84,48 @@ class VhostManagement:
             reason = f"no answer within {limit:g} s"
             raise ManagementError(what, vhost, config.address, 0, reason) from without_frames(error)
         return answer.body
+
+
+_KEYS = {
+    "exchanges": {"name", "vhost", "type"},
+    "queues": {"name", "vhost"},
+    "bindings": {"vhost", "source", "destination", "destination_type", "routing_key"},
+}
+"""Keys that each object of a list has, by the kind of the list."""
+
+
+def objects_of(body: bytes, kind: str) -> list[dict[str, Any]]:
+    """The objects in an answer: ``exchanges``, ``queues`` or ``bindings``.
+
+    Raises:
+        ValueError: it is not such a list; says so.
+    """
+    found = _decoded(body)
+    needed = _KEYS[kind]
+    if isinstance(found, list) and all(
+        isinstance(each, dict) and needed <= each.keys() for each in found
+    ):
+        return found
+    raise ValueError(f"the answer is not a list of {kind}: is this a management API?")
+
+
+def object_of(body: bytes, *keys: str) -> dict[str, Any]:
+    """The object in an answer, which has `keys`.
+
+    Raises:
+        ValueError: it is not such an object; says so.
+    """
+    found = _decoded(body)
+    if isinstance(found, dict) and found.keys() >= set(keys):
+        return found
+    raise ValueError(f"the answer has no {' or '.join(keys)}: is this a management API?")
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the answer is not JSON: is this a management API?") from None
 
 
 class Answer(NamedTuple):
@@ -140,11 +179,13 @@ def fetch(
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """The reason in the body of a refusal, or else that of the status."""
+    """The reason in the body of a refusal, or else that of the status, on one line."""
     try:
-        return str(json.loads(error.read())["reason"])
-    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return str(error.reason)
+        reason = str(json.loads(error.read())["reason"])
+    except (ValueError, RecursionError, KeyError, TypeError, OSError, http.client.HTTPException):
+        reason = str(error.reason)
+    # What answers may be anything, and a terminal obeys control characters.
+    return " ".join("".join(each if each.isprintable() else " " for each in reason).split())
 
 
 def _authorized(config: ManagementConfig, url: str, method: str) -> urllib.request.Request:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.server
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,9 @@ from typing import Any
 
 import pytest
 
+from broker_client.cli.examinations import examine_management
+from broker_client.cli.steering import ByManagement
+from broker_client.cli.where import place_of
 from tests.server.cli.test_cli_where import application
 from tests.support.command_line import ChannelTo, run, told
 from tests.support.rabbitmq import RabbitMQ
@@ -47,7 +52,8 @@ def test_queues_are_shown_with_what_they_hold_and_sorted(path: str) -> None:
     shown = run(path, "queues").stdout
     assert "other" in shown
     assert run(path, "queues", "--sort", "nope").exit_code == 2
-    assert rows(path, "--vhost", "nope") == []
+    no_vhost = run(path, "queues", "--vhost", "nope")
+    assert (no_vhost.exit_code, no_vhost.stderr) == (1, f"{path}: there is no vhost 'nope'\n")
     run(path, "purge", "q", "--yes")
 
 
@@ -93,6 +99,9 @@ def test_queues_of_rabbitmq_come_from_its_management_api(rabbitmq: RabbitMQ) -> 
         refused = run("", "queues", "--management", wrong)
         assert (refused.exit_code, "wrongpass" in refused.stderr) == (1, False)
         assert "401" in refused.stderr
+        unknown = run("", "queues", "--management", api, "--vhost", "nope")
+        assert unknown.exit_code == 1
+        assert unknown.stderr.endswith(": there is no vhost 'nope'\n")
     finally:
         rabbitmq.delete_vhost(vhost)
 
@@ -106,10 +115,69 @@ def test_the_management_api_is_not_asked_through_a_proxy_of_the_environment(
     assert result.exit_code == 0, result.stderr
 
 
+@contextlib.contextmanager
+def other_program(status: int, body: bytes) -> Iterator[str]:
+    """The address of a program that is no management API, with a login: every path is `body`."""
+
+    class Answering(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(status)
+            self.send_header("Date", "today")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        yield f"http://guest:s3cret@127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (200, b"<html>Log in</html>", "the answer is not JSON: is this a management API?"),
+        (200, b"\xff\xfe", "the answer is not JSON: is this a management API?"),
+        (200, b"[" * 100_000, "the answer is not JSON: is this a management API?"),
+        (200, b'{"status": "ok"}', "{not it}: is this a management API?"),
+        (200, b'[{"name": "q"}, 1]', "{not it}: is this a management API?"),
+        (200, b"null", "{not it}: is this a management API?"),
+        (302, b"", "302 Found"),
+        (502, b"<html>Bad gateway</html>", "502 Bad Gateway"),
+        (400, b'{"reason": "\\u001b[31mtwo\\nlines"}', "400 [31mtwo lines"),
+    ],
+)
+def test_another_program_behind_management_is_told_in_one_line(
+    path: str, status: int, body: bytes, told: str
+) -> None:
+    with other_program(status, body) as api:
+        for command, not_it in (
+            (["queues"], "the answer is not a list of queues"),
+            (["top", "--count", "1"], "the answer is not a list of queues"),
+            (["graph"], "the answer is not a list of exchanges"),
+            (["tail", "q"], "the answer is not a list of exchanges"),
+            (["pause", "q"], "the answer has no management_version"),
+        ):
+            result = run(path, *command, "--management", api)
+            shown = api.replace("guest:s3cret@", "")
+            line = f"{shown}: {told.replace('{not it}', not_it)}\n"
+            assert (result.exit_code, result.stderr) == (1, line), command
+        *_, last = examine_management(place_of(path), ByManagement(api, None))
+        assert (last.check, last.verdict) == ("management", "problem")
+
+
 def test_queues_of_a_server_tell_the_age_of_what_waits() -> None:
     with Served("--http", "127.0.0.1:0") as server:
         api = server.addresses[-1].replace("//", "//guest:guest@")
         url = server.url()
+        missing = run("", "pause", "nope", "--management", api)
+        assert missing.exit_code == 1
+        assert missing.stderr.endswith(": there is no queue 'nope' in vhost '/'\n")
         asyncio.run(_declare(url, "waits", "empty"))
         run(url, "publish", "waits", input="1\n")
         empty, waits = rows("", "--management", api)
