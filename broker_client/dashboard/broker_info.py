@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 _OURS = "broker_client"
 _FEATURES = ("pause", "in_flight", "deferred", "age", "latency")
+_DEFAULT_QUEUE_TYPE = "default_queue_type"
+"""A feature of vhosts, of ours and of RabbitMQ from 3.11 on; before, its API ignores it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,18 @@ class BrokerInfo:
         """It has what RabbitMQ has not."""
         return self.product == _OURS
 
+    @property
+    def features(self) -> list[str]:
+        """What the pages show only where the broker has it."""
+        if self.is_ours:
+            return [*_FEATURES, _DEFAULT_QUEUE_TYPE]
+        numbers = tuple(map(int, re.findall(r"\d+", self.version)[:2]))
+        return [_DEFAULT_QUEUE_TYPE] if numbers >= (3, 11) else []
+
     def as_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "product": self.product,
             "version": self.version,
-            "features": list(_FEATURES) if self.is_ours else [],
+            "features": self.features,
         }

@@ -53,3 +53,32 @@ def test_dead_letters_of_a_rabbitmq_are_looked_at_replayed_and_handled(
     assert {an_order(number).encode() for number in (101, 102, 103)} <= set(handled)
     browser.click("button", "What became of it?")
     browser.see("3 handled", "main")
+
+
+def test_virtual_hosts_of_a_rabbitmq_have_what_its_version_has(
+    browser: Browser, rabbitmq: RabbitMQ
+) -> None:
+    has_types = rabbitmq.version >= (3, 11)
+    with dashboard_of(rabbitmq) as operated:
+        log_in(browser, operated.page("vhosts", filter="shops"))
+        browser.see("virtual hosts", "main")
+        assert ("Queues are" in browser.text("main")) == has_types
+        browser.click("main button", "Add a virtual host …")
+        browser.fill("dialog input[name=name]", "shops/eu")
+        browser.fill("dialog input[name=tags]", "production, eu")
+        fields = browser.all("dialog select[name=default_queue_type]")
+        assert (len(fields) == 1) == has_types
+        browser.click("dialog button[value=ok]")
+        browser.see("The virtual host shops/eu is there, and you may use it.", "#said")
+        browser.see("shops/eu", "tbody")
+        try:
+            assert operated.ask("GET", "vhosts", "shops/eu")["tags"] == ["production", "eu"]
+            browser.click("tbody button", "Limits …")
+            browser.fill("dialog input[name=max-queues]", "2")
+            browser.click("dialog button[value=ok]")
+            browser.see("Queues: 2", "tbody")
+        finally:
+            browser.click("tbody button", "Delete …")
+            browser.see("Delete the virtual host shops/eu?", "dialog")
+            browser.click("dialog button[value=ok]")
+            browser.see("The virtual host shops/eu is deleted.", "#said")

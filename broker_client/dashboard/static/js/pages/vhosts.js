@@ -75,7 +75,7 @@ function columns(state, own, load) {
         metadataOf(row).description && h("small", null, ` ${metadataOf(row).description}`),
       ],
     },
-    { id: "type", label: "Queues are", wide: true, of: typeOf, cell: (row) => typeOf(row) ?? "–" },
+    state.has("default_queue_type") && { id: "type", label: "Queues are", wide: true, of: typeOf, cell: (row) => typeOf(row) ?? "–" },
     { id: "queues", label: "Queues", number: true, of: queuesIn, cell: (row) => figure(queuesIn(row)) },
     { id: "messages", label: "Messages", number: true, of: (row) => row.messages ?? 0, cell: (row) => figure(row.messages ?? 0) },
     { id: "limits", label: "Limits", class: "wrap", wide: true, cell: (row) => limitsOf(own.limits.get(row.name) ?? {}) },
@@ -91,7 +91,7 @@ function columns(state, own, load) {
           h("button", { type: "button", class: "danger", onclick: () => drop(row, queuesIn(row), load) }, "Delete …", unseen(row.name)),
         ),
     },
-  ];
+  ].filter(Boolean);
 }
 
 function limitsOf(limits) {
@@ -108,15 +108,15 @@ function metadataFields(state, row = {}) {
   return [
     field("Description", h("input", { name: "description", value: metadataOf(row).description ?? "", autocomplete: "off" })),
     field("Tags", h("input", { name: "tags", value: tagsOf(row).join(", "), autocomplete: "off" }), "Words with commas between."),
-    field(
+    state.has("default_queue_type") && field(
       "Type of queues that are declared without one",
       h("select", { name: "default_queue_type" }, [...new Set([...types, now])].map((type) => h("option", { value: type, selected: type === now }, type))),
     ),
-  ];
+  ].filter(Boolean);
 }
 
 function metadataFrom({ description, tags, default_queue_type: type }) {
-  return { description, tags: tags.split(",").map((tag) => tag.trim()).filter(Boolean).join(","), default_queue_type: type };
+  return { description, tags: tags.split(",").map((tag) => tag.trim()).filter(Boolean).join(","), ...(type && { default_queue_type: type }) };
 }
 
 async function add(state, load) {
