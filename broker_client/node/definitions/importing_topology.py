@@ -110,6 +110,13 @@ def read_queue(plan: Plan, item: Item) -> bool:
         check_new_queue(arguments, name, vhost, plan.version)
     except ReplyError as error:
         item.problem("", reason_of(error))
+        for key, value in arguments.items():  # the others that are wrong too
+            with_type = {"x-queue-type": arguments.get("x-queue-type", "classic"), key: value}
+            try:
+                queue_settings(with_type, name, vhost, plan.version)
+            except ReplyError as other:
+                if reason_of(other) != reason_of(error):
+                    item.problem(f"arguments.{key}", reason_of(other))
         return False
     if not name:
         item.problem("name", "a name must not be empty")

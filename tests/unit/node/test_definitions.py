@@ -385,6 +385,20 @@ async def test_every_problem_is_reported_with_its_place_and_nothing_is_imported(
     assert export_definitions(node).document == before
 
 
+async def test_each_wrong_argument_of_a_queue_is_reported(node: Node) -> None:
+    arguments = {"x-max-length": "y", "x-message-ttl": -1, "x-expires": 1, "x-max-priority": 999}
+    with pytest.raises(InvalidDefinitionsError) as refused:
+        import_definitions(
+            node, a_document(queues=[{"name": "q", "vhost": "/", "arguments": arguments}])
+        )
+    found = [problem.partition(" for queue")[0] for problem in refused.value.problems]
+    assert sorted(found) == [
+        "queues[0].arguments.x-max-length: invalid arg 'x-max-length'",
+        "queues[0].arguments.x-message-ttl: invalid arg 'x-message-ttl'",
+        "queues[0]: invalid arg 'x-max-priority'",
+    ]
+
+
 async def test_what_no_file_can_keep_is_reported_with_its_place(node: Node) -> None:
     rights = {"user": "ann", "vhost": "/", "write": "", "read": ""}
     with pytest.raises(InvalidDefinitionsError) as refused:
