@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
@@ -185,9 +185,12 @@ class Deadlines(TimedMap[K, None]):
         """Every key, in order of its time."""
         return [record[2] for record in sorted(self._records.values(), key=_time_and_order)]
 
-    def times(self) -> Iterator[tuple[K, float]]:
-        """Every key and its time, in the order in which they were added."""
-        return ((record[2], record[0]) for record in self._records.values())
+    def records(self) -> Collection[tuple[float, int, K, None]]:
+        """The time, sequence number and key of each, in the order in which they were added.
+
+        These are the records themselves: to look at many makes no new objects.
+        """
+        return self._records.values()
 
     def earliest(self, most: int) -> list[K]:
         """Up to `most` keys that are ever due, in order of their time."""

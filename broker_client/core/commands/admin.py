@@ -161,9 +161,9 @@ def _held_by(channel: ChannelState, queue: Queue) -> Iterator[tuple[ChannelState
 def _chosen(queue: Queue, ids: Collection[int]) -> list[Entry]:
     """Those deferred that have one of the `ids`, in order of their time."""
     wanted = frozenset(ids)
-    found = [each for each in queue.deferred.times() if each[0].position in wanted]
+    found = [record for record in queue.deferred.records() if record[2].position in wanted]
     found.sort(key=_time)
-    return [entry for entry, _ in found]
+    return [record[2] for record in found]
 
 
-_time = itemgetter(1)
+_time = itemgetter(0)
