@@ -8,7 +8,8 @@ On a machine with other work, wall time does not show a change of a few percent.
 many short rounds does, taken by its median, and the number of calls does not depend on the machine
 at all. To compare two versions, run both in turns.
 
-Steps: `publish` (awaiting each outcome), `publish-many`, `consume` (handler and ack), `touch`.
+Steps: `publish` (awaiting one outcome after the other), `gather` (the outcomes with
+`asyncio.gather`), `publish-many`, `consume` (handler and ack), `touch`.
 Places: `memory`, `file` (a folder in memory if there is one: it is the processor that counts
 here), `event-log` (memory, with the log of deliveries).
 """
@@ -37,7 +38,7 @@ BODY = b"x" * 256
 PLACES = ("memory", "file", "event-log")
 IN_MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 _PACKAGE = Path(broker_client.__file__).parent
-STEPS = ("publish", "publish-many", "consume", "touch")
+STEPS = ("publish", "gather", "publish-many", "consume", "touch")
 
 
 def config(place: str, folder: str) -> dict[str, Any]:
@@ -67,6 +68,16 @@ class Load:
             publish = self._broker.publish
             for publication in [await publish("bench", BODY) for _ in range(self._count)]:
                 await publication
+
+        await measured(work)
+        await self._consume(_plainly, touches=False)
+
+    async def gather(self, measured: Measure) -> None:
+        """The same, with all outcomes awaited together."""
+
+        async def work() -> None:
+            publish = self._broker.publish
+            await asyncio.gather(*[await publish("bench", BODY) for _ in range(self._count)])
 
         await measured(work)
         await self._consume(_plainly, touches=False)
@@ -193,6 +204,7 @@ def step_of(load: Load, name: str) -> Callable[[Measure], Awaitable[None]]:
     """The step of that name."""
     steps: Mapping[str, Callable[[Measure], Awaitable[None]]] = {
         "publish": load.publish,
+        "gather": load.gather,
         "publish-many": load.publish_many,
         "consume": load.consume,
         "touch": load.touch,
@@ -264,9 +276,10 @@ def main() -> int:
 def ratios(taken: Mapping[tuple[str, str], float]) -> Iterator[str]:
     """What the microseconds of places and steps say about each other, as speeds."""
     for place, step in taken:
-        if step == "publish-many" and (place, "publish") in taken:
-            ratio = taken[place, "publish"] / taken[place, step]
-            yield f"{place[:11]}: publish_many at {ratio:.2f} of the speed of a loop of publish"
+        for loop, name in (("publish", "a loop of publish"), ("gather", "one with a gather")):
+            if step == "publish-many" and (place, loop) in taken:
+                ratio = taken[place, loop] / taken[place, step]
+                yield f"{place[:11]}: publish_many at {ratio:.2f} of the speed of {name}"
     for step in STEPS:
         if ("memory", step) in taken and ("file", step) in taken:
             ratio = taken["memory", step] / taken["file", step]
