@@ -12,13 +12,20 @@ from typer.testing import CliRunner
 
 from broker_client.cli.main import app
 from broker_client.core.engine import Engine
-from broker_client.core.records import COPY_BITS, Delivered, Moved, QueuePaused, QueueRemoved
+from broker_client.core.records import (
+    COPY_BITS,
+    Delivered,
+    Moved,
+    QueuePaused,
+    QueueRemoved,
+    Settled,
+)
 from broker_client.errors import StoreCorruptError, StoreError, StoreLockedError
 from broker_client.store import tables
 from broker_client.store.lock import FileLock
 from broker_client.store.maintenance import check, compact
 from broker_client.store.statistics import KeptQueue
-from tests.support.files import a_file, opened, rows, written
+from tests.support.files import a_file, appended, opened, rows, written
 
 
 class Nobody:
@@ -78,6 +85,23 @@ def test_a_torn_page_is_a_problem_and_no_exception(path: Path) -> None:
     data[4096 * 20 : 4096 * 22] = b"\xff" * 8192
     path.write_bytes(data)
     assert check(str(path)).problems
+
+
+def test_a_page_that_was_not_written_is_found_by_check(path: Path) -> None:
+    """A disk that loses a write gives the page as it was before."""
+    before = a_file(path, range(1, 2_001)).read_bytes()
+    with opened(path) as file:
+        written(file, *(appended(number) for number in range(2_001, 2_101)))
+        written(file, *(Settled("/", "q", number << COPY_BITS) for number in range(500, 560)))
+    after, size = path.read_bytes(), rows(path, "PRAGMA page_size")[0][0]
+    places = [slice(at, at + size) for at in range(0, len(before), size)]
+    changed = [place for place in places if before[place] != after[place]]
+    assert len(changed) > 5
+    for place in changed:
+        path.write_bytes(after[: place.start] + before[place] + after[place.stop :])
+        assert check(str(path)).problems
+    path.write_bytes(after)
+    assert check(str(path)).problems == ()
 
 
 @pytest.mark.parametrize("where", [b"CREATE TABLE queues", b"vhost TEXT", b"user TEXT", b"queues"])

@@ -305,6 +305,49 @@ def test_a_damaged_message_is_reported_by_its_number(path: Path) -> None:
             file.load(2)
 
 
+def swapped_names(page: bytes) -> bytes:
+    return page.replace(b"-a", b"-_").replace(b"-b", b"-a").replace(b"-_", b"-b")
+
+
+def lost_row(page: bytes) -> bytes:
+    cells = int.from_bytes(page[3:5])  # SQLite's file format §1.6: the header of a page
+    return page[:3] + (cells - 1).to_bytes(2) + page[5:]
+
+
+@pytest.mark.parametrize("rot", [swapped_names, lost_row])
+def test_rows_of_an_index_that_do_not_agree_with_their_table_move_no_message(
+    path: Path, rot: Callable[[bytes], bytes]
+) -> None:
+    with opened(path) as file:
+        queues = [QueueAdded("/", f"queue-{each}", False, {}) for each in "ab"]
+        messages = [appended(number, queue=f"queue-{'-ab'[number]}") for number in (1, 2)]
+        written(file, VHostAdded("/"), *queues, *messages)
+    [(root, size)] = rows(
+        path,
+        "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE tbl_name = "
+        "'queues' AND type = 'index'",
+    )
+    data, start = path.read_bytes(), (root - 1) * size
+    page = data[start : start + size]
+    assert rot(page) != page
+    path.write_bytes(data[:start] + rot(page) + data[start + size :])
+
+    entries = read(path).entries
+    assert {name: [entry[1] for entry in held] for name, held in entries.items()} == {
+        "queue-a": [1],
+        "queue-b": [2],
+    }
+    found = check(str(path))
+    assert [(queue.name, queue.waiting) for queue in found.queues] == [
+        ("queue-a", 1),
+        ("queue-b", 1),
+    ]
+    assert any("index" in problem for problem in found.problems), found.problems
+    compact(str(path), drop_damaged=True)
+    assert check(str(path)).problems == ()
+    assert read(path).entries == entries
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -47,11 +47,15 @@ def log_of(path: Path) -> bytes:
     return Path(f"{path}-wal").read_bytes()
 
 
+def set_log(path: Path, log: bytes) -> None:
+    Path(f"{path}-wal").write_bytes(log)
+
+
 def flip(path: Path, at: int) -> None:
     """Change a bit of the log."""
     data = bytearray(log_of(path))
     data[at] ^= 0x10
-    Path(f"{path}-wal").write_bytes(data)
+    set_log(path, bytes(data))
 
 
 def bodies(path: Path) -> list[bytes]:
@@ -82,6 +86,22 @@ async def test_a_changed_bit_anywhere_in_the_log_is_found(crashed: Path, seed: i
     for _ in range(2):  # a start that was refused must not make the next one forget
         with pytest.raises(StoreCorruptError, match="log is damaged"):
             await started(crashed)
+    assert log_of(crashed) == log
+
+
+@pytest.mark.parametrize(("frame", "other"), [(0, 3), (3, 0), (4, 5)])
+async def test_a_frame_that_was_written_to_the_place_of_another_is_found(
+    crashed: Path, frame: int, other: int
+) -> None:
+    log, length = log_of(crashed), 24 + 4096
+    there, here = (log[32 + each * length :][:length] for each in (frame, other))
+    assert there != here
+    log = log[: 32 + frame * length] + here + log[32 + (frame + 1) * length :]
+    set_log(crashed, log)
+    problems = check(str(crashed)).problems
+    assert any("log is damaged" in each for each in problems)
+    with pytest.raises(StoreCorruptError, match="log is damaged"):
+        await started(crashed)
     assert log_of(crashed) == log
 
 
