@@ -996,7 +996,7 @@ class ListenError(BrokerClientError, OSError):
 
 
 class StoreError(BrokerClientError):
-    """The store of the built-in broker failed."""
+    """The store of the built-in broker failed, or a file of counters or ids cannot be used."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)

@@ -10,13 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from broker_client.config import CounterConfig
-from broker_client.errors import UnsupportedError, install_extra
+from broker_client.errors import StoreError, UnsupportedError, install_extra
 
 if TYPE_CHECKING:
     import sqlite3
 
 T = TypeVar("T")
 
+_APPLICATION_ID = 0x62726B64  # "brkd": tells our files from any other SQLite file
+_FORMAT = 1
 _REDIS_EXPIRY = 7 * 24 * 3600  # seconds after its last redelivery until a count is forgotten
 
 
@@ -160,13 +162,44 @@ class SqliteFile:
     """
 
     def __init__(self, path: str, schema: str) -> None:
+        """
+        Args:
+            path: of the file; made if it is not there. Counts and ids may share one.
+            schema: makes what is not there.
+
+        Raises:
+            StoreError: the file cannot be used, or is not one of counts and ids.
+        """
         import sqlite3  # only for those who keep counts or ids in a file
 
+        try:
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            try:
+                self._prepare(path, schema)
+            except BaseException:
+                self._db.close()
+                raise
+        except sqlite3.Error as error:
+            raise StoreError(path, f"cannot keep counts or ids: {error}") from error
         self._thread = ThreadPoolExecutor(1, "broker_client store")
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA busy_timeout=5000")
-        self._db.executescript(schema)
+
+    def _prepare(self, path: str, schema: str) -> None:
+        """Refuse what is not ours before anything is written."""
+        db = self._db
+        db.execute("PRAGMA busy_timeout=5000")
+        (owner,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if owner != _APPLICATION_ID and (owner or version or tables):
+            raise StoreError(path, "is an SQLite database, but not one of counts or ids")
+        if version != _FORMAT and tables:
+            text = f"has format {version}, and this version of broker-client reads {_FORMAT} only"
+            raise StoreError(path, f"{text}: give another path")
+        db.execute("PRAGMA journal_mode=WAL")
+        # Before the tables: another process may look in between.
+        db.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version={_FORMAT}")
+        db.executescript(schema)
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
         """Call ``work(connection, *args)`` in a transaction of its own."""
