@@ -23,13 +23,18 @@ from tests.support.listening import Listening
 def a_living_child() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: threads and fork
+        reader, writer = os.pipe()
         child = os.fork()
     if not child:
         try:
+            os.write(writer, b"!")
             time.sleep(60)
         finally:
             os._exit(0)
     try:
+        os.close(writer)
+        os.read(reader, 1)  # it runs, and has left to its parent what is not its own
+        os.close(reader)
         yield
     finally:
         os.kill(child, signal.SIGKILL)
