@@ -41,6 +41,7 @@ from broker_client.server.writer import Writer
 _CONNECTION_OPEN: Ids = (10, 40)
 _UNREAD_FACTOR = 16
 """Times `write_buffer`: nothing is read from a client that leaves so much unread."""
+_LITTLE = 8_192  # bytes, whose effects may be carried out in the turn that reads them
 _local_peers = itertools.count(1)
 """For the names of clients by Unix domain sockets, which have no address."""
 _DECISIONS = (events.LoginOffered, events.VHostRequested)
@@ -188,7 +189,8 @@ class Session(asyncio.Protocol):
         except Exception:  # noqa: BLE001 - an error of one client: others continue, and this one gets it
             log.exception("%r: failed", self)
             self.closed(541, "INTERNAL_ERROR")
-        self._node.carry_out()
+        if len(data) <= _LITTLE:
+            self._node.carry_out()
         self._writer.flush()
         self._look_at_unread()
 
