@@ -196,9 +196,9 @@ class SqliteFile:
             text = f"has format {version}, and this version of broker-client reads {_FORMAT} only"
             raise StoreError(path, f"{text}: give another path")
         db.execute("PRAGMA journal_mode=WAL")
-        # Before the tables: another process may look in between.
-        db.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version={_FORMAT}")
+        if version != _FORMAT:  # before the tables: another process may look in between
+            db.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version={_FORMAT}")
         db.executescript(schema)
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:

@@ -296,6 +296,7 @@ class Application:
         else:
             # Longer than the broker waits: it closes the channel, and its deliveries come again.
             self._promises.overslept += 1
+            self._promises.asleep_until = asyncio.get_running_loop().time() + self._oversleep
             await asyncio.sleep(self._oversleep)
             await self._settle(id, ack_or_nack)
 

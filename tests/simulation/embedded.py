@@ -22,7 +22,7 @@ from broker_client.store import writer
 from broker_client.store.writer import SqliteStore
 from tests.simulation.application import Application, a_config
 from tests.simulation.disk import Disk, SimVfs
-from tests.simulation.host import CONSUMER_TIMEOUT, Machine, check_node
+from tests.simulation.host import CONSUMER_TIMEOUT, Machine, check_node, is_refusal
 from tests.simulation.journal import Journal, JournaledStore
 from tests.simulation.loop import SimClock
 from tests.simulation.plan import Plan
@@ -90,6 +90,10 @@ class EmbeddedMachine(Machine):
     def has_failed(self) -> bool:
         broker = self.application.broker
         return broker is not None and broker.nodes.have_failed
+
+    def may_fail(self, error: BaseException) -> bool:
+        """Files are opened as it starts."""
+        return is_refusal(self.disk, error)
 
     def stop(self) -> None:
         """As by a signal."""

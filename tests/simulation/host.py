@@ -167,9 +167,7 @@ class ServerMachine(Machine):
             self.start()
 
     def may_fail(self, error: BaseException) -> bool:
-        """A disk that refuses to write is; that its file is damaged it may not say."""
-        is_damage = isinstance(error, StoreCorruptError)
-        return isinstance(error, StoreError) and self.disk.faults > 0 and not is_damage
+        return is_refusal(self.disk, error)
 
     def stop(self) -> None:
         """As by a signal."""
@@ -213,6 +211,12 @@ class ServerMachine(Machine):
             return -1
         queues = self.node.stats().queues
         return sum(each.ready + each.in_flight + each.deferred for each in queues)
+
+
+def is_refusal(disk: Disk, error: BaseException) -> bool:
+    """Does `error` say that `disk` refused to write? That a file is damaged it may not say."""
+    is_damage = isinstance(error, StoreCorruptError)
+    return isinstance(error, StoreError) and disk.faults > 0 and not is_damage
 
 
 def check_node(node: Node) -> None:

@@ -35,6 +35,8 @@ class Promises:
     """How often a message is passed on between its publish and its handler, at least once each."""
     overslept: int = 0
     """How often a handler took longer than the broker waits, which costs a channel."""
+    asleep_until: float = 0.0
+    """Time of the loop until which such a handler sleeps."""
     in_order: bool = True
     """False once a publish may have overtaken another."""
     order: list[str] = field(default_factory=list)
