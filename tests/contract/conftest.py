@@ -22,35 +22,13 @@ TRANSPORTS = ["embedded", "file", "server", pytest.param("rabbitmq", marks=pytes
 EVERY_VERSION = ["embedded as 3.10", *TRANSPORTS]
 """Parameters for `place`, including the built-in broker with the behaviour of an older RabbitMQ."""
 
-RABBITMQ_DIFFERS: dict[str, str] = {
-    "test_delayed_publish_comes_at_its_time_once_and_as_new": "x-delay needs a plugin there",
-    "test_delay_out_of_range_closes_the_channel": "x-delay needs a plugin there",
-    "test_consumers_own_message_timeout_gives_a_delivery_back": "it has no x-message-timeout",
-}
-"""Tests that RabbitMQ fails by design, with the reason; each is a strict xfail there."""
-
-SERVER_DIFFERS: dict[str, str] = {
-    "test_consumers_own_message_timeout_gives_a_delivery_back": "AMQP has no word to tell it",
-}
-"""As above, for the built-in broker on a port."""
+IN_THIS_PROCESS = ["embedded", "file"]
+"""Parameters for `place`, for what AMQP has no word for."""
 
 CONNECT_TIMEOUT = 30.0
 
 EMBEDDED_FOLLOWS = NEWEST
 """The RabbitMQ version that the built-in broker follows, where versions differ."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        name = getattr(item, "originalname", item.name)
-        reason = None
-        if item.get_closest_marker("rabbitmq") is not None:
-            reason = RABBITMQ_DIFFERS.get(name)
-        elif isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            on_server = item.callspec.params.get("place") == "server"
-            reason = SERVER_DIFFERS.get(name) if on_server else None
-        if reason is not None:
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

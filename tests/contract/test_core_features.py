@@ -9,7 +9,7 @@ import pytest
 
 from broker_client.message import PERSISTENT
 from broker_client.transport.base import Channel, Link
-from tests.contract.conftest import EVERY_VERSION, Place
+from tests.contract.conftest import EVERY_VERSION, IN_THIS_PROCESS, Place
 from tests.contract.observers import Consumer, Watch, a_message, numbered, reply_code_of
 from tests.support.eventually import eventually
 
@@ -197,22 +197,34 @@ async def test_all_of_a_long_queue_comes_in_order_to_a_consumer_without_limit(
 # --------------------------------------------------------------------------- ours alone
 
 
-async def test_delayed_publish_comes_at_its_time_once_and_as_new(watch: Watch, queue: str) -> None:
-    """A plain RabbitMQ delivers it at once, with the header unchanged."""
+async def test_delayed_publish_comes_at_its_time_once_and_as_new(
+    watch: Watch, queue: str, place: Place
+) -> None:
+    """A RabbitMQ without the plugin delivers it at once, with the header unchanged."""
     consumer = await Consumer.start(watch.channel)
     await watch.publish(a_message(b"late", headers={"x-delay": 150}), a_message(b"now"))
     await consumer.receives(2)
+    if place.transport == "rabbitmq":
+        assert consumer.bodies == [b"late", b"now"]
+        assert consumer.deliveries[0].properties.headers == {"x-delay": 150}
+        return
     assert consumer.bodies == [b"now", b"late"]
     assert consumer.deliveries[1].redelivered is False
     assert consumer.deliveries[1].properties.headers == {"x-delay": -150}
 
 
-async def test_delay_out_of_range_closes_the_channel(watch: Watch, queue: str) -> None:
+async def test_delay_out_of_range_closes_the_channel(
+    watch: Watch, queue: str, place: Place
+) -> None:
+    if place.transport == "rabbitmq":  # without the plugin: a header as any other
+        assert await watch.publish(a_message(headers={"x-delay": 2**32})) == [True]
+        return
     await watch.channel.publish([a_message(headers={"x-delay": 2**32})])
     async with asyncio.timeout(30.0):
         assert await watch.closed_with() == 406
 
 
+@pytest.mark.parametrize("place", IN_THIS_PROCESS, indirect=True)
 async def test_consumers_own_message_timeout_gives_a_delivery_back(
     watch: Watch, queue: str
 ) -> None:
