@@ -44,6 +44,12 @@ SECTIONS = {
     "percentiles": Section(("core.latency",), "structures for percentiles"),
     "emitter": Section(("emitter",), "our emitter beside pyee's"),
     "server": Section(("server",), "broker-client serve beside RabbitMQ"),
+    "replay": Section(("replay",), "replay of dead letters beside plain republishing"),
+    "holds": Section(("broker_holds",), "how long one command blocks the broker's event loop"),
+    "dashboard": Section(("dashboard_holds",), "how long a page or a request blocks it"),
+    "open": Section(("dashboard_open",), "the rates with a dashboard open and without"),
+    "failover": Section(("failover",), "how long a lost RabbitMQ stops an application"),
+    "elections": Section(("elections",), "how long RabbitMQ takes for another leader"),
     "spark": Section(("spark",), "what Spark and the event log cost"),
 }
 
