@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 from broker_client.config import RetryConfig, VhostConfig
@@ -257,12 +256,7 @@ class _Race:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         attempts = list(self._running)
         for attempt in attempts:
             attempt.cancel()

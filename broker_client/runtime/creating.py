@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from types import TracebackType
 from typing import Any, Generic, Never, Protocol, TypeVar
 
 from broker_client.runtime import forks
@@ -44,12 +43,7 @@ class Creating(Generic[T]):
         self._created = await self._create()
         return self._created
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         # A forked child that leaves the block ends; what was created is its parent's.
         if self._created is not None and forks.count == self._forks:
             await self._created.shutdown()

@@ -15,7 +15,6 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
@@ -107,12 +106,7 @@ class OutboxRelay:
         self._tasks.spawn(self._run(), "looks for publishes")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         self._stopping = True
         self._changed.set()
         try:

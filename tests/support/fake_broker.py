@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from pamqp import commands
@@ -67,12 +66,7 @@ class FakeBroker:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         assert self._server is not None
         self._server.close()
         for task in self._serving:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-from types import TracebackType
 from typing import Self
 
 _CHUNK_BYTES = 64 * 1024
@@ -79,12 +78,7 @@ class Proxy:
         self.port = self._listener.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         assert self._listener is not None
         self._listener.close()
         self.cut()

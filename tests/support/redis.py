@@ -7,7 +7,6 @@ import socket
 import subprocess
 import tempfile
 import time
-from types import TracebackType
 from typing import Self
 
 from tests.support.own_server import free_port
@@ -54,12 +53,7 @@ class Redis:
             else:
                 return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def close(self) -> None:

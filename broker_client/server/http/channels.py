@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import Self
 
 from pamqp.base import Frame
@@ -39,12 +38,7 @@ class RequestChannel:
         self.id = self._node.open_channel(self._connection, self, confirm=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self._node.close_connection(self._connection)
 
     def check(self, method: Frame) -> None:
