@@ -37,29 +37,24 @@ _YEARS = range(2, 9999)  # that Python can show in every time zone
 _INSTANT = pa.timestamp("us", tz="UTC")
 _INT32 = 2**31 - 1
 _TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to")
-_FIELDS: list[tuple[str, pa.DataType]] = [
-    ("message_id", pa.string()),
-    ("body", pa.binary()),
-    ("exchange", pa.string()),
-    ("routing_key", pa.string()),
-    ("queue", pa.string()),
-    ("redelivered", pa.bool_()),
-    ("priority", pa.int32()),
-    ("content_type", pa.string()),
-    ("content_encoding", pa.string()),
-    ("correlation_id", pa.string()),
-    ("reply_to", pa.string()),
-    ("type", pa.string()),
-    ("app_id", pa.string()),
-    ("expiration", pa.string()),
-    ("timestamp", _INSTANT),
-    ("headers", pa.map_(pa.string(), pa.string())),
-    ("delivered_at", _INSTANT),
-    ("attempt", pa.int32()),
-    ("fault", pa.string()),
-]
-SCHEMA = pa.schema(_FIELDS)
-STREAM_SCHEMA = pa.schema([*_FIELDS, ("stream_offset", pa.int64())])
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": _INSTANT,
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+
+
+def _arrow_schema(ddl: str) -> pa.Schema:
+    fields = (column.split(" ") for column in ddl.split(", "))
+    return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in fields])
+
+
+SCHEMA = _arrow_schema(DDL)
+STREAM_SCHEMA = _arrow_schema(STREAM_DDL)
 
 
 class Row(NamedTuple):

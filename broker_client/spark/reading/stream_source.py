@@ -52,7 +52,8 @@ class _StreamQueue:
         options = self._options
         return StreamEnd(connectors(options), queue_of(options), timeout=options.connect_timeout)
 
-    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of one range; runs on an executor."""
         assert isinstance(partition, OffsetPartition)
         options = self._options
         queue = queue_of(options)
@@ -117,10 +118,6 @@ class StreamQueueStreamReader(_StreamQueue, DataSourceStreamReader, SupportsTrig
         """`minPartitions` ranges."""
         return split(int(start["offset"]), int(end["offset"]), self._options.min_partitions)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one range; runs on an executor."""
-        return self._read(partition)
-
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the stream keeps its messages, and the checkpoint the offset."""
 
@@ -137,7 +134,3 @@ class StreamQueueReader(_StreamQueue, DataSourceReader):
         finally:
             finder.stop()
         return split(start, max(start, end), self._options.min_partitions)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one range; runs on an executor."""
-        return self._read(partition)
