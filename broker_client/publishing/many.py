@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from broker_client.errors import PublishError
+from broker_client.errors import InvalidMessageError, PublishError
 from broker_client.publication import Publication
 from broker_client.publishing.template import PublishOverrides
 
@@ -47,6 +47,17 @@ class PublishReport:
     """The first hundred failures, in order of their end."""
 
 
+def check_many(many: object) -> None:
+    """Check that `many` are several contents, and not one.
+
+    Raises:
+        InvalidMessageError: they are one, such as a text or a mapping.
+    """
+    if isinstance(many, str | bytes | Mapping) or not isinstance(many, Iterable | AsyncIterable):
+        kind = type(many).__name__
+        raise InvalidMessageError(f"many of a {kind}", "which is one content; give a list")
+
+
 class ManyPublishes:
     """The unfinished publishes of one `publish_many`, and counts of the others.
 
@@ -61,29 +72,57 @@ class ManyPublishes:
         self._window = window
         self._on_end = on_end
         self._started = asyncio.get_running_loop().time()
-        self.under_way: int = 0
+        self._under_way = 0
         self._most = self._published = self._failed = 0
         self._errors: list[PublishError] = []
         self._changed: asyncio.Future[None] | None = None  # while this waits
 
     def __repr__(self) -> str:
-        return f"<ManyPublishes: {self._published} published, {self.under_way} under way>"
+        return f"<ManyPublishes: {self._published} published, {self._under_way} under way>"
 
-    async def room(self) -> None:
-        """Wait until fewer than `window` are under way."""
-        while self.under_way >= self._window:
-            await self._wait()
+    async def take(
+        self,
+        many: Iterable[Any] | AsyncIterable[Any],
+        begin: Callable[[Any], Awaitable[None] | None],
+    ) -> None:
+        """Begin the publish of each of `many` when there is room; returns when all have ended.
+
+        Args:
+            many: what is to be published.
+            begin: begins one publish, and calls `began`; returns the rest where something has to
+                be awaited.
+        """
+        try:
+            if isinstance(many, AsyncIterable):
+                async for each in many:
+                    await self._begin(each.items if type(each) is PublishChunk else (each,), begin)
+            else:
+                await self._begin(many, begin)
+        except Exception:
+            await self._ended()  # a caller that cancels this does not wait for the broker
+            raise
+        await self._ended()
+
+    async def _begin(
+        self, items: Iterable[Any], begin: Callable[[Any], Awaitable[None] | None]
+    ) -> None:
+        for each in items:
+            while self._under_way >= self._window:
+                await self._wait()
+            rest = begin(each)
+            if rest is not None:
+                await rest
 
     def began(self, publication: Publication) -> None:
         """`publication` is under way."""
         self._published += 1
-        self.under_way += 1
-        if self.under_way > self._most:
-            self._most = self.under_way
+        self._under_way += 1
+        if self._under_way > self._most:
+            self._most = self._under_way
         publication.tell_end(self._one_ended)
 
     def _one_ended(self, publication: Publication) -> None:
-        self.under_way -= 1
+        self._under_way -= 1
         error = publication.error
         if error is not None:
             self._failed += 1
@@ -96,9 +135,9 @@ class ManyPublishes:
         if self._on_end is not None:
             self._on_end(publication)
 
-    async def ended(self) -> None:
+    async def _ended(self) -> None:
         """Wait until none is under way."""
-        while self.under_way:
+        while self._under_way:
             await self._wait()
 
     async def _wait(self) -> None:

@@ -17,15 +17,15 @@ from broker_client.codec import content as contents
 from broker_client.codec.claim_check import BodyStore
 from broker_client.codec.encryption import check_available
 from broker_client.config import BrokerConfig, Forward, PublicationConfig
-from broker_client.errors import InvalidMessageError, UnknownNameError
+from broker_client.errors import UnknownNameError
 from broker_client.message import Message, Outgoing
 from broker_client.publication import Publication
 from broker_client.publishing.encoding import encoders_of
 from broker_client.publishing.many import (
     ManyPublishes,
-    PublishChunk,
     PublishItem,
     PublishReport,
+    check_many,
 )
 from broker_client.publishing.publish_call import (
     PublishCall,
@@ -249,11 +249,7 @@ class Publisher:
         overrides: PublishOverrides,
     ) -> PublishReport:
         """See `Broker.publish_many`."""
-        if isinstance(many, str | bytes | Mapping) or not isinstance(
-            many, Iterable | AsyncIterable
-        ):
-            kind = type(many).__name__
-            raise InvalidMessageError(f"many of a {kind}", "which is one content; give a list")
+        check_many(many)
         run = ManyPublishes(window, on_end)
         template = self._template(name)
         config, queue = template.config, template.vhost.queue
@@ -302,24 +298,7 @@ class Publisher:
             run.began(publication)
             return None
 
-        async def add(items: Iterable[Any]) -> None:
-            for each in items:
-                if run.under_way >= window:
-                    await run.room()
-                rest = begin(each)
-                if rest is not None:
-                    await rest
-
-        try:
-            if isinstance(many, AsyncIterable):
-                async for each in many:
-                    await add(each.items if type(each) is PublishChunk else (each,))
-            else:
-                await add(many)
-        except Exception:
-            await run.ended()  # a caller that cancels this does not wait for the broker
-            raise
-        await run.ended()
+        await run.take(many, begin)
         return run.report()
 
     # ------------------------------------------------------------------ requests
