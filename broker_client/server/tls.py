@@ -6,7 +6,7 @@ import os
 import ssl
 
 from broker_client.config.server import ServerTlsConfig
-from broker_client.errors import ConfigError, Problem
+from broker_client.runtime.certificates import load_own_certificate, unusable_file
 
 _ASKS = {
     "none": ssl.CERT_NONE,
@@ -28,14 +28,8 @@ def server_context(config: ServerTlsConfig) -> ssl.SSLContext:
         if config.cafile is not None:
             context.load_verify_locations(config.cafile)
     except (ssl.SSLError, OSError) as error:
-        raise _unusable("cafile", config.cafile, error) from None
-    try:
-        context.load_cert_chain(config.certfile, config.keyfile, password=_no_password)
-    except _EncryptedKeyError:
-        message = "the private key is encrypted; give a file without a password"
-        raise ConfigError([Problem("server.tls.keyfile", message)]) from None
-    except (ssl.SSLError, OSError) as error:
-        raise _unusable("certfile", config.certfile, error) from None
+        raise unusable_file("server.tls.cafile", config.cafile, error) from None
+    load_own_certificate(context, config.certfile, config.keyfile, "server.tls")
     return context
 
 
@@ -57,21 +51,6 @@ def common_name(certificate: dict[str, object] | None) -> str:
             if key == "commonName":
                 return str(value)
     return ""
-
-
-class _EncryptedKeyError(Exception):
-    pass
-
-
-def _no_password() -> str:
-    """Instead of OpenSSL's prompt on the terminal."""
-    raise _EncryptedKeyError
-
-
-def _unusable(key: str, file: str | None, error: OSError) -> ConfigError:
-    reason = getattr(error, "reason", None) or error.strerror or str(error)
-    words = str(reason).replace("_", " ").lower()
-    return ConfigError([Problem(f"server.tls.{key}", f"{file!r} cannot be used: {words}")])
 
 
 def _version(path: str) -> tuple[int, int, int] | None:

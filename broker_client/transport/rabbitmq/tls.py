@@ -6,7 +6,7 @@ import asyncio
 import ssl
 
 from broker_client.config.access import TlsConfig
-from broker_client.errors import ConfigError, Problem
+from broker_client.runtime.certificates import load_own_certificate, unusable_file
 
 _HOSTNAME_MISMATCH, _IP_MISMATCH = 62, 64  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, ..._IP_...
 _UNTRUSTED = (2, 18, 19, 20, 21)  # OpenSSL: X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT and its like
@@ -30,37 +30,13 @@ def tls_context(config: TlsConfig, path: str = "tls") -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=config.cafile)
     except (ssl.SSLError, OSError) as error:
-        raise _unusable(f"{path}.cafile", config.cafile, error) from None
+        raise unusable_file(f"{path}.cafile", config.cafile, error) from None
     context.check_hostname = config.verify and config.verify_hostname
     if not config.verify:
         context.verify_mode = ssl.CERT_NONE
     if config.certfile is not None:
-        try:
-            context.load_cert_chain(config.certfile, config.keyfile, password=_no_password)
-        except _EncryptedKeyError:
-            message = (
-                f"{config.keyfile or config.certfile!r}: the private key is encrypted; "
-                "give a file without a password"
-            )
-            raise ConfigError([Problem(f"{path}.keyfile", message)]) from None
-        except (ssl.SSLError, OSError) as error:
-            raise _unusable(f"{path}.certfile", config.certfile, error) from None
+        load_own_certificate(context, config.certfile, config.keyfile, path)
     return context
-
-
-class _EncryptedKeyError(Exception):
-    pass
-
-
-def _no_password() -> str:
-    """Instead of OpenSSL's prompt on the terminal."""
-    raise _EncryptedKeyError
-
-
-def _unusable(path: str, file: str | None, error: OSError) -> ConfigError:
-    reason = getattr(error, "reason", None) or error.strerror or str(error)
-    words = str(reason).replace("_", " ").lower()
-    return ConfigError([Problem(path, f"{file!r} cannot be used: {words}")])
 
 
 async def explained(error: ssl.SSLError, host: str, port: int) -> str:
