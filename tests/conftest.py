@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.support.leaks import Snapshot, leaks_since
+from tests.support.left_out import IN_CI, missing
 from tests.support.postgresql import PostgreSQL, postgresql_programs
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.rabbitmq_installed import NoSuchRabbitMQError, chosen
@@ -19,7 +20,7 @@ from tests.support.redis import Redis, redis_program
 # A busy machine may pause in the middle of an example.
 settings.register_profile(
     "steady",
-    parent=settings.get_profile("ci") if os.environ.get("CI") else None,
+    parent=settings.get_profile("ci") if IN_CI else None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -32,41 +33,36 @@ settings.register_profile(
     database=DirectoryBasedExampleDatabase(".fuzz"),
 )
 
-IN_CI = bool(os.environ.get("CI"))
 RABBITMQ_FIXTURES = {"rabbitmq", "rabbitmq_restartable"}
 RESTART_TEST_TIMEOUT = 180.0
 """Seconds: a server needs about ten to start, and more on a busy machine."""
 
 session_rabbitmq = pytest.StashKey[RabbitMQ]()
-left_out = pytest.StashKey[int]()
-redis_left_out = pytest.StashKey[int]()
-postgresql_left_out = pytest.StashKey[int]()
+left_out = pytest.StashKey[Counter[str]]()
+
+SERVERS: dict[str, tuple[str, Callable[[], object]]] = {
+    "rabbitmq": ("RabbitMQ", chosen),
+    "redis": ("Redis", redis_program),
+    "postgresql": ("PostgreSQL", postgresql_programs),
+}
+"""By the marker of the tests that need it: its name, and what finds it, or returns None."""
 
 
 # --------------------------------------------------------------------------- RabbitMQ
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
-        "rabbitmq: needs RabbitMQ; without one it is left out, or fails where CI is set",
-    )
+    for marker, (name, _) in SERVERS.items():
+        without = "without one it is left out, or fails where CI is set"
+        config.addinivalue_line("markers", f"{marker}: needs {name}; {without}")
     config.addinivalue_line(
         "markers", "served: of the tests of faults, one that every run tries on our own server too"
-    )
-    config.addinivalue_line(
-        "markers", "redis: needs Redis; without one it is left out, or fails where CI is set"
-    )
-    config.addinivalue_line(
-        "markers",
-        "postgresql: needs PostgreSQL; without one it is left out, or fails where CI is set",
     )
     config.addinivalue_line(
         "markers",
         "own_versions: starts the RabbitMQs that it needs, whichever RABBITMQ names: runs once",
     )
-    config.stash[left_out] = config.stash[redis_left_out] = 0
-    config.stash[postgresql_left_out] = 0
+    config.stash[left_out] = Counter()
     try:
         chosen()
     except NoSuchRabbitMQError as error:
@@ -107,44 +103,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("redis") is not None and redis_program() is None:
-        if IN_CI:
-            pytest.fail("Redis is not installed, and CI is set: see scripts/install-servers")
-        item.config.stash[redis_left_out] += 1
-        pytest.skip("Redis is not installed")
-    if item.get_closest_marker("postgresql") is not None and postgresql_programs() is None:
-        if IN_CI:
-            pytest.fail("PostgreSQL is not installed, and CI is set: see scripts/install-servers")
-        item.config.stash[postgresql_left_out] += 1
-        pytest.skip("PostgreSQL is not installed")
-    if item.get_closest_marker("rabbitmq") is None or chosen() is not None:
-        return
-    if IN_CI:
-        pytest.fail("RabbitMQ is not installed, and CI is set: see scripts/install-servers")
-    item.config.stash[left_out] += 1
-    pytest.skip("RabbitMQ is not installed")
+    for marker, (name, found) in SERVERS.items():
+        if item.get_closest_marker(marker) is not None and found() is None:
+            item.config.stash[left_out][name] += 1
+            missing(name)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    count = config.stash.get(left_out, 0)
-    if count:
+    counts = config.stash.get(left_out, Counter())
+    if counts:
         terminalreporter.section("LEFT OUT", yellow=True, bold=True)
+    for name, count in counts.items():
         terminalreporter.line(
-            f"{count} tests need RabbitMQ, which is not installed: run scripts/install-servers "
+            f"{count} tests need {name}, which is not installed: run scripts/install-servers "
             "(Debian, as root) and run the tests again."
         )
-
-    count = config.stash.get(redis_left_out, 0)
-    if count:
-        terminalreporter.section("LEFT OUT", yellow=True, bold=True)
-        terminalreporter.line(f"{count} tests need Redis: run scripts/install-servers.")
-
-    count = config.stash.get(postgresql_left_out, 0)
-    if count:
-        terminalreporter.section("LEFT OUT", yellow=True, bold=True)
-        terminalreporter.line(f"{count} tests need PostgreSQL: run scripts/install-servers.")
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import Browser, chromium_programs
+from tests.support.left_out import missing
+from tests.support.npm import npm_home
 from tests.support.operating import OperatedBroker, a_shop
 from tests.support.own_server import free_port
 from tests.support.rabbitmq import RabbitMQ
@@ -24,41 +24,15 @@ _AXE = "axe-core@4.14.1"
 _HOME = Path(os.environ.get("AXE_HOME") or Path(sys.prefix) / "share" / "axe")
 
 
-def _left_out(what: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is not installed, and CI is set: see scripts/install-servers")
-    pytest.skip(f"LEFT OUT: {what} is not installed: see scripts/install-servers")
-
-
 @pytest.fixture(scope="session")
 def axe_script() -> Path:
     """The script of axe-core."""
-    npm = shutil.which("npm")
-    script = _HOME / "node_modules" / "axe-core" / "axe.min.js"
-    if not script.exists() and npm is None:
-        _left_out("npm")
-    _HOME.mkdir(parents=True, exist_ok=True)
-    with (_HOME / ".lock").open("w") as lock:  # another run may be installing it
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not script.exists():
-            assert npm is not None
-            options = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund")
-            subprocess.run(
-                [npm, "install", *options, _AXE],
-                cwd=_HOME,
-                check=True,
-                capture_output=True,
-                timeout=120,
-            )
-    return script
+    return npm_home(_HOME, [_AXE]) / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="session")
 def _chromium(axe_script: Path) -> Iterator[Browser]:
-    programs = chromium_programs()
-    if programs is None:
-        _left_out("chromium with chromium-driver")
-    assert programs is not None
+    programs = chromium_programs() or missing("chromium with chromium-driver")
     with Browser(programs, axe_script) as browser:
         yield browser
 

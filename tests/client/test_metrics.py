@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import sys
 from typing import Any
 
@@ -16,6 +14,7 @@ from broker_client.errors import InvalidMiddlewareError, UnsupportedError
 from broker_client.metrics import BrokerCollector
 from tests.client.conftest import StartBroker
 from tests.support.eventually import eventually
+from tests.support.left_out import installed_program
 
 CONFIG: dict[str, Any] = {
     "exchanges": ["orders", "dead"],
@@ -162,12 +161,7 @@ def test_metrics_without_their_package_name_the_extra(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def promtool() -> str:
-    program = shutil.which("promtool")
-    if program is None:
-        if os.environ.get("CI"):
-            pytest.fail("promtool is not installed, and CI is set: see scripts/install-servers")
-        pytest.skip("promtool is not installed: run scripts/install-servers")
-    return program
+    return installed_program("promtool")
 
 
 async def test_promtool_finds_nothing_wrong_with_the_metrics(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.faults.cluster import run
+from tests.support.left_out import missing
 from tests.support.rabbitmq_cluster import Cluster
 from tests.support.rabbitmq_installed import installed
 
@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.rabbitmq, pytest.mark.own_versions, pytest.mark.timeou
 def cluster() -> Iterator[Cluster]:
     fours = [each for each in installed() if each.version >= (4, 0)]
     if not fours:
-        missing = "this machine has no RabbitMQ 4: scripts/install-servers"
-        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+        missing("RabbitMQ 4")
     with Cluster(fours[-1]) as cluster:
         yield cluster
 

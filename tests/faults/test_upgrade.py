@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
-from typing import NoReturn
 
 import pytest
 
 from broker_client.broker import Broker
 from tests.faults.app import App, a_config, drained
+from tests.support.left_out import missing
 from tests.support.rabbitmq import RabbitMQ, RabbitMQError
 from tests.support.rabbitmq_installed import Installed, installed
 
@@ -25,18 +24,11 @@ def newest_of(major: int) -> list[Installed]:
     return [each for each in installed() if each.version[0] == major]
 
 
-def missing(what: str) -> NoReturn:
-    """Leave a test out, or fail it where CI is set."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
-
-
 @pytest.fixture
 def three() -> Iterator[RabbitMQ]:
     """A RabbitMQ 3 that may be upgraded."""
     if not newest_of(3):
-        missing("this machine has no RabbitMQ 3: scripts/install-servers")
+        missing("RabbitMQ 3")
     with RabbitMQ(newest_of(3)[-1]) as server:
         yield server
 
@@ -46,7 +38,7 @@ async def test_data_of_version_3_is_refused_by_version_4_and_still_good_for_vers
 ) -> None:
     """RabbitMQ: an upgrade from 3.10 goes through 3.13."""
     if not newest_of(4):
-        missing("this machine has no RabbitMQ 4: scripts/install-servers")
+        missing("RabbitMQ 4")
     url = f"amqp://guest:guest@127.0.0.1:{three.port}"
     async with Broker.create({"vhosts": {"/": {"connection": url, "queues": ["q"]}}}) as broker:
         await (await broker.publish("/q", {"id": "kept"}, message_id="kept"))
@@ -62,7 +54,7 @@ async def test_data_of_version_3_is_refused_by_version_4_and_still_good_for_vers
 async def test_server_upgraded_under_load_loses_nothing() -> None:
     fours = newest_of(4)
     if len(fours) < 2:
-        missing("this machine has one RabbitMQ 4: RABBITMQ=4.0 scripts/install-servers")
+        missing("second RabbitMQ 4 (RABBITMQ=4.0)")
     with RabbitMQ(fours[0]) as server:
         url = f"amqp://guest:guest@127.0.0.1:{server.port}"
         async with Broker.create(a_config(url, VHOST, timeout="110s")) as broker:

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from broker_client.cli.main import app
-from tests.interop.conftest import npm_home
+from tests.support.npm import npm_home
 
 CHECK = Path(__file__).parent / "asyncapi" / "check.js"
 HOME = Path(sys.prefix) / "share" / "asyncapi"

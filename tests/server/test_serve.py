@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 from pamqp import commands
 
 from tests.server.peer import Peer
+from tests.support.left_out import installed_program
 from tests.support.own_server import free_port
 from tests.support.served import Served
 
@@ -159,11 +159,7 @@ def test_a_socket_of_systemd_is_served_without_an_address() -> None:
 
 
 def test_systemd_starts_the_server_for_its_first_client() -> None:
-    activate = shutil.which("systemd-socket-activate")
-    if activate is None:
-        if os.environ.get("CI"):
-            pytest.fail("systemd-socket-activate is missing: see scripts/install-servers")
-        pytest.skip("systemd-socket-activate is not installed")
+    activate = installed_program("systemd-socket-activate")
     port = free_port()
     command = [activate, "-l", f"127.0.0.1:{port}", "-E", "PATH", "-E", "HOME"]
     command += [sys.executable, "-m", "broker_client", "serve"]

@@ -146,6 +146,10 @@ class EmbeddedWorld(Simulation):
         """In place of `SqliteStore`."""
         return self.new_store(path, clock)
 
+    @property
+    def disk(self) -> Disk:
+        return self.machine.disk
+
     def check_core(self) -> None:
         machine = self.machine
         if machine.loop is not None and machine.has_failed:
@@ -178,25 +182,10 @@ class EmbeddedWorld(Simulation):
     def do_cut_power(self) -> None:
         self.machine.crash(power=True)
 
-    def do_die_in_commit(self, operations: int) -> None:
-        self.machine.disk.dies_in = operations
-
-    def do_fail_disk(self, fault: str, operations: int) -> None:
-        disk = self.machine.disk
-        disk.fault, disk.fails_in = fault, operations
-
-    def do_slow_disk(self, delay: float, seconds: float) -> None:
-        self.threads.slowest = delay
-        self.scheduler.world.call_later(seconds, self.threads.speed_up)
-
     def do_stop_server(self) -> None:
         self.machine.stop()
 
     # ---------------------------------------------------------------- the end
-
-    def stop_faults(self) -> None:
-        self.threads.speed_up()
-        self.machine.disk.dies_in = self.machine.disk.fails_in = None
 
     def end(self) -> None:
         self.machine.stops = True

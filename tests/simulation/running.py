@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from tests.simulation.disk import SimVfs
+from tests.simulation.disk import Disk, SimVfs
 from tests.simulation.host import Machine
 from tests.simulation.loop import Scheduler
 from tests.simulation.network import Network
@@ -70,8 +70,10 @@ class Simulation(ABC):
     def losses(self) -> int:
         """How often a connection or a process has ended so far."""
 
+    @property
     @abstractmethod
-    def stop_faults(self) -> None: ...
+    def disk(self) -> Disk:
+        """The broker's, at present."""
 
     @abstractmethod
     def end(self) -> None:
@@ -80,6 +82,22 @@ class Simulation(ABC):
     @abstractmethod
     def abandon(self) -> None:
         """End all processes, so that nothing is left of the run."""
+
+    # ---------------------------------------------------------------- steps
+
+    def do_die_in_commit(self, operations: int) -> None:
+        self.disk.dies_in = operations
+
+    def do_fail_disk(self, fault: str, operations: int) -> None:
+        self.disk.fault, self.disk.fails_in = fault, operations
+
+    def do_slow_disk(self, delay: float, seconds: float) -> None:
+        self.threads.slowest = delay
+        self.scheduler.world.call_later(seconds, self.threads.speed_up)
+
+    def stop_faults(self) -> None:
+        self.threads.speed_up()
+        self.disk.dies_in = self.disk.fails_in = None
 
     # ---------------------------------------------------------------- a run
 

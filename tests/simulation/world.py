@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker_client.config.loader import load_config
 from tests.simulation.application import Application, a_config
-from tests.simulation.disk import SimVfs
+from tests.simulation.disk import Disk, SimVfs
 from tests.simulation.host import CONSUMER_TIMEOUT, PLACE, Machine, ServerMachine
 from tests.simulation.plan import CLIENTS, Plan
 from tests.simulation.running import Simulation, a_place
@@ -75,6 +75,10 @@ class World(Simulation):
     def machines(self) -> Sequence[Machine]:
         return self.server, *self.clients.values()
 
+    @property
+    def disk(self) -> Disk:
+        return self.server.disk
+
     def check_core(self) -> None:
         self.server.check()
 
@@ -116,17 +120,6 @@ class World(Simulation):
     def do_cut_power(self) -> None:
         self.server.crash(power=True)
 
-    def do_die_in_commit(self, operations: int) -> None:
-        self.server.disk.dies_in = operations
-
-    def do_fail_disk(self, fault: str, operations: int) -> None:
-        disk = self.server.disk
-        disk.fault, disk.fails_in = fault, operations
-
-    def do_slow_disk(self, delay: float, seconds: float) -> None:
-        self.threads.slowest = delay
-        self.scheduler.world.call_later(seconds, self.threads.speed_up)
-
     def do_stop_server(self) -> None:
         if self.server.loop is not None:
             self.server.loop.call_soon(self.server.stop)
@@ -137,9 +130,8 @@ class World(Simulation):
     # ---------------------------------------------------------------- the end
 
     def stop_faults(self) -> None:
+        super().stop_faults()
         self.network.heal()
-        self.threads.speed_up()
-        self.server.disk.dies_in = self.server.disk.fails_in = None
 
     def end(self) -> None:
         for client in self.clients.values():

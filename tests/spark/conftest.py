@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import broker_client.spark
-from tests.conftest import IN_CI
 from tests.spark.queues import Queues
+from tests.support.left_out import IN_CI
 from tests.support.rabbitmq import RabbitMQ
 
 if TYPE_CHECKING:

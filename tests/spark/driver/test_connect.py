@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import IN_CI
+from tests.support.left_out import IN_CI
 
 ROOT = Path(__file__).parents[3]
 
