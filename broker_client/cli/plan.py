@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from broker_client.cli.node_file import failed, run_on_file
+from broker_client.cli.node_file import failed
 from broker_client.cli.paths import path_of_file
 from broker_client.cli.steering import ByFile
 from broker_client.cli.where import Place, local_connector
@@ -29,8 +29,6 @@ from broker_client.errors import (
     described,
     way_out_of_mismatch,
 )
-from broker_client.node.definitions import export_definitions
-from broker_client.node.node import Node
 from broker_client.planning.applying import apply_plan
 from broker_client.planning.inventory import Inventory
 from broker_client.planning.plan import Action, Change, plan_vhost
@@ -197,22 +195,8 @@ def _of_embedded(connection: ConnectionConfig, vhost: VhostConfig) -> Inventory 
     if not os.path.exists(path):
         return Inventory()
     name = connection.vhost_name(vhost.name)
-    by_file = ByFile(Place(path, name, path=path), name)
-    if by_file.is_running:
-        found = by_file.inventory(name)
-        return found if found.has_vhost else Inventory()
-    return run_on_file(path, lambda node: _of_node(node, name))
-
-
-def _of_node(node: Node, vhost: str) -> Inventory:
-    found = node.view.vhost(vhost)
-    if found is None:
-        return Inventory()
-    document = export_definitions(node, vhost).document
-    for item in document["queues"]:
-        queue = found.queues[item["name"]]
-        item |= {"messages": len(queue.ready) + len(queue.deferred), "consumers": 0}
-    return Inventory.of_lists(document["exchanges"], document["queues"], document["bindings"])
+    found = ByFile(Place(path, name, path=path), name).inventory(name)
+    return found if found.has_vhost else Inventory()
 
 
 async def _of_network(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -273,29 +273,21 @@ async def paced_objects(body: bytes) -> AsyncIterator[Any]:
         for each in decoded(body):
             yield each
         return
-    decoder = json.JSONDecoder()
-    async for at in paced(_Ends(text, decoder)):
-        yield at
+    async for each in paced(_members(text)):
+        yield each
 
 
-class _Ends:
-    """Decodes members of an array, one after the other."""
-
-    def __init__(self, text: str, decoder: json.JSONDecoder) -> None:
-        self._text, self._decoder, self._at = text, decoder, 1
-
-    def __iter__(self) -> _Ends:
-        return self
-
-    def __next__(self) -> Any:
-        text = self._text
-        try:
-            while text[self._at] in " ,\n\r\t":
-                self._at += 1
-            if text[self._at] == "]":
-                raise StopIteration
-            value, self._at = self._decoder.raw_decode(text, self._at)
-        except (IndexError, ValueError, RecursionError):
-            reason = "the management API answered with something that is not JSON"
-            raise unreachable(reason) from None
-        return value
+def _members(text: str) -> Iterator[Any]:
+    """Decodes the members of an array, one after the other."""
+    decoder, at = json.JSONDecoder(), 1
+    try:
+        while True:
+            while text[at] in " ,\n\r\t":
+                at += 1
+            if text[at] == "]":
+                return
+            value, at = decoder.raw_decode(text, at)
+            yield value
+    except (IndexError, ValueError, RecursionError):
+        reason = "the management API answered with something that is not JSON"
+        raise unreachable(reason) from None

@@ -24,7 +24,7 @@ from broker_client.publishing.waiting import WaitingLine
 from broker_client.transport.closes import Meaning, meaning_of
 from broker_client.transport.limits import SizeLimit, size_limit_in
 
-log: logging.Logger = logging.getLogger("broker_client.lane")
+log: logging.Logger = logging.getLogger("broker_client.publishing")
 
 _FRUITLESS = 5  # links lost in a row with nothing confirmed before what was sent is suspected
 

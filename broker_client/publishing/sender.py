@@ -42,7 +42,7 @@ from broker_client.transport.base import Channel
 from broker_client.transport.confirms import ConfirmLedger
 from broker_client.transport.limits import SizeLimit
 
-log: logging.Logger = logging.getLogger("broker_client.lane")
+log: logging.Logger = logging.getLogger("broker_client.publishing")
 
 _RETRY_PAUSE = 0.05  # seconds before a sender whose channel failed, with the link up, goes on
 _REASON_GRACE = 1.0  # seconds between the end of a channel and the notice of it, at most

@@ -55,22 +55,6 @@ _SOCKET_OPTIONS: Rules = {
     "rejectUnauthorized": "verify",
 }
 
-_CONNECTION: Rules = {
-    "url": "url",
-    "protocol": "scheme",
-    "hostname": "hostname",
-    "port": Kept("port", whole),
-    "user": Kept("user", text),
-    "password": Kept("password", text),
-    "vhost": Kept("vhost", lambda value: value or "/"),
-    "retry": Kept("retry", retry),
-    "slashes": NOTHING,
-    "auth": NOTHING,
-    "pathname": NOTHING,
-    "query": NOTHING,
-    "loggableUrl": NOTHING,
-}
-
 _MANAGEMENT: Rules = {
     "url": "url",
     "protocol": "scheme",
@@ -81,6 +65,14 @@ _MANAGEMENT: Rules = {
     "slashes": NOTHING,
     "auth": NOTHING,
     "loggableUrl": NOTHING,
+}
+
+_CONNECTION: Rules = {
+    **_MANAGEMENT,
+    "vhost": Kept("vhost", lambda value: value or "/"),
+    "retry": Kept("retry", retry),
+    "pathname": NOTHING,
+    "query": NOTHING,
 }
 
 
@@ -117,9 +109,7 @@ def _take_url(rest: dict[str, Any], found: Draft, vhost: str) -> None:
     """The URL without its query, which are options to rascal. Its parts win."""
     url, _, query = str(rest.pop("url")).partition("?")
     scheme, _, behind = url.partition("://")
-    for key in _WITH_URL:
-        if rest.pop(key, None) is not None:
-            found.note(f"left out: {key}: the url wins over it")
+    _leave_out_parts(rest, found)
     if "/" not in behind and vhost != "/":
         url += "/"
         found.note(
@@ -128,6 +118,12 @@ def _take_url(rest: dict[str, Any], found: Draft, vhost: str) -> None:
         )
     found["url"] = f"{scheme}://{behind}" if url == f"{scheme}://{behind}" else url
     rest["options"] = {**dict(parse_qsl(query)), **(rest.get("options") or {})}
+
+
+def _leave_out_parts(rest: dict[str, Any], found: Draft) -> None:
+    for key in _WITH_URL:
+        if rest.pop(key, None) is not None:
+            found.note(f"left out: {key}: the url wins over it")
 
 
 def _management(value: object) -> Draft | str:
@@ -139,9 +135,7 @@ def _management(value: object) -> Draft | str:
         options = rest.pop("options", None)
         found = applied({"timeout": Kept("timeout", milliseconds)}, options, found)
         if rest.get("url"):
-            for key in _WITH_URL:
-                if rest.pop(key, None) is not None:
-                    found.note(f"left out: {key}: the url wins over it")
+            _leave_out_parts(rest, found)
     return applied(_MANAGEMENT, rest, found)
 
 
