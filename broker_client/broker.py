@@ -321,6 +321,8 @@ class Broker(Emitter):
             InvalidMessageError: a name is too long, or AMQP cannot carry a header's type.
             PublishQueueFullError: the queue is full, and its policy is `reject`.
             PublishTimeoutError: the queue stayed full for the publication's whole `timeout`.
+            PublishAbortedError: the file of the outbox has failed before; nothing was stored.
+            PublishUnconfirmedError: it failed meanwhile; the message may be in it.
             BrokerClosedError: the broker was shut down.
         """
         self._check_may_publish()
@@ -663,7 +665,8 @@ class Broker(Emitter):
 
         Args:
             timeout: seconds to wait for unconfirmed publishes. Those that remain end as
-                `PublishAbortedError` (never sent) or `PublishUnconfirmedError` (outcome unknown).
+                `PublishAbortedError` (never sent) or `PublishUnconfirmedError` (outcome unknown);
+                what is in an outbox stays there.
 
         Each subscription has its own `close_timeout`, within which its handlers may still publish.
         A handler may call this and is not waited for. May be called more than once.
@@ -684,7 +687,7 @@ class Broker(Emitter):
             deadline = asyncio.get_running_loop().time() + timeout
             for publisher in self._publishers.values():
                 left = max(0.0, deadline - asyncio.get_running_loop().time())
-                if not await publisher.queue.drain(left):
+                if not await publisher.drain(left):
                     log.warning(
                         "%r: publishes were not confirmed within %g s", publisher.vhost, timeout
                     )

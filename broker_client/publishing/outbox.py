@@ -6,16 +6,21 @@ order, gives them to the publish queue, and acks each when the remote broker has
 Messages that a crash leaves unacked are sent again by the next process that opens the file, with
 the same message id. Messages that the remote broker refuses or cannot route go to a second queue in
 the file, `outbox.failed`, for a person to look at.
+
+A publication that is accepted ends, like any other: with the outcome of its message, or, when the
+outbox closes or its file fails before the message was sent, as `PublishAbortedError`. The message
+stays in the file then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker_client.amqp.properties import decode_properties, encode_properties
 from broker_client.errors import (
@@ -25,6 +30,7 @@ from broker_client.errors import (
     MessageTooLargeError,
     PublishAbortedError,
     PublishError,
+    PublishUnconfirmedError,
 )
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
 from broker_client.publication import Publication
@@ -39,6 +45,25 @@ WAITING, FAILED = "outbox", "outbox.failed"
 _ENVELOPE = "broker_client.outbox"  # the one header of a stored message
 _PREFETCH = 2000  # publishes out of the file at a time
 _OPEN_TIMEOUT = 30.0  # seconds to read a large file
+_STAYS = "it stays in the outbox, and is sent when that is opened again"
+
+
+class _Stored(NamedTuple):
+    """A message of the file."""
+
+    writer: str
+    """Of the outbox that accepted it."""
+    number: int
+    """Among those of its writer."""
+    publication: str
+    outgoing: Outgoing
+
+
+class _Unstored(NamedTuple):
+    """A publication that is not on disk yet."""
+
+    number: int
+    is_stored: asyncio.Future[bool]
 
 
 class Outbox:
@@ -65,15 +90,24 @@ class Outbox:
         self._link: Link | None = None
         self._writer: Channel | None = None
         self._reader: Channel | None = None
-        self._unstored: ConfirmLedger[asyncio.Future[None]] = ConfirmLedger()
-        self._mine: dict[int, Publication] = {}  # accepted by us, by the number in its envelope
+        self._unstored: ConfirmLedger[_Unstored] = ConfirmLedger()
+        self._id = uuid.uuid4().hex  # numbers of other processes in the file are not ours
+        self._mine: dict[int, Publication] = {}
+        """Accepted by us and not in the publish queue yet, by number."""
         self._accepted = 0
         self._taken: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
+        self._forwarding: asyncio.Task[None] | None = None
+        self._handed_over = asyncio.Event()
+        """Set when `_mine` may have become empty."""
+        self._failure: BrokerClientError | None = None
+        """Why the file cannot be used any more."""
         self._closing = False
 
     def __repr__(self) -> str:
         state = "closing" if self._closing else "open" if self._link else "closed"
+        if self._failure is not None:
+            state = "failed"
         return f"<Outbox {self._connector.url}: {state}, {len(self._mine)} of ours waiting>"
 
     async def open(self) -> None:
@@ -97,7 +131,7 @@ class Outbox:
         writer.on_close = self._store_failed
         self._reader = reader = await link.open_channel()
         await reader.qos(_PREFETCH)
-        self._tasks.spawn(self._forward(), "outbox")
+        self._forwarding = self._tasks.spawn(self._forward(), "outbox")
         await reader.consume(
             WAITING,
             ConsumerCallbacks(self._on_delivery, lambda tag: None, lambda tag: None),
@@ -108,11 +142,14 @@ class Outbox:
 
         Raises:
             MessageTooLargeError: the body is larger than `node.max_message_size`.
-            ChannelClosedError: the file failed: nothing is promised.
+            PublishAbortedError: the outbox is closed, or its file has failed before: the message is
+                not in it.
+            PublishUnconfirmedError: the file failed meanwhile: the message may be in it.
         """
         writer = self._writer
         if writer is None or self._closing or not writer.is_usable:
-            raise ChannelClosedError(0, f"the outbox {self._connector.url} is closed")
+            why = f"has failed: {self._failure}" if self._failure is not None else "is closed"
+            raise _aborted(publication, f"the outbox {self._connector.url} {why}")
         limit = writer.size_limit
         if 0 < limit.size_bytes < publication.size:
             raise MessageTooLargeError(
@@ -120,36 +157,54 @@ class Outbox:
             )
         self._accepted += 1
         number = self._accepted
+        stored = _Stored(self._id, number, publication.name, publication.outgoing)
+        is_stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._mine[number] = publication
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unstored.add(writer.next_publish_seq, [stored])
+        self._unstored.add(writer.next_publish_seq, [_Unstored(number, is_stored)])
         try:
-            await writer.publish([_sealed(publication.name, publication.outgoing, number)])
+            await writer.publish([_sealed(stored)])
             # Shielded: once written it will be sent, also when the caller is cancelled.
-            await asyncio.shield(stored)
-        except BrokerClientError:
+            if not await asyncio.shield(is_stored):
+                raise _aborted(publication, f"the outbox {self._connector.url} refused it")
+        except BrokerClientError as error:
             self._mine.pop(number, None)
-            raise
+            if isinstance(error, PublishError):
+                raise
+            waited = asyncio.get_running_loop().time() - publication.started
+            raise PublishUnconfirmedError(
+                publication.name, publication.message_id, waited, f"of the outbox: {error}"
+            ) from error
 
     def _on_stored(self, first: int, last: int, acked: bool) -> None:
-        for stored in self._unstored.settle(first, last):
-            if stored.done():
-                continue
-            if acked:
-                stored.set_result(None)
-            else:
-                stored.set_exception(ChannelClosedError(0, "the outbox refused the message"))
+        for unstored in self._unstored.settle(first, last):
+            if not unstored.is_stored.done():
+                unstored.is_stored.set_result(acked)
 
     def _store_failed(self, error: BrokerClientError) -> None:
-        if not self._closing:
-            log.critical("%r: %s", self, error)
-        self._fail_stored(error)
+        if self._closing:
+            return
+        log.critical("%r: %s", self, error)
+        self._failure = error
+        self._fail_unstored(error)
+        # What was taken out can still be sent.
+        taken = {each.number for each in map(_opened, self._taken) if each.writer == self._id}
+        left = [number for number in self._mine if number not in taken]
+        self._end(left, f"the outbox {self._connector.url} has failed; {_STAYS}")
 
-    def _fail_stored(self, error: BrokerClientError) -> None:
-        for stored in self._unstored.take_all():
-            if not stored.done():
-                stored.set_exception(error)
-                stored.exception()  # seen here, should the caller have gone
+    def _fail_unstored(self, error: BrokerClientError) -> None:
+        for number, is_stored in self._unstored.take_all():
+            self._mine.pop(number, None)
+            if not is_stored.done():
+                is_stored.set_exception(error)
+                is_stored.exception()  # seen here, should the caller have gone
+
+    def _end(self, numbers: Iterable[int], reason: str) -> None:
+        """End publications of ours whose messages stay in the file."""
+        for number in numbers:
+            publication = self._mine.pop(number)
+            publication.when_ended(lambda _: None)  # nothing is lost: no cause for a complaint
+            publication.fail(_aborted(publication, reason))
+        self._handed_over.set()
 
     # ------------------------------------------------------------------ sending
 
@@ -162,13 +217,13 @@ class Outbox:
             if not self._taken:
                 self._arrived.clear()
                 await self._arrived.wait()
-            delivery = self._taken.popleft()
-            name, outgoing, number = _opened(delivery)
-            publication = None if delivery.redelivered else self._mine.pop(number, None)
+            delivery = self._taken[0]
+            stored = _opened(delivery)
+            publication = self._mine.get(stored.number) if stored.writer == self._id else None
             if publication is None:  # of a process before this one
                 publication = Publication(
-                    name,
-                    outgoing,
+                    stored.publication,
+                    stored.outgoing,
                     self._queue.withdraw,
                     self._tasks,
                     started=asyncio.get_running_loop().time(),
@@ -181,6 +236,16 @@ class Outbox:
                 await self._queue.put(publication, confirm=True)
             except PublishAbortedError:
                 return  # the queue was closed before there was room: it stays in the file
+            self._taken.popleft()
+            if stored.writer == self._id:
+                self._mine.pop(stored.number, None)
+                self._handed_over.set()
+
+    async def drain(self) -> None:
+        """Return once all that was accepted here is in the publish queue."""
+        while self._mine:
+            self._handed_over.clear()
+            await self._handed_over.wait()
 
     def _ended(self, delivery_tag: int, error: PublishError | None) -> None:
         reader = self._reader
@@ -198,22 +263,33 @@ class Outbox:
     async def close(self) -> None:
         """Close the file; unconfirmed messages stay in it. May be called more than once."""
         self._closing = True
-        if self._writer is not None:
-            self._fail_stored(ChannelClosedError(0, "the broker was shut down"))
+        if self._forwarding is not None:
+            self._forwarding.cancel()
+            await asyncio.wait([self._forwarding])
         link, self._link = self._link, None
-        self._writer = self._reader = None
-        if link is not None:
-            await link.close()
+        try:
+            if link is not None:
+                await link.close()  # what is being stored is stored before
+        finally:
+            self._writer = self._reader = None
+            self._fail_unstored(ChannelClosedError(0, "the broker was shut down"))
+            self._end(list(self._mine), f"the broker was shut down; {_STAYS}")
 
 
-def _sealed(name: str, outgoing: Outgoing, number: int) -> Outgoing:
-    """A message for the file: the whole of `outgoing` in one header and the body.
+def _aborted(publication: Publication, reason: str) -> PublishAbortedError:
+    return PublishAbortedError(publication.name, publication.message_id, reason)
+
+
+def _sealed(stored: _Stored) -> Outgoing:
+    """A message for the file: the whole of it in one header and the body.
 
     Inside a header of ours nothing of it acts on the way: no CC routes, no expiration expires.
     """
+    outgoing = stored.outgoing
     envelope = {
-        "number": number,
-        "publication": name,
+        "writer": stored.writer,
+        "number": stored.number,
+        "publication": stored.publication,
         "exchange": outgoing.exchange,
         "routing_key": outgoing.routing_key,
         "mandatory": outgoing.mandatory,
@@ -228,8 +304,7 @@ def _sealed(name: str, outgoing: Outgoing, number: int) -> Outgoing:
     )
 
 
-def _opened(delivery: Delivery) -> tuple[str, Outgoing, int]:
-    """(publication, message, number) of a stored message."""
+def _opened(delivery: Delivery) -> _Stored:
     envelope: dict[str, Any] = (delivery.properties.headers or {})[_ENVELOPE]
     outgoing = Outgoing(
         envelope["exchange"],
@@ -238,4 +313,4 @@ def _opened(delivery: Delivery) -> tuple[str, Outgoing, int]:
         decode_properties(envelope["properties"]),
         envelope["mandatory"],
     )
-    return envelope["publication"], outgoing, envelope["number"]
+    return _Stored(envelope["writer"], envelope["number"], envelope["publication"], outgoing)

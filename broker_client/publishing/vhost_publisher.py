@@ -149,6 +149,18 @@ class VhostPublisher:
         await self.queue.put(publication, confirm=True)
         await publication
 
+    async def drain(self, timeout: float) -> bool:
+        """Wait until every accepted publish has ended; False after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        if self.outbox is not None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self.outbox.drain()
+            except TimeoutError:
+                return False
+        return await self.queue.drain(max(0.0, deadline - loop.time()))
+
     async def close(self) -> None:
         """End queued publishes with an error. May be called more than once."""
         await self.requests.close()

@@ -14,7 +14,7 @@ from typing import Any
 from broker_client import AckOrNack, Broker, Message, Nack, PublishItem, Republish
 from broker_client.config import BrokerConfig
 from broker_client.connection.substitutes import Substitutes
-from broker_client.errors import BrokerClientError, TransportError
+from broker_client.errors import BrokerClientError, PublishError, TransportError
 from broker_client.moving.move import replay
 from broker_client.publication import Publication
 from broker_client.subscription import Subscription
@@ -177,6 +177,7 @@ class Application:
             await self._serve(self.broker)
         finally:
             await self.broker.shutdown()
+        self._promises.closed(self.name)
 
     async def _serve(self, broker: Broker) -> None:
         for event in ("error", "close"):
@@ -226,18 +227,23 @@ class Application:
             self._publishing = loop.create_task(self._publish_all(), name=f"{self.name}: publish")
 
     async def _publish_all(self) -> None:
-        assert self.broker is not None
         while self._backlog:
-            name, count = self._backlog.pop(0)
-            items = (self._next(name) for _ in range(count))
-            if self._variant.many:
-                await self.broker.publish_many(name, items, window=5, on_end=self._ended)
-                continue
-            for content, _, options in items:
-                publication = await self.broker.publish(name, content, **(options or {}))
-                if self._variant.outbox:
-                    self._promises.kept.add(content["id"])
-                self._watch(publication)
+            try:
+                await self._publish_some(*self._backlog.pop(0))
+            except PublishError as error:  # the file of the outbox has failed
+                self._promises.ended(error.message_id, f"error {error}")
+
+    async def _publish_some(self, name: str, count: int) -> None:
+        assert self.broker is not None
+        items = (self._next(name) for _ in range(count))
+        if self._variant.many:
+            await self.broker.publish_many(name, items, window=5, on_end=self._ended)
+            return
+        for content, _, options in items:
+            publication = await self.broker.publish(name, content, **(options or {}))
+            if self._variant.outbox:
+                self._promises.kept.add(content["id"])
+            self._watch(publication)
 
     def _next(self, name: str) -> PublishItem:
         """The next message of a publication."""

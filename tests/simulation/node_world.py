@@ -206,6 +206,9 @@ class World:
         self.gone: set[tuple[str, bytes]] = set()
         """Of what must be gone."""
         self.attempts: Counter[tuple[str, bytes]] = Counter()
+        """The last attempt of each that a consumer got; those arrive in their order."""
+        self.got: set[tuple[str, bytes, int]] = set()
+        """(queue, body, attempt) of what a get got, which overtakes deliveries on their way."""
         self.safe_attempts: dict[tuple[str, bytes], int] = {}
         self.moved: set[tuple[str, bytes]] = set()
         self._safe_notes = 0
@@ -267,6 +270,7 @@ class World:
         self.disk = self.store.die(commits_made=self.commits_at_death)
         # A delivery that nobody had heard of when it died is no promise.
         self.attempts = Counter(self.safe_attempts)
+        self.got.clear()
         self._begin()
 
     def do(self, step: str, *arguments: Any, **options: Any) -> None:
@@ -359,7 +363,7 @@ class World:
         )
         if got is not None and self.node.failure is None:
             delivery = got[0]
-            self.delivered(self.receivers[at].channel, queue, delivery)
+            self.delivered(self.receivers[at].channel, queue, delivery, by_get=True)
             if no_ack:
                 del self.held[self.receivers[at].channel, delivery.delivery_tag]
                 self._settle(queue, delivery.body, dead_letter=False)
@@ -450,7 +454,9 @@ class World:
 
     def note_attempts(self) -> None:
         """From when this is safe, a crash may not forget these deliveries."""
-        seen = dict(self.attempts)
+        seen = self.attempts.copy()
+        for queue, body, attempt in self.got:
+            seen[queue, body] = max(seen[queue, body], attempt)
 
         def safe() -> None:
             self.safe_attempts.update(seen)
@@ -469,7 +475,9 @@ class World:
 
     # ---------------------------------------------------------------- what the node says
 
-    def delivered(self, channel: int, queue: str, delivery: Delivery) -> None:
+    def delivered(
+        self, channel: int, queue: str, delivery: Delivery, *, by_get: bool = False
+    ) -> None:
         promise(self.node.failure is None, "delivered after the store had failed")
         body = delivery.body
         promise((queue, body) not in self.gone, f"{body!r} came back to {queue!r}")
@@ -477,11 +485,19 @@ class World:
         number = (delivery.properties.headers or {}).get("n")
         promise(number == int(body), f"{body!r} has the properties of {number}")
         self.held[channel, delivery.delivery_tag] = queue, body
-        self.attempts[queue, body] += 1
-        least = self.attempts[queue, body]
         assert delivery.attempts is not None
-        promise(delivery.attempts >= least, (queue, body, delivery.attempts, least))
+        self._attempted(queue, body, delivery.attempts, by_get=by_get)
         promise(delivery.redelivered is (delivery.attempts > 1), delivery)
+
+    def _attempted(self, queue: str, body: bytes, attempt: int, *, by_get: bool) -> None:
+        """Each delivery of a message is an attempt of its own, later than those before it."""
+        last = self.attempts[queue, body]
+        promise(attempt > last, (queue, body, attempt, last))
+        promise((queue, body, attempt) not in self.got, (queue, body, attempt))
+        if by_get:
+            self.got.add((queue, body, attempt))
+        else:
+            self.attempts[queue, body] = attempt
 
     def confirmed(self, body: bytes, queues: tuple[str, ...], acked: bool) -> None:
         promise(self.node.failure is None, "confirmed after the store had failed")

@@ -104,6 +104,12 @@ class Promises:
             id for id, ends in self.ends.items() if not ends and _source(id)[1] == source
         }
 
+    def closed(self, source: str) -> None:
+        """The publisher `source` has shut down in order: nobody need wait for an outcome."""
+        for id, ends in self.ends.items():
+            if not ends and _source(id)[1] == source:
+                self.break_(f"{id} has no terminal event, and its broker was shut down")
+
     def check_end(self, losses: int) -> None:
         """Everything has come to rest.
 
