@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 from broker_client.core.effects import Confirm, Effect
 from broker_client.core.global_parameters import GlobalParameters
@@ -21,6 +22,21 @@ from broker_client.core.records import (
 from broker_client.core.schedule import Schedule
 from broker_client.core.settings import EngineSettings
 from broker_client.core.virtual_host import VirtualHost
+from broker_client.errors import ReplyError
+
+CHANNEL_IS_GONE = 504
+"""Reply code of the refusal of a command for a channel that is closed."""
+
+
+class _Channels(dict[int, ChannelState]):
+    """The open channels.
+
+    The node may close a channel, or all of a connection. Whoever uses it hears of that a little
+    later, and may have given another command: that one is refused.
+    """
+
+    def __missing__(self, channel: int) -> NoReturn:
+        raise ReplyError(CHANNEL_IS_GONE, f"CHANNEL_ERROR - channel {channel} is closed")
 
 
 class State:
@@ -38,7 +54,7 @@ class State:
         """Makes tokens that clients cannot guess, and that do not collide."""
         self.observer = observer
         self.vhosts: dict[str, VirtualHost] = {}
-        self.channels: dict[int, ChannelState] = {}
+        self.channels: dict[int, ChannelState] = _Channels()
         self.global_parameters: GlobalParameters = GlobalParameters(self.note)
         self.effects: list[Effect] = []
         self.long_work: LongWork = LongWork()

@@ -51,10 +51,8 @@ _STAYS = "it stays in the outbox, and is sent when that is opened again"
 class _Stored(NamedTuple):
     """A message of the file."""
 
-    writer: str
-    """Of the outbox that accepted it."""
-    number: int
-    """Among those of its writer."""
+    key: str
+    """What the outbox that accepted it knows it by; of no two processes the same."""
     publication: str
     outgoing: Outgoing
 
@@ -62,7 +60,7 @@ class _Stored(NamedTuple):
 class _Unstored(NamedTuple):
     """A publication that is not on disk yet."""
 
-    number: int
+    key: str
     is_stored: asyncio.Future[bool]
 
 
@@ -91,9 +89,9 @@ class Outbox:
         self._writer: Channel | None = None
         self._reader: Channel | None = None
         self._unstored: ConfirmLedger[_Unstored] = ConfirmLedger()
-        self._id = uuid.uuid4().hex  # numbers of other processes in the file are not ours
-        self._mine: dict[int, Publication] = {}
-        """Accepted by us and not in the publish queue yet, by number."""
+        self._id = uuid.uuid4().hex  # of other processes there are messages in the file too
+        self._mine: dict[str, Publication] = {}
+        """Accepted by us and not in the publish queue yet, by key."""
         self._accepted = 0
         self._taken: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
@@ -156,18 +154,18 @@ class Outbox:
                 publication.name, publication.message_id, publication.size, *limit
             )
         self._accepted += 1
-        number = self._accepted
-        stored = _Stored(self._id, number, publication.name, publication.outgoing)
+        key = f"{self._id}-{self._accepted}"
         is_stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._mine[number] = publication
-        self._unstored.add(writer.next_publish_seq, [_Unstored(number, is_stored)])
+        self._mine[key] = publication
+        self._unstored.add(writer.next_publish_seq, [_Unstored(key, is_stored)])
         try:
-            await writer.publish([_sealed(stored)])
+            await writer.publish([_sealed(key, publication.name, publication.outgoing)])
             # Shielded: once written it will be sent, also when the caller is cancelled.
             if not await asyncio.shield(is_stored):
                 raise _aborted(publication, f"the outbox {self._connector.url} refused it")
         except BrokerClientError as error:
-            self._mine.pop(number, None)
+            self._mine.pop(key, None)
+            self._handed_over.set()
             if isinstance(error, PublishError):
                 raise
             waited = asyncio.get_running_loop().time() - publication.started
@@ -187,21 +185,21 @@ class Outbox:
         self._failure = error
         self._fail_unstored(error)
         # What was taken out can still be sent.
-        taken = {each.number for each in map(_opened, self._taken) if each.writer == self._id}
-        left = [number for number in self._mine if number not in taken]
+        taken = {_opened(delivery).key for delivery in self._taken}
+        left = [key for key in self._mine if key not in taken]
         self._end(left, f"the outbox {self._connector.url} has failed; {_STAYS}")
 
     def _fail_unstored(self, error: BrokerClientError) -> None:
-        for number, is_stored in self._unstored.take_all():
-            self._mine.pop(number, None)
+        for key, is_stored in self._unstored.take_all():
+            self._mine.pop(key, None)
             if not is_stored.done():
                 is_stored.set_exception(error)
                 is_stored.exception()  # seen here, should the caller have gone
 
-    def _end(self, numbers: Iterable[int], reason: str) -> None:
+    def _end(self, keys: Iterable[str], reason: str) -> None:
         """End publications of ours whose messages stay in the file."""
-        for number in numbers:
-            publication = self._mine.pop(number)
+        for key in keys:
+            publication = self._mine.pop(key)
             publication.when_ended(lambda _: None)  # nothing is lost: no cause for a complaint
             publication.fail(_aborted(publication, reason))
         self._handed_over.set()
@@ -219,7 +217,7 @@ class Outbox:
                 await self._arrived.wait()
             delivery = self._taken[0]
             stored = _opened(delivery)
-            publication = self._mine.get(stored.number) if stored.writer == self._id else None
+            publication = self._mine.get(stored.key)
             if publication is None:  # of a process before this one
                 publication = Publication(
                     stored.publication,
@@ -237,8 +235,8 @@ class Outbox:
             except PublishAbortedError:
                 return  # the queue was closed before there was room: it stays in the file
             self._taken.popleft()
-            if stored.writer == self._id:
-                self._mine.pop(stored.number, None)
+            self._mine.pop(stored.key, None)
+            if not self._mine:
                 self._handed_over.set()
 
     async def drain(self) -> None:
@@ -280,16 +278,14 @@ def _aborted(publication: Publication, reason: str) -> PublishAbortedError:
     return PublishAbortedError(publication.name, publication.message_id, reason)
 
 
-def _sealed(stored: _Stored) -> Outgoing:
-    """A message for the file: the whole of it in one header and the body.
+def _sealed(key: str, publication: str, outgoing: Outgoing) -> Outgoing:
+    """A message for the file: the whole of `outgoing` in one header and the body.
 
     Inside a header of ours nothing of it acts on the way: no CC routes, no expiration expires.
     """
-    outgoing = stored.outgoing
     envelope = {
-        "writer": stored.writer,
-        "number": stored.number,
-        "publication": stored.publication,
+        "key": key,
+        "publication": publication,
         "exchange": outgoing.exchange,
         "routing_key": outgoing.routing_key,
         "mandatory": outgoing.mandatory,
@@ -313,4 +309,4 @@ def _opened(delivery: Delivery) -> _Stored:
         decode_properties(envelope["properties"]),
         envelope["mandatory"],
     )
-    return _Stored(envelope["writer"], envelope["number"], envelope["publication"], outgoing)
+    return _Stored(envelope["key"], envelope["publication"], outgoing)

@@ -14,6 +14,7 @@ from broker_client.core.commands.consume import BasicConsumeArguments
 from broker_client.core.commands.topology import ExchangeDeclareArguments, QueueDeclareArguments
 from broker_client.core.exchange import Destination
 from broker_client.core.settle_results import Done
+from broker_client.core.state import CHANNEL_IS_GONE
 from broker_client.errors import (
     ChannelClosedError,
     ReplyError,
@@ -315,6 +316,8 @@ class EmbeddedChannel:
 
     def _refused(self, refusal: ReplyError) -> ChannelClosedError:
         error = ChannelClosedError(refusal.reply_code, refusal.reply_text)
+        if refusal.reply_code == CHANNEL_IS_GONE:
+            return error  # the node has closed it before, and will tell why
         if self.is_usable:  # else it was lost with its connection
             self._end(error)
             self._is_refused = True

@@ -423,3 +423,49 @@ async def test_second_ack_in_the_same_turn_closes_the_channel_as_a_later_one_doe
         await channel.check_queue("q")
     other = await (await linked(nodes)).open_channel()
     assert (await other.check_queue("q")).message_count == 0
+
+
+async def test_acks_of_the_turn_in_which_the_node_closes_the_connection_do_not_hide_its_end(
+    nodes: EmbeddedNodes,
+) -> None:
+    link = await linked(nodes, "embedded://shared")
+    channel, other = await link.open_channel(), await link.open_channel()
+    heard = RecordedEvents(channel)
+    other.on_close = lambda error: heard.add("other closed", error)
+    link.on_close = lambda error: heard.add("link closed", error)
+    await channel.declare_queue("q")
+    await channel.publish([a_message()])
+    await channel.get("q")
+    channel.ack(1)
+    nodes.node("shared").administration.delete_vhost("/")
+    await eventually(lambda: len(heard.events) == 3)
+    assert [event[0] for event in heard.events] == ["closed", "other closed", "link closed"]
+    assert not link.is_open
+
+
+@pytest.mark.parametrize("command", ["ack", "nack", "publish", "check"])
+async def test_command_for_a_channel_that_timed_out_unheard_is_as_nothing(
+    nodes: EmbeddedNodes, clock: ManualClock, command: str
+) -> None:
+    """As on a network, where it is on its way when channel.close comes."""
+    link = EmbeddedLink("embedded://", nodes.node(), "/", lambda: None, consumer_timeout=5.0)
+    channel = await link.open_channel()
+    await channel.declare_queue("q")
+    heard = RecordedEvents(channel)
+    await channel.consume("q", heard.callbacks)
+    await channel.publish([a_message()])
+    await eventually(lambda: heard.deliveries)
+    clock.advance(6.0)
+    nodes.node().engine.tick(clock.now())
+    if command == "check":
+        with pytest.raises(ChannelClosedError, match="is closed"):
+            await channel.check_queue("q")
+    elif command == "publish":
+        await channel.publish([a_message()])
+    else:
+        getattr(channel, command)(1)
+    nodes.node().wake()
+    await eventually(lambda: heard.events)
+    [(event, error)] = heard.events
+    assert (event, error.reply_code) == ("closed", 406)
+    assert not channel.is_usable
