@@ -16,6 +16,7 @@ from unittest import mock
 
 from broker_client.config.loader import load_config
 from broker_client.connection.substitutes import Substitutes
+from broker_client.errors import TopologyError
 from broker_client.node.node import Node
 from broker_client.runtime.clock import Clock
 from broker_client.store import writer
@@ -92,7 +93,9 @@ class EmbeddedMachine(Machine):
         return broker is not None and broker.nodes.have_failed
 
     def may_fail(self, error: BaseException) -> bool:
-        """Files are opened as it starts."""
+        """Files are opened as it starts, and the topology is declared in one."""
+        if isinstance(error, TopologyError) and "541 INTERNAL_ERROR" in str(error):
+            return self.disk.faults > 0
         return is_refusal(self.disk, error)
 
     def stop(self) -> None:
