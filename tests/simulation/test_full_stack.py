@@ -61,7 +61,7 @@ def _told(world: World) -> object:
         ("unsynced", EMBEDDED, 0),
         ("early-confirm", EMBEDDED, 0),
         ("early-remember", EMBEDDED, 0),
-        ("early-ack-outbox", EMBEDDED, 55),
+        ("early-ack-outbox", EMBEDDED, 108),
         ("early-ack-shovel", EMBEDDED, 38),
         ("short-batch", EMBEDDED, 70),
     ],
