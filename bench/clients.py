@@ -163,7 +163,7 @@ def measure(
         f"{facts['cores']} cores, {datetime.now(UTC):%Y-%m-%d}"
     )
     embedded = [contestant.name for contestant in present if not contestant.needs_broker]
-    Console(highlight=False).print(report.table(results, title, apart=embedded))
+    Console(highlight=False, width=100).print(report.table(results, title, apart=embedded))
     document = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "machine": facts,

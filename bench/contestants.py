@@ -14,7 +14,6 @@ from typing import Any
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent
-_RASCAL = _HERE / "peers" / "rascal.js"
 _TIMEOUT = 300.0  # seconds for one run
 
 BASE = "aio-pika"
@@ -57,7 +56,13 @@ class Contestant:
         if done.returncode != 0:
             raise RunFailedError(f"{self.name}: status {done.returncode}\n{done.stderr.strip()}")
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return Run(messages / result["publish"], messages / result["consume"], result["versions"])
+        publish, consume = result["publish"], result["consume"]
+        return Run(
+            messages / publish["passed"],
+            messages / consume["passed"],
+            (publish["processor"] + consume["processor"]) / messages * 1e6,
+            result["versions"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Run:
     """Confirmed publishes a second."""
     consume: float
     """Deliveries handled and acked a second."""
+    processor: float
+    """Microseconds of the client's processor time a message, for both."""
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -78,7 +85,8 @@ def contestants() -> list[Contestant]:
         _python("ours: Broker", "ours"),
         _python("ours: transport", "ours_transport"),
         _python("FastStream", "faststream_rabbit", _unless_importable("faststream.rabbit")),
-        Contestant("rascal (node)", ("node", str(_RASCAL)), _unless_rascal()),
+        _node("amqplib"),
+        _node("rascal"),
         _python("ours: embedded", "ours", needs_broker=False),
     ]
 
@@ -90,6 +98,11 @@ def _python(
     return Contestant(name, command, missing, needs_broker)
 
 
+def _node(package: str) -> Contestant:
+    program = _HERE / "peers" / f"{package}.js"
+    return Contestant(f"{package} (node)", ("node", str(program)), _unless_resolved(package))
+
+
 def _unless_importable(module: str) -> str | None:
     package = module.split(".")[0]
     if importlib.util.find_spec(package) is not None and importlib.util.find_spec(module):
@@ -97,12 +110,12 @@ def _unless_importable(module: str) -> str | None:
     return f"not installed: pip install '{package}[rabbit]'"
 
 
-def _unless_rascal() -> str | None:
+def _unless_resolved(package: str) -> str | None:
     if shutil.which("node") is None:
         return "node is not installed"
     found = subprocess.run(
-        ["node", "-e", "require.resolve('rascal')"],
-        cwd=_RASCAL.parent,
+        ["node", "-e", f"require.resolve('{package}')"],
+        cwd=_HERE / "peers",
         capture_output=True,
         check=False,
     )

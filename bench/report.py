@@ -15,7 +15,7 @@ from bench.contestants import BASE, Run
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One quantity over the rounds, in messages a second."""
+    """One quantity over the rounds: messages a second, or microseconds a message."""
 
     rounds: tuple[float, ...]
 
@@ -24,7 +24,7 @@ class Figure:
         return median(self.rounds)
 
     def __str__(self) -> str:
-        if len(self.rounds) == 1:
+        if len(self.rounds) == 1 or self.median < 1000:
             return f"{self.median:,.0f}"
         lowest, highest = min(self.rounds) / 1000, max(self.rounds) / 1000
         return f"{self.median:,.0f} ({lowest:.1f}-{highest:.1f}k)"
@@ -40,6 +40,7 @@ def results_of(runs: dict[str, Sequence[Run]]) -> Results:
         name: {
             "publish": Figure(tuple(run.publish for run in of_client)),
             "consume": Figure(tuple(run.consume for run in of_client)),
+            "processor": Figure(tuple(run.processor for run in of_client)),
         }
         for name, of_client in runs.items()
         if of_client
@@ -49,9 +50,12 @@ def results_of(runs: dict[str, Sequence[Run]]) -> Results:
 def table(results: Results, title: str, apart: Sequence[str]) -> Table:
     """For people. The clients in `apart` use another broker and are printed below a line."""
     made = Table(title=title, box=SIMPLE_HEAD, title_style="bold")
-    made.caption = f"messages a second: median (lowest-highest), and times {BASE}"
+    made.caption = (
+        f"messages a second: median (lowest-highest), and times {BASE}; "
+        "µs: processor time of the client for a message"
+    )
     made.add_column("client", no_wrap=True)
-    for column in ("publish, confirmed", "x", "consume + ack", "x"):
+    for column in ("publish, confirmed", "x", "consume + ack", "x", "µs"):
         made.add_column(column, justify="right", no_wrap=True)
     names = [name for name in results if name not in apart]
     for name in names + [name for name in results if name in apart]:
@@ -61,7 +65,7 @@ def table(results: Results, title: str, apart: Sequence[str]) -> Table:
         for quantity in ("publish", "consume"):
             figure = results[name][quantity]
             cells += [str(figure), _ratio(results, quantity, figure)]
-        made.add_row(name, *cells)
+        made.add_row(name, *cells, str(results[name]["processor"]))
     return made
 
 

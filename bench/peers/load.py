@@ -16,12 +16,20 @@ WINDOW = 1000  # most publishes without a confirm
 PREFETCH = 200
 
 
+class Spent(NamedTuple):
+    """Seconds that one step took."""
+
+    passed: float
+    processor: float
+    """Of the client's process."""
+
+
 class Seconds(NamedTuple):
     """Durations of publishing and consuming."""
 
-    publish: float
+    publish: Spent
     """From the first publish to the last confirm."""
-    consume: float
+    consume: Spent
     """From the subscription to the last ack."""
 
 
@@ -42,11 +50,11 @@ class Countdown:
             await self._done.wait()
 
 
-async def timed(work: Awaitable[object]) -> float:
+async def timed(work: Awaitable[object]) -> Spent:
     """The seconds that `work` takes."""
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     await work
-    return time.perf_counter() - start
+    return Spent(time.perf_counter() - start, time.process_time() - processor)
 
 
 async def in_window(publish: Callable[[], Awaitable[object]], count: int) -> None:
@@ -76,4 +84,5 @@ def run(measure: Callable[[str, int], Awaitable[Seconds]], packages: Sequence[st
 
     seconds = asyncio.run(main())
     versions = {name: version(name) for name in packages}
-    print(json.dumps({**seconds._asdict(), "versions": versions}))
+    steps = {step: spent._asdict() for step, spent in seconds._asdict().items()}
+    print(json.dumps({**steps, "versions": versions}))

@@ -26,8 +26,10 @@ const config = {
 
 async function timed(work) {
   const start = process.hrtime.bigint();
+  const before = process.cpuUsage();
   await work();
-  return Number(process.hrtime.bigint() - start) / 1e9;
+  const { user, system } = process.cpuUsage(before);
+  return { passed: Number(process.hrtime.bigint() - start) / 1e9, processor: (user + system) / 1e6 };
 }
 
 async function main() {

@@ -32,6 +32,7 @@ def test_bench_measures_each_client_and_writes_json(rabbitmq: RabbitMQ, tmp_path
     for figures in written["results"].values():
         assert figures["publish"]["median"] > 0
         assert figures["consume"]["median"] > 0
+        assert figures["processor"]["median"] > 0
     assert written["machine"]["cores"] > 0
     assert "aio-pika" in written["versions"][BASE]
 
@@ -108,10 +109,11 @@ def test_figure_is_the_median_with_its_range() -> None:
 
 
 def test_client_that_never_finished_is_left_out() -> None:
-    results = results_of({"one": [Run(10.0, 20.0)], "two": []})
+    results = results_of({"one": [Run(10.0, 20.0, 50.0)], "two": []})
     assert as_json(results) == {
         "one": {
             "publish": {"median": 10, "rounds": [10]},
             "consume": {"median": 20, "rounds": [20]},
+            "processor": {"median": 50, "rounds": [50]},
         }
     }
