@@ -75,8 +75,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from broker_client.runtime.slotted import slotted
 
 
 class BrokerClientError(Exception):
@@ -101,7 +102,7 @@ class BrokerClientError(Exception):
 # --------------------------------------------------------------------------- configuration
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Problem:
     """One mistake in a configuration, with its place and what is allowed there."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker_client.asyncapi.schemas import Schemas
@@ -26,6 +26,7 @@ from broker_client.config import (
 from broker_client.config.url import DEFAULT_PORTS
 from broker_client.consuming.handler_signature import Handler, types_of
 from broker_client.errors import ConfigError, Problem
+from broker_client.runtime.slotted import slotted
 
 Object = dict[str, Any]
 
@@ -33,7 +34,7 @@ _BINDINGS = "0.3.0"
 _TYPES = ("topic", "direct", "fanout", "headers")
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Info:
     """What the document says of the application."""
 
@@ -68,7 +69,7 @@ def asyncapi_document(
     return making.document(info)
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class _Making:
     config: BrokerConfig
     schemas: Schemas = field(default_factory=Schemas)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -23,6 +22,7 @@ from broker_client.errors import (
 from broker_client.planning.inventory import Inventory
 from broker_client.planning.plan import Change, plan_vhost
 from broker_client.planning.reading import read_passively
+from broker_client.runtime.slotted import slotted
 from broker_client.store.maintenance import check as check_store
 
 Verdict = Literal["ok", "warning", "problem", "unknown"]
@@ -35,7 +35,7 @@ _NOT_FOUND = 404
 _REFUSED = (401, 403)
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Finding:
     """The result of one check."""
 

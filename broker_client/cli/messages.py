@@ -6,7 +6,6 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from broker_client.cli.remote import read_ahead, run_on_broker
 from broker_client.cli.where import ConfigFile, Url, VhostName, place_of
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
 from broker_client.moving.confirms import ConfirmedPublisher
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Link
 
 _BATCH = 200
@@ -115,7 +115,7 @@ def publish(
         raise typer.Exit(1)
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class _Published:
     progress: Progress
     published: int = 0

@@ -7,7 +7,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +32,7 @@ from broker_client.planning.applying import apply_plan
 from broker_client.planning.inventory import Inventory
 from broker_client.planning.plan import Action, Change, plan_vhost
 from broker_client.planning.reading import read_management, read_passively
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Link
 from broker_client.transport.embedded.nodes import EmbeddedNodes
 
@@ -120,7 +120,7 @@ def apply(
         raise typer.Exit(1)
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class _Planned:
     """The plan of a configuration, and what was found for it."""
 

@@ -9,7 +9,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -22,9 +22,10 @@ from broker_client.cli.messages import AsJson, Queue
 from broker_client.cli.node_file import failed
 from broker_client.cli.steering import ByFile, Management, QueueRow, Steering, steering_of
 from broker_client.cli.where import ConfigFile, Url, VhostName
+from broker_client.runtime.slotted import slotted
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Rates:
     """Messages a second since the last look."""
 

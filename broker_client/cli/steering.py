@@ -9,7 +9,6 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -26,6 +25,7 @@ from broker_client.connection.management import fetch, object_of, objects_of
 from broker_client.errors import ManagementError
 from broker_client.node.node import Node
 from broker_client.planning.inventory import Inventory
+from broker_client.runtime.slotted import slotted
 
 MANAGEMENT_VARIABLE = "BROKER_CLIENT_MANAGEMENT"
 _TIMEOUT = 10.0
@@ -44,7 +44,7 @@ Management = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class QueueRow:
     """One queue now; None is what this broker does not report. Counts are since its start."""
 

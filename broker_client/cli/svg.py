@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from statistics import fmean
 from xml.sax.saxutils import escape, quoteattr
+
+from broker_client.runtime.slotted import slotted
 
 _COLUMN, _ROW = 320, 64
 _WIDTH, _HEIGHT = 200, 44
@@ -26,7 +27,7 @@ rect{fill:#fff;stroke:#57606a}.exchange rect{fill:#ddf4ff;stroke:#0969da}
 """
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Node:
     """A box: rounded for an exchange."""
 
@@ -38,7 +39,7 @@ class Node:
     warns: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Edge:
     """An arrow; dashed where dead letters go."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +19,7 @@ from broker_client.config.node import NodeConfig
 from broker_client.config.url import parse_url
 from broker_client.connection.addresses import Addresses
 from broker_client.errors import ConfigError
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Connector, Link
 
 URL_VARIABLE = "BROKER_CLIENT_URL"
@@ -53,7 +54,7 @@ VhostName = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Place:
     """One vhost of one broker."""
 

@@ -7,15 +7,15 @@ bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from broker_client.errors import UnsupportedError, install_extra
+from broker_client.runtime.slotted import slotted
 
 _codecs: dict[str, Codec] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Codec:
     """Encodes and decodes the contents of one content type.
 

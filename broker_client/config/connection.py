@@ -96,7 +96,7 @@ class ConnectionConfig(Settings):
     """Time for one attempt to connect, and for each answer of the broker to a declaration."""
     heartbeat: WholeSeconds = 10
     """Whole seconds between heartbeats; 0s turns them off."""
-    retry: RetryConfig = Field(default_factory=RetryConfig)
+    retry: RetryConfig = Field(default_factory=RetryConfig.model_construct)
     """Waits between attempts to connect."""
     tls: Annotated[TlsConfig | None, Field(validate_default=True)] = None
     """Trusted authorities and certificates; for `amqps` addresses only."""
@@ -114,7 +114,9 @@ class ConnectionConfig(Settings):
     limit. Brokers do not report their limit: when left out, RabbitMQ's default is assumed, 16MiB
     from version 4.0 on and 128MiB before. The limit in a broker's refusal replaces it until the
     connection ends."""
-    management: ManagementConfig = Field(default_factory=ManagementConfig, validate_default=True)
+    management: ManagementConfig = Field(
+        default_factory=ManagementConfig.model_construct, validate_default=True
+    )
     """The broker's management API: a URL or a mapping. Host, user and password default to the
     connection's."""
 

@@ -237,19 +237,19 @@ class SubscriptionConfig(Settings):
     claim_check: ClaimCheckConfig | None = None
     """Store of large bodies. Without it, a message that carries a reference to a body is invalid
     content."""
-    options: ConsumeOptions = Field(default_factory=ConsumeOptions)
+    options: ConsumeOptions = Field(default_factory=ConsumeOptions.model_construct)
     """Options of the consumer."""
-    retry: RetryConfig = Field(default_factory=RetryConfig)
+    retry: RetryConfig = Field(default_factory=RetryConfig.model_construct)
     """Waits between attempts to subscribe again."""
     recovery: tuple[Strategy, ...] | None = None
     """What happens when the handler fails: a name of the `recovery` section, a strategy or a
     list of them. When left out, the message is requeued after a growing `requeue_defer`."""
-    requeue_defer: BackoffConfig = Field(default_factory=BackoffConfig)
+    requeue_defer: BackoffConfig = Field(default_factory=BackoffConfig.model_construct)
     """Delays of the built-in recovery."""
     max_hops: Positive | None = None
     """Maximum number of copies that `republish` and `forward` make of a message, over all
     queues; beyond it, recovery skips these strategies. No limit when left out."""
-    redeliveries: RedeliveriesConfig = Field(default_factory=RedeliveriesConfig)
+    redeliveries: RedeliveriesConfig = Field(default_factory=RedeliveriesConfig.model_construct)
     """Limit of redeliveries."""
     deduplicate: DeduplicateConfig | None = None
     """Skip messages that were handled before. Off when left out."""

@@ -28,7 +28,7 @@ from broker_client.config.problems import complaints_of
 from broker_client.config.shorthand import binding_section
 from broker_client.config.tree import Reader, Section, Spot, joined, locate, stated
 from broker_client.config.unknown_names import unknown_names
-from broker_client.config.values import YAML_CONTEXT, Settings, build_model
+from broker_client.config.values import YAML_CONTEXT, Settings
 from broker_client.errors import ConfigError, Problem
 
 log: logging.Logger = logging.getLogger("broker_client.config")
@@ -169,7 +169,6 @@ def _validated(tree: Section) -> tuple[BrokerConfig | None, Section, list[Proble
     problems += unknown_names(root)
     problems += _wrong_defaults(tree)
     try:
-        build_model(BrokerConfig)
         config = BrokerConfig.model_validate(root, context=YAML_CONTEXT)
     except ValidationError as error:
         problems += _located(error, BrokerConfig, root)

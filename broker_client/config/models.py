@@ -87,11 +87,13 @@ class VhostConfig(Settings):
     """Queues by name."""
     bindings: tuple[BindingConfig, ...] = ()
     """Bindings."""
-    publication_channel_pools: ChannelPoolsConfig = Field(default_factory=ChannelPoolsConfig)
+    publication_channel_pools: ChannelPoolsConfig = Field(
+        default_factory=ChannelPoolsConfig.model_construct
+    )
     """Channels for publishing."""
-    publish_queue: PublishQueueConfig = Field(default_factory=PublishQueueConfig)
+    publish_queue: PublishQueueConfig = Field(default_factory=PublishQueueConfig.model_construct)
     """Waiting publishes."""
-    redeliveries: CountersConfig = Field(default_factory=CountersConfig)
+    redeliveries: CountersConfig = Field(default_factory=CountersConfig.model_construct)
     """Counters of redeliveries for subscriptions of this vhost."""
 
     @field_validator("connections")
@@ -169,13 +171,13 @@ class BrokerConfig(Settings):
     """Recovery chains by name."""
     encryption: dict[str, EncryptionConfig] = Field(default_factory=dict)
     """Encryption profiles by name."""
-    redeliveries: CountersConfig = Field(default_factory=CountersConfig)
+    redeliveries: CountersConfig = Field(default_factory=CountersConfig.model_construct)
     """Counters of redeliveries."""
-    node: NodeConfig = Field(default_factory=NodeConfig)
+    node: NodeConfig = Field(default_factory=NodeConfig.model_construct)
     """Settings of the built-in broker; each Broker has one."""
     tracing: TracingConfig | None = None
     """Traces with OpenTelemetry; off when left out."""
-    server: ServerConfig = Field(default_factory=ServerConfig)
+    server: ServerConfig = Field(default_factory=ServerConfig.model_construct)
     """Settings of the built-in broker on a port."""
 
     _implied: dict[str, tuple[PublicationConfig, SubscriptionConfig]] = PrivateAttr(

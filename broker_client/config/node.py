@@ -72,9 +72,9 @@ class NodeConfig(Settings):
     memory_high_watermark: ByteSize = 1024 * 1024 * 1024
     """Publishers are blocked while a node, with a file or without, has more bytes of bodies than
     this in memory; 0 means no limit."""
-    scan: ScanConfig = Field(default_factory=ScanConfig)
+    scan: ScanConfig = Field(default_factory=ScanConfig.model_construct)
     """The loop that looks for what is due."""
-    event_log: EventLogConfig = Field(default_factory=EventLogConfig)
+    event_log: EventLogConfig = Field(default_factory=EventLogConfig.model_construct)
     """The log of deliveries."""
 
     @model_validator(mode="after")

@@ -40,9 +40,9 @@ class PoolConfig(Settings):
 class ChannelPoolsConfig(Settings):
     """The two pools that publications take their channels from."""
 
-    regular: PoolConfig = Field(default_factory=PoolConfig)
+    regular: PoolConfig = Field(default_factory=PoolConfig.model_construct)
     """Channels without publisher confirms."""
-    confirm: PoolConfig = Field(default_factory=PoolConfig)
+    confirm: PoolConfig = Field(default_factory=PoolConfig.model_construct)
     """Channels with publisher confirms."""
 
 
@@ -119,7 +119,7 @@ class PublicationConfig(Settings):
     """Wait for the broker's publisher confirm."""
     timeout: Duration = 10.0
     """Time for the whole publish: queueing, sending and confirm."""
-    options: PublicationOptions = Field(default_factory=PublicationOptions)
+    options: PublicationOptions = Field(default_factory=PublicationOptions.model_construct)
     """Properties of the messages."""
     retry_nacked: Count | None = None
     """How often a nacked message is sent again, after growing pauses. When left out: as often as

@@ -14,6 +14,7 @@ from broker_client.errors import ConfigError
 class Ack(Settings):
     """Settle the message as done."""
 
+    is_built_apart = False
     strategy: Literal["ack"] = "ack"
     """Name of the strategy."""
     defer: Duration | None = None
@@ -23,6 +24,7 @@ class Ack(Settings):
 class Nack(Settings):
     """Refuse the message: to the dead-letter exchange, or back to its queue."""
 
+    is_built_apart = False
     strategy: Literal["nack"] = "nack"
     """Name of the strategy."""
     requeue: bool = False
@@ -34,6 +36,7 @@ class Nack(Settings):
 class Republish(Settings):
     """Publish a copy to the end of the message's own queue, then ack the original."""
 
+    is_built_apart = False
     strategy: Literal["republish"] = "republish"
     """Name of the strategy."""
     defer: Duration | None = None
@@ -75,6 +78,7 @@ class ForwardOptions(Settings):
 class Forward(Settings):
     """Publish a copy through a publication, then ack the original."""
 
+    is_built_apart = False
     strategy: Literal["forward"] = "forward"
     """Name of the strategy."""
     publication: str
@@ -89,7 +93,7 @@ class Forward(Settings):
     """True shows handlers the original exchange and routing key instead of the copy's."""
     x_death_fix: bool = False
     """Leave out the `x-death` header, by which RabbitMQ drops messages that cycle."""
-    options: ForwardOptions = Field(default_factory=ForwardOptions)
+    options: ForwardOptions = Field(default_factory=ForwardOptions.model_construct)
     """Properties of the copy."""
 
 

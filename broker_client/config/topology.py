@@ -94,7 +94,7 @@ class ExchangeConfig(Named):
     """Declare it."""
     check: bool = False
     """Fail unless it already exists."""
-    options: ExchangeOptions = Field(default_factory=ExchangeOptions)
+    options: ExchangeOptions = Field(default_factory=ExchangeOptions.model_construct)
     """Options of the declaration."""
 
     @property
@@ -161,7 +161,7 @@ class QueueConfig(Named):
     reply_to: MadeUp = None
     """Suffix of the name on the broker, so that each process has its own queue for answers: a
     text, or true for a new UUID. See `reply_to` of publications."""
-    options: QueueOptions = Field(default_factory=QueueOptions)
+    options: QueueOptions = Field(default_factory=QueueOptions.model_construct)
     """Options of the declaration."""
 
     @property
@@ -212,7 +212,7 @@ class BindingConfig(Named):
     """Binding keys; each makes a binding."""
     qualify_binding_keys: bool = False
     """Prefix binding keys with the namespace too, except for a key that was left out."""
-    options: BindingOptions = Field(default_factory=BindingOptions)
+    options: BindingOptions = Field(default_factory=BindingOptions.model_construct)
     """Options of the binding."""
 
     _destination: str | None = PrivateAttr(default=None)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core.core_schema import with_info_plain_validator_function
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -42,8 +44,9 @@ def from_yaml(info: ValidationInfo) -> bool:
 class Settings(BaseModel):
     """Base of every model: unknown keys refused, values fixed, input never shown in errors.
 
-    Import makes no instance that is validated, which would build its model: defaults that are
-    models have a `default_factory`, constants are made by `model_construct`.
+    A model is built when its first instance is validated, by itself: the models in its fields are
+    called, not built in. So a program builds those whose sections its configuration has. Defaults
+    and constants that are models are made by `model_construct`, which builds nothing.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
@@ -54,6 +57,8 @@ class Settings(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
     )
+    is_built_apart: ClassVar[bool] = True
+    """False for members of a union that pydantic tells apart by a field."""
     yaml_keys: ClassVar[tuple[str, ...]] = ()
     """Further keys that the loader understands and turns into fields."""
 
@@ -66,11 +71,29 @@ class Settings(BaseModel):
         return {key: each for key, each in value.items() if each is not None or key not in known}
 
     @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        if handler.field_name is None or not cls.is_built_apart:
+            return handler(source)
+        # The schema of JSON has one definition for each reference.
+        reference = f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"
+        return with_info_plain_validator_function(cls._validated, ref=reference)
+
+    @classmethod
+    def _validated(cls, value: object, info: ValidationInfo) -> Self:
+        # pydantic puts the errors of this call below the key at which the section stands.
+        return cls.model_validate(value, context=info.context)
+
+    @classmethod
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         from broker_client.config.attribute_docstrings import attribute_docstrings
 
+        if core_schema["type"] == "function-plain":
+            cls.model_rebuild()
+            core_schema = cls.__pydantic_core_schema__
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema)["properties"]
         docstrings = attribute_docstrings(cls)
@@ -199,24 +222,3 @@ ByteSize = Annotated[
         mode="validation",
     ),
 ]
-
-
-def build_model(model: type[BaseModel]) -> None:
-    """Build the validators of `model`, and before it those of the models in its fields.
-
-    pydantic takes over what is built. By itself it works out a model again for each model that has
-    it in a field, and once more for its first instance.
-    """
-    if model.__pydantic_complete__:
-        return
-    for field in model.model_fields.values():
-        for nested in _models_in(field.annotation):
-            build_model(nested)
-    model.model_rebuild()
-
-
-def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models_in(argument)

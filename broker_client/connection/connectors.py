@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker_client.config import ConnectionConfig, VhostConfig
 from broker_client.errors import ConnectFailedError, TransportError
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Connector, Link
 from broker_client.transport.rabbitmq.tls import tls_context
 
@@ -24,7 +24,7 @@ Embedded = Callable[[str, str], Connector]
 """Makes a connector to the built-in broker of an address, in a vhost."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Connectors:
     """The connectors of one vhost, one for each of its connections, in their order."""
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 from broker_client.errors import ChannelClosedError, TopologyError, TransportError
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Channel, Link
 
 log: logging.Logger = logging.getLogger("broker_client.vhost")
@@ -28,7 +28,7 @@ _DECLARE_EVERY = 300.0  # seconds after which a pair that is in use is declared 
 _ACCESS_REFUSED = 403
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class DelayStep:
     """The delay queue of one exchange and one delay."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from broker_client.connection.connectors import Connectors
 from broker_client.runtime.clock import Clock
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Connector
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Substitutes:
     """Parts of a Broker that a test replaces; see `broker_client.testing`."""
 

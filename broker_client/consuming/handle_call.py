@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker_client.ackornack import AckOrNack
@@ -14,12 +14,13 @@ from broker_client.events.delivery_event import trace_id_of
 from broker_client.message import Message
 from broker_client.runtime.emitter import Listener, WrappedListener
 from broker_client.runtime.middleware import Next, chained
+from broker_client.runtime.slotted import slotted
 
 Invoke = Callable[[Message, Any, AckOrNack], Awaitable[Any]]
 """Calls a handler."""
 
 
-@dataclass(slots=True, eq=False)
+@slotted(frozen=False, eq=False)
 class HandleCall:
     """One delivery on its way through the middleware to its handler."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from broker_client.codec.claim_check import BodyStore
@@ -24,6 +24,7 @@ from broker_client.config.topology import QueueConfig
 from broker_client.consuming.deduplication import HandledIds, handled_ids_from
 from broker_client.consuming.redeliveries import CounterFactory, RedeliveryCounter, counter_from
 from broker_client.errors import UnsupportedError
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Capabilities, no_shared_prefetch
 
 log: logging.Logger = logging.getLogger("broker_client.consuming")
@@ -35,7 +36,7 @@ _KEYLESS = ("fanout", "headers")  # exchange types that do not look at routing k
 _TIMEOUTS = ("x-consumer-timeout", "x-message-timeout")  # milliseconds
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ConsumingSetup:
     """Settings of one subscription."""
 

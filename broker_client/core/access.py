@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from broker_client.core.access_pattern import AccessPattern
@@ -27,6 +27,7 @@ from broker_client.core.records import (
     UserSet,
 )
 from broker_client.errors import AccessControlError, UnknownNameError
+from broker_client.runtime.slotted import slotted
 
 DEFAULT_USER = "guest"
 """Of a new server, with the same password; may log in from the same machine only."""
@@ -52,7 +53,7 @@ class Permission(Enum):
     """Consume, purge, and bind from."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class User:
     """One user."""
 
@@ -63,7 +64,7 @@ class User:
     hashing_algorithm: str = SHA256
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class VHostPermissions:
     """What a user may do in a vhost: patterns of the names of exchanges and queues."""
 
@@ -74,7 +75,7 @@ class VHostPermissions:
     read: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class TopicPermissions:
     """Patterns of the routing keys that a user may publish with, and bind with."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from broker_client.amqp.tables import encode_arguments
 from broker_client.core.replies import not_implemented, precondition_failed
 from broker_client.core.settings import RabbitMQVersion
 from broker_client.errors import InvalidMessageError
+from broker_client.runtime.slotted import slotted
 
 Arguments = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ EXCHANGE_ARGUMENTS = ("alternate-exchange", "x-delayed-type")
 _QUORUM_PRIORITIES = (31, 4)  # RabbitMQ 4.3: the highest, and that of a message without one
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class QueueSettings:
     """The settings from a queue's arguments; times in seconds, None if not set."""
 

@@ -6,11 +6,11 @@ Named tuples where one is made a message, frozen dataclasses elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker_client.core.records import Record
 from broker_client.message import Delivery, Returned
+from broker_client.runtime.slotted import slotted
 
 
 class Deliver(NamedTuple):
@@ -29,7 +29,7 @@ class Confirm(NamedTuple):
     acked: bool
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Return:
     """Return an unroutable mandatory message; always comes before its Confirm."""
 
@@ -37,7 +37,7 @@ class Return:
     returned: Returned
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class CancelConsumer:
     """Notify the consumer that its queue was deleted."""
 
@@ -45,7 +45,7 @@ class CancelConsumer:
     consumer_tag: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class MessageTimedOut:
     """Notify the consumer that a delivery timed out and returned to its queue."""
 
@@ -54,7 +54,7 @@ class MessageTimedOut:
     delivery_tag: int
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class CloseChannel:
     """The engine has closed `channel` without being asked; tell its owner why."""
 

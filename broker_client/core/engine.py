@@ -13,7 +13,7 @@ so it alone names the channel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from broker_client.core.access import Users
@@ -37,6 +37,7 @@ from broker_client.core.transitions import Transitions
 from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.core.virtual_host import MAX_CONNECTIONS, VirtualHost, check_short
 from broker_client.events.delivery_event import REASON_CONNECTION_LOST
+from broker_client.runtime.slotted import slotted
 
 if TYPE_CHECKING:
     from broker_client.core.snapshots import QueueStats
@@ -45,7 +46,7 @@ _SCANNED_AT_A_TIME = 500
 """Messages timed out or released by one scan, at most."""
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class ClientConnection:
     """One connection and its channels."""
 

@@ -8,7 +8,8 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from broker_client.runtime.slotted import slotted
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 
@@ -16,7 +17,7 @@ _BATCH = 512
 _UPPER_HALVES = slice(1 if sys.byteorder == "little" else 0, None, 2)
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class LatencyStats:
     """Times from acceptance to acknowledgement, in seconds, within 0.4 % of the true ones."""
 

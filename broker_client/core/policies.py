@@ -9,7 +9,7 @@ times holds, and of anything else the argument.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker_client.core.access_pattern import AccessPattern
@@ -24,6 +24,7 @@ from broker_client.core.names import MAX_NAME_BYTES, name_problem
 from broker_client.core.records import PolicyRemoved, PolicySet
 from broker_client.core.settings import RabbitMQVersion
 from broker_client.errors import InvalidPolicyError, UsageError
+from broker_client.runtime.slotted import slotted
 
 ALL = "all"
 EXCHANGES = "exchanges"
@@ -118,7 +119,7 @@ WITHOUT_EFFECT = frozenset(
 """Keys of RabbitMQ that are kept, and change nothing here."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Policy:
     """One policy of a vhost."""
 
@@ -168,7 +169,7 @@ class Policy:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class EffectivePolicy:
     """The policy settings of one queue or exchange."""
 

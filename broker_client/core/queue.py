@@ -7,7 +7,7 @@ routed where, and `commands` what a client may ask for.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from broker_client.core.arguments import Arguments, QueueSettings
@@ -18,6 +18,7 @@ from broker_client.core.ready import PriorityReady, Ready
 from broker_client.core.transaction import Transaction
 from broker_client.message import Outgoing, Properties
 from broker_client.runtime.deadlines import Deadlines
+from broker_client.runtime.slotted import slotted
 
 if TYPE_CHECKING:
     from broker_client.core.snapshots import ConsumerStats, Purged, QueueStats
@@ -28,7 +29,7 @@ ON_DISK = Outgoing("", "", b"", Properties())
 """Placeholder (compare with `is`) for the message of an entry that only the store holds."""
 
 
-@dataclass(slots=True, eq=False)
+@slotted(frozen=False, eq=False)
 class Entry:
     """One queue's copy of a message; the message itself is shared between copies."""
 
@@ -52,7 +53,7 @@ class Entry:
     """Times in seconds since the epoch; `published_at` is known only to an `Observer`."""
 
 
-@dataclass(slots=True, eq=False)
+@slotted(frozen=False, eq=False)
 class QueueConsumer:
     """One consumer of a queue."""
 
@@ -127,7 +128,7 @@ class QueueConsumer:
         )
 
 
-@dataclass(slots=True, eq=False)
+@slotted(frozen=False, eq=False)
 class ChannelState:
     """One channel, and what it has in flight."""
 
@@ -170,7 +171,7 @@ class ChannelState:
         return self.ledger.next_deadline()
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@slotted(frozen=False, eq=False)
 class Queue:
     """One queue: ready, in flight, deferred, and all of its counters."""
 

@@ -11,12 +11,13 @@ Named tuples where one is made a message, frozen dataclasses elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, Protocol, get_args
 
 from broker_client.core.arguments import Arguments
 from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.message import Outgoing
+from broker_client.runtime.slotted import slotted
 
 COPY_BITS = 16
 """A record id is the number of its message, shifted by this, and the number of the copy."""
@@ -74,14 +75,14 @@ class Settled(NamedTuple):
     record_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class VHostAdded:
     """A vhost was created."""
 
     vhost: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class VHostRemoved:
     """A vhost is gone, and with it its exchanges, bindings, policies, limits and metadata; its
     queues went before."""
@@ -89,7 +90,7 @@ class VHostRemoved:
     vhost: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class VHostLimitsSet:
     """How many connections and queues a vhost may have; the limits before are gone."""
 
@@ -97,7 +98,7 @@ class VHostLimitsSet:
     limits: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class VHostMetadataSet:
     """What describes a vhost; what did so before is gone."""
 
@@ -105,7 +106,7 @@ class VHostMetadataSet:
     metadata: VHostMetadata
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class GlobalParameterSet:
     """A parameter of the whole broker was added or changed."""
 
@@ -113,14 +114,14 @@ class GlobalParameterSet:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class GlobalParameterRemoved:
     """A parameter of the whole broker is gone."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class PolicySet:
     """A policy was added or changed."""
 
@@ -133,7 +134,7 @@ class PolicySet:
     definition: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class PolicyRemoved:
     """A policy is gone."""
 
@@ -142,7 +143,7 @@ class PolicyRemoved:
     is_operator: bool
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ExchangeAdded:
     """A durable exchange was declared."""
 
@@ -154,7 +155,7 @@ class ExchangeAdded:
     arguments: Arguments
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ExchangeRemoved:
     """A durable exchange is gone, and with it every binding from and to it."""
 
@@ -162,7 +163,7 @@ class ExchangeRemoved:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class QueueAdded:
     """A durable, non-exclusive queue was declared."""
 
@@ -172,7 +173,7 @@ class QueueAdded:
     arguments: Arguments
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class QueueRemoved:
     """A durable queue is gone, and with it its messages and every binding to it."""
 
@@ -180,7 +181,7 @@ class QueueRemoved:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class QueuePaused:
     """A durable queue delivers nothing from now on, or delivers again."""
 
@@ -189,7 +190,7 @@ class QueuePaused:
     paused: bool
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class BindingAdded:
     """Two durable things were bound."""
 
@@ -202,7 +203,7 @@ class BindingAdded:
     arguments: Arguments
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class BindingRemoved:
     """A binding between durable things was taken away while both are still there."""
 
@@ -214,7 +215,7 @@ class BindingRemoved:
     arguments: Arguments
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class UserSet:
     """A user was added or changed."""
 
@@ -225,14 +226,14 @@ class UserSet:
     tags: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class UserRemoved:
     """A user is gone, and with it all its permissions."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class PermissionsSet:
     """What a user may do in a vhost, as patterns of names."""
 
@@ -243,7 +244,7 @@ class PermissionsSet:
     read: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class PermissionsRemoved:
     """A user may do nothing in a vhost any more."""
 
@@ -251,7 +252,7 @@ class PermissionsRemoved:
     user: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class TopicPermissionsSet:
     """What a user may publish to, and bind to, a topic exchange: patterns of routing keys."""
 
@@ -262,7 +263,7 @@ class TopicPermissionsSet:
     read: str
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class TopicPermissionsRemoved:
     """The routing keys of a topic exchange are free for a user again."""
 

@@ -8,10 +8,10 @@ are chosen among those that have something due, the longest overdue first; see `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from broker_client.runtime.slotted import slotted
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ScanSettings:
     """nsq's names without `queue-scan-`, nsq's defaults; times in seconds."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from broker_client.runtime.slotted import slotted
 
 RabbitMQVersion = tuple[int, int]
 
@@ -10,7 +10,7 @@ NEWEST: RabbitMQVersion = (4, 3)
 """The RabbitMQ that an engine follows, where versions differ."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class EngineSettings:
     """Limits of an engine; times in seconds."""
 

@@ -3,10 +3,10 @@ TOUCH do: a value to look at, never a broken connection."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from broker_client.runtime.slotted import slotted
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Done:
     """It was in flight on this channel, and the operation was carried out."""
 
@@ -17,7 +17,7 @@ class Done:
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class NotInFlight:
     """Nothing was done: it is settled, purged or given back already, or never was in flight."""
 
@@ -27,7 +27,7 @@ class NotInFlight:
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class NotOwner:
     """Nothing was done: it timed out here, and is in flight again under another delivery."""
 
@@ -37,7 +37,7 @@ class NotOwner:
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class NodeClosed:
     """Nothing was done: the node is closing or closed; what was in flight is ready again."""
 

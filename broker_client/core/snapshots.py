@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from broker_client.core.latency import NO_LATENCY, LatencyStats
+from broker_client.runtime.slotted import slotted
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ConsumerStats:
     """One consumer as it is now; counts since it started (nsq's client)."""
 
@@ -33,7 +32,7 @@ class ConsumerStats:
     timeout_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class QueueStats:
     """One queue as it is now; counts since it was declared."""
 
@@ -66,7 +65,7 @@ class QueueStats:
     consumer_stats: tuple[ConsumerStats, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class InFlightMessage:
     """One delivery in flight: of what, with whom, since when, until when, which attempt."""
 
@@ -89,7 +88,7 @@ class InFlightMessage:
     """When it is given back unless it is settled or touched before; None is never."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class DeferredMessage:
     """One message that waits for its time."""
 
@@ -107,7 +106,7 @@ class DeferredMessage:
     """When it becomes ready, in seconds since the epoch."""
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class Purged:
     """How many messages a purge removed, by state."""
 

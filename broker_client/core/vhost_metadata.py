@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from broker_client.core.arguments import Arguments
 from broker_client.errors import InvalidVHostError
+from broker_client.runtime.slotted import slotted
 
 QUEUE_TYPE = "x-queue-type"
 CLASSIC, QUORUM = "classic", "quorum"
 DEFAULT_QUEUE_TYPES = (CLASSIC, QUORUM)
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class VHostMetadata:
     """The metadata of a vhost, as RabbitMQ has it."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -24,6 +23,7 @@ from broker_client.dashboard.refusals import (
     not_permitted,
     unreachable,
 )
+from broker_client.runtime.slotted import slotted
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _LIMITS = httpx.Limits(max_connections=50, max_keepalive_connections=10)
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
     is_json: bool
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Account:
     """The caller: a login, and the address of the browser."""
 

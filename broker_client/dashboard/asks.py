@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -12,9 +11,10 @@ from broker_client.dashboard.dashboard import Dashboard
 from broker_client.dashboard.requests import MAX_BODY_BYTES, address_of, json_of, name_of
 from broker_client.dashboard.rights import Rights
 from broker_client.dashboard.sessions import Session
+from broker_client.runtime.slotted import slotted
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Ask:
     """One request of a user."""
 
@@ -57,7 +57,7 @@ class Ask:
 Handler = Callable[[Ask], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Answering:
     """A method of a path below ``ui/``, and its handler."""
 

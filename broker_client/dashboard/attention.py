@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker_client.dashboard.rows import Row
 from broker_client.runtime.pace import paced
+from broker_client.runtime.slotted import slotted
 
 _GROWTH_OVER = 300.0  # seconds
 _STUCK_AFTER = 60.0
@@ -19,7 +20,7 @@ Key = tuple[str, str]
 Finding = dict[str, Any]
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class Past:
     """Earlier states of queues that matter for problems."""
 

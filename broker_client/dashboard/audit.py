@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import unquote
+
+from broker_client.runtime.slotted import slotted
 
 log: logging.Logger = logging.getLogger("broker_client.dashboard.audit")
 
@@ -47,7 +49,7 @@ _ACTIONS = (
 """Method and path below /api: the action, and its target with the names of the path."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class AuditEntry:
     """One thing that was done, or refused."""
 

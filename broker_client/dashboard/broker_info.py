@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from broker_client.runtime.slotted import slotted
 
 _OURS = "broker_client"
 _FEATURES = ("pause", "in_flight", "deferred", "age", "latency")
@@ -13,7 +14,7 @@ _DEFAULT_QUEUE_TYPE = "default_queue_type"
 """A feature of vhosts, of ours and of RabbitMQ from 3.11 on; before, its API ignores it."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class BrokerInfo:
     """Which broker this is."""
 

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker_client.amqp.x_death import Death
@@ -24,6 +24,7 @@ from broker_client.message import Delivery, Outgoing
 from broker_client.moving.copies import Fate, copy_for, copy_for_replay
 from broker_client.moving.move import Moved, MoveOptions, move_each
 from broker_client.moving.selection import EVERYTHING, Selection
+from broker_client.runtime.slotted import slotted
 
 log: logging.Logger = logging.getLogger("broker_client.dashboard")
 
@@ -40,7 +41,7 @@ Group = tuple[str, str, str]
 """The queue where a message died last, why, and with which error; "" for what is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class JobOrder:
     """The order of a job."""
 
@@ -62,7 +63,7 @@ class JobOrder:
     dry_run: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@slotted(frozen=False, eq=False)
 class Job:
     """A job: its order and progress."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from broker_client.amqp.json_values import body_of, timestamp_of
@@ -16,12 +15,13 @@ from broker_client.dashboard.requests import number, text
 from broker_client.message import Delivery, Outgoing, Properties
 from broker_client.moving.copies import Fate, copied_properties
 from broker_client.moving.move import Moved, MoveOptions, move_each
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Link
 
 _NUMBERS = ("delivery_mode", "priority")
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Edit:
     """What is different in the copy. All else is of the original, in the types of AMQP that it
     has: JSON, which the page reads and writes, has fewer."""

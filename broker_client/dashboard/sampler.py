@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker_client.dashboard import attention
@@ -30,6 +30,7 @@ from broker_client.dashboard.rows import (
 )
 from broker_client.dashboard.topology import Topology
 from broker_client.runtime.pace import paced
+from broker_client.runtime.slotted import slotted
 
 log: logging.Logger = logging.getLogger("broker_client.dashboard")
 
@@ -49,7 +50,7 @@ _NODE = (
 _BLOCKED = ("blocked", "blocking")
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Sample:
     """What there was at one time, all of it: what a user may not see is left out later."""
 
@@ -65,7 +66,7 @@ class Sample:
 NOTHING = Sample(0, 0.0, {}, {}, (), ())
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class _DeadLetters:
     """Which queues get the dead letters of others, and for how long that is taken to hold."""
 

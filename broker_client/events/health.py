@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from broker_client.runtime.slotted import slotted
 
 _REFUSED_FOR_GOOD = 60.0  # seconds; a password that is being changed is refused for a moment
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ConnectionHealth:
     """One connection of a vhost."""
 
@@ -39,7 +41,7 @@ class ConnectionHealth:
         return self.state == "up" and not self.blocked
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class VhostHealth:
     """One vhost."""
 
@@ -62,7 +64,7 @@ class VhostHealth:
         return all(each.is_ready for each in self.connections)
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Health:
     """What `Broker.health()` returns."""
 

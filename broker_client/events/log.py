@@ -18,7 +18,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from urllib.parse import quote
 
 from broker_client.events.delivery_event import DeliveryEvent, Lines
 from broker_client.runtime.file_lock import try_lock
+from broker_client.runtime.slotted import slotted
 
 log: logging.Logger = logging.getLogger("broker_client.eventlog")
 
@@ -35,7 +35,7 @@ _RETRY_PAUSE = 1.0  # seconds before writing is tried again after the disk has f
 _LINGER = 0.02  # seconds the writer lets events gather: fewer, larger writes
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class EventLogStats:
     """State of a log, and counts since its start."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from broker_client.runtime.slotted import slotted
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class PoolStats:
     """A channel pool at one moment."""
 
@@ -32,7 +34,7 @@ class PoolStats:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class PublishQueueStats:
     """The publishes of one vhost at one moment, and their outcomes so far."""
 
@@ -52,7 +54,7 @@ class PublishQueueStats:
     """Sent again after a channel or link was lost."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class SubscriptionStats:
     """A subscription at one moment, and what it has done so far."""
 
@@ -81,7 +83,7 @@ class SubscriptionStats:
     """The broker took them back: they were unsettled for too long."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ConnectionStats:
     """One connection of a vhost."""
 
@@ -95,7 +97,7 @@ class ConnectionStats:
     """Links that have been up so far."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class VhostStats:
     """One vhost of the client; `url`, `state` and `connects` are of its first connection."""
 
@@ -112,7 +114,7 @@ class VhostStats:
     """The existing connections: the one for consumers is opened with the first subscription."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class BrokerStats:
     """Everything a Broker knows about itself."""
 

@@ -18,7 +18,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 
 from broker_client.amqp.x_death import Death
@@ -32,6 +32,7 @@ from broker_client.moving.copies import Fate, copy_for, copy_for_replay, last_de
 from broker_client.moving.selection import EVERYTHING, Selection
 from broker_client.moving.source import QueueSource
 from broker_client.runtime.pace import paced
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Link
 
 BATCH = 200
@@ -46,7 +47,7 @@ Decide = Callable[[Delivery, Death], Outgoing | Fate]
 read once for all."""
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class Moved:
     """How far a move has come."""
 
@@ -80,7 +81,7 @@ Progress = Callable[[Moved], None]
 def _ignore(moved: Moved) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class MoveOptions:
     """Which messages are moved, and how fast."""
 

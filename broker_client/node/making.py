@@ -68,4 +68,4 @@ def engine_settings(config: NodeConfig) -> EngineSettings:
 
 def scan_settings(config: NodeConfig) -> ScanSettings:
     """The settings of the scan loop that a configuration sets."""
-    return ScanSettings(**config.scan.model_dump())
+    return ScanSettings(**dict(config.scan))

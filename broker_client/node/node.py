@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker_client.core.engine import Engine
@@ -25,6 +24,7 @@ from broker_client.node.effect_runner import ConnectionReceiver, EffectRunner, R
 from broker_client.node.node_view import NodeView
 from broker_client.node.scan_loop import Scanner
 from broker_client.runtime.clock import Clock, SystemClock
+from broker_client.runtime.slotted import slotted
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker_client.core.snapshots import DeferredMessage, InFlightMessage, Purged, QueueStats
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class NodeStats:
     """State of a node."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, NamedTuple
+
+from broker_client.runtime.slotted import slotted
 
 EntityKind = Literal["vhost", "exchange", "queue"]
 Entity = tuple[EntityKind, str]
@@ -48,7 +50,7 @@ class Binding(NamedTuple):
         return f"{self.source}[{self.key}] -> {where}{self.destination}{arguments}"
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Found:
     """An exchange or a queue that is there."""
 
@@ -61,7 +63,7 @@ class Found:
     """It belongs to the broker or to one connection, and is not deleted by others."""
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class Inventory:
     """What is in one vhost of a broker."""
 

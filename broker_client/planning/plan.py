@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from broker_client.config import VhostConfig
@@ -17,6 +16,7 @@ from broker_client.planning.inventory import (
     Settings,
     comparable,
 )
+from broker_client.runtime.slotted import slotted
 
 Action = Literal["create", "differs", "missing", "left"]
 """
@@ -27,7 +27,7 @@ nothing declares it.
 Subject = Entity | Binding
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Difference:
     """A setting that is not as declared; None stands for one that is not set."""
 
@@ -39,7 +39,7 @@ class Difference:
         return f"{self.setting} is {_shown(self.current)}, declared {_shown(self.wanted)}"
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Change:
     """One difference between a configuration and a broker."""
 
@@ -93,7 +93,7 @@ def plan_vhost(config: VhostConfig, inventory: Inventory) -> list[Change]:
     return changes
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class _Declared:
     settings: Settings
     is_made: bool

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from broker_client.errors import InvalidMessageError, PublishError
 from broker_client.publication import Publication
 from broker_client.publishing.template import PublishOverrides
+from broker_client.runtime.slotted import slotted
 
 _ERRORS_KEPT = 100
 
@@ -24,7 +24,7 @@ class PublishItem(NamedTuple):
     """As the keyword arguments of `Broker.publish`; they win over those of `publish_many`."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class PublishChunk:
     """Contents and items that an async iterable yields together: a wait for each of them costs
     more than it takes to begin its publish."""
@@ -32,7 +32,7 @@ class PublishChunk:
     items: Iterable[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class PublishReport:
     """Outcome counts of one `publish_many`."""
 

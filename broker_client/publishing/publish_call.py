@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from broker_client.errors import InvalidMiddlewareError
@@ -11,9 +11,10 @@ from broker_client.message import Message
 from broker_client.publication import Publication
 from broker_client.publishing.template import PublishOverrides
 from broker_client.runtime.middleware import Next, chained
+from broker_client.runtime.slotted import slotted
 
 
-@dataclass(slots=True, eq=False)
+@slotted(frozen=False, eq=False)
 class PublishCall:
     """One publish on its way through the middleware, which may change every field but the first."""
 

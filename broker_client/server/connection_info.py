@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from broker_client.runtime.slotted import slotted
 
 _CAPABILITIES = {
     "publisher_confirms": True,
@@ -19,7 +20,7 @@ _CAPABILITIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ConnectionInfo:
     """A snapshot of one connection."""
 

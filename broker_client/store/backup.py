@@ -6,10 +6,10 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from broker_client.errors import StoreCorruptError, StoreError, StoreLockedError
+from broker_client.runtime.slotted import slotted
 from broker_client.store import tables
 from broker_client.store.lock import SUFFIX, FileLock
 from broker_client.store.maintenance import check
@@ -18,7 +18,7 @@ from broker_client.store.sqlite import log_problem, reading, translated
 _PAGES = 1_000  # between two reports; of 4 KiB each
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class BackupReport:
     """What `backup` wrote."""
 

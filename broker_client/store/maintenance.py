@@ -6,7 +6,6 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from broker_client.amqp.properties import decode_properties
 from broker_client.core.records import COPY_BITS
 from broker_client.errors import MalformedFrameError, StoreError
+from broker_client.runtime.slotted import slotted
 from broker_client.store import tables
 from broker_client.store.lock import FileLock
 from broker_client.store.sqlite import NOT_UTF8, StoreFile, log_problem, reading, translated
@@ -22,7 +22,7 @@ from broker_client.store.statistics import KeptQueue, contents, file_bytes
 _MOST_PROBLEMS = 100
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class CheckReport:
     """What `check` found."""
 
@@ -36,7 +36,7 @@ class CheckReport:
     """What is damaged, at most a hundred lines; none in a sound file."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class CompactReport:
     """What `compact` did."""
 

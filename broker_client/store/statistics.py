@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from dataclasses import dataclass
 
 from broker_client.errors import StoreError
+from broker_client.runtime.slotted import slotted
 from broker_client.store import tables
 from broker_client.store.sqlite import reading, translated
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class KeptQueue:
     """The kept messages of one durable queue."""
 
@@ -28,7 +28,7 @@ class KeptQueue:
     body_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class KeptStats:
     """What a file holds at one moment."""
 

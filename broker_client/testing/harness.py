@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from broker_client.broker import Broker
 from broker_client.config import BrokerConfig, ConnectionConfig
 from broker_client.config.loader import Source, load_config
 from broker_client.connection.substitutes import Substitutes
+from broker_client.runtime.slotted import slotted
 from broker_client.testing.faults import Faults
 from broker_client.testing.recorder import Recorder
 from broker_client.testing.virtual_time import LoopClock, VirtualTimeLoop
@@ -19,7 +19,7 @@ from broker_client.testing.virtual_time import LoopClock, VirtualTimeLoop
 _GRACE = 1.0  # seconds to wait until a test's last message is settled
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Harness:
     """State that the fixtures of one test share."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker_client.broker import Broker
@@ -13,11 +13,12 @@ from broker_client.consuming.handle_call import HandleCall, HandleNext
 from broker_client.message import Message
 from broker_client.publication import Publication
 from broker_client.publishing.publish_call import PublishCall, PublishNext
+from broker_client.runtime.slotted import slotted
 
 _TIMEOUT = 5.0  # seconds to wait for something to be recorded
 
 
-@dataclass(slots=True, eq=False)
+@slotted(frozen=False, eq=False)
 class Published:
     """One publish or forward."""
 
@@ -30,7 +31,7 @@ class Published:
     """The event it ended with: `success`, `return` or `error`; empty until then."""
 
 
-@dataclass(slots=True, eq=False)
+@slotted(frozen=False, eq=False)
 class Handled:
     """One call of a handler."""
 

@@ -12,17 +12,17 @@ Three rules hold for every transport, and the contract suite holds the transport
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from broker_client.errors import TransportError, UnsupportedError
 from broker_client.message import Delivery, Outgoing, Returned
+from broker_client.runtime.slotted import slotted
 from broker_client.transport.limits import SizeLimit
 
 Arguments = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Capabilities:
     """What this broker can do beyond AMQP 0-9-1 with RabbitMQ's usual extensions."""
 
@@ -57,7 +57,7 @@ class QueueState(NamedTuple):
     consumer_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ConsumerCallbacks:
     """Where a consumer's deliveries and notices go."""
 

@@ -113,6 +113,7 @@ PURE_MAY_USE = (
     "errors",
     "message",
     "runtime.deadlines",
+    "runtime.slotted",
     "events.delivery_event",
     "events.stats",
     "amqp",

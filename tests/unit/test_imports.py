@@ -37,7 +37,6 @@ async def main():
 asyncio.run(main())
 """
 BUILT_MODELS = """
-import broker_client
 from broker_client.config.values import Settings
 def below(model):
     return [each for model in model.__subclasses__() for each in (model, *below(model))]
@@ -70,17 +69,36 @@ def test_import_of_the_package_loads_neither_of_the_brokers_nor_an_extra(program
     assert loaded_by(program) == set()
 
 
-def test_import_of_the_package_builds_no_model_of_the_configuration() -> None:
+def models_after(program: str) -> tuple[set[str], set[str]]:
+    """The models of the configuration that `program` has built, and all that there are."""
     done = subprocess.run(
-        [sys.executable, "-c", BUILT_MODELS],
+        [sys.executable, "-c", f"import asyncio, broker_client\n{program}\n{BUILT_MODELS}"],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
     built, models = done.stdout.splitlines()
-    assert built == ""
-    assert "BrokerConfig" in models.split()
+    return set(built.split()), set(models.split())
+
+
+def test_import_of_the_package_builds_no_model_of_the_configuration() -> None:
+    built, models = models_after("")
+    assert built == set()
+    assert "BrokerConfig" in models
+
+
+def test_broker_builds_the_models_of_what_its_configuration_has() -> None:
+    built, _ = models_after(IN_MEMORY)
+    assert built == {
+        "BrokerConfig",
+        "ConnectionConfig",
+        "ExchangeConfig",
+        "ManagementConfig",
+        "PublicationConfig",
+        "SubscriptionConfig",
+        "VhostConfig",
+    }
 
 
 def test_broker_in_memory_loads_the_core_and_nothing_that_it_does_not_use() -> None:

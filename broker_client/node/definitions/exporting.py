@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -14,6 +13,7 @@ from broker_client.core.policies import Policy
 from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.core.virtual_host import VirtualHost
 from broker_client.node.node import Node
+from broker_client.runtime.slotted import slotted
 
 OPERATOR_POLICY = "operator_policy"
 VHOST_LIMITS = "vhost-limits"
@@ -22,7 +22,7 @@ LIMITS = "limits"
 RESERVED = "amq."
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Export:
     """Definitions, and what RabbitMQ would refuse or read otherwise."""
 

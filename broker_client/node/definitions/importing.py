@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from broker_client.errors import BrokerClientError, InvalidDefinitionsError
@@ -27,6 +26,7 @@ from broker_client.node.definitions.items import Item
 from broker_client.node.definitions.plan import Plan
 from broker_client.node.node import Node
 from broker_client.runtime.pace import paced
+from broker_client.runtime.slotted import slotted
 
 _ABOUT_THE_FILE = frozenset(
     (
@@ -58,7 +58,7 @@ _OF_A_VHOST = frozenset(("description", "tags", "metadata", "limits", "default_q
 """What stands beside the sections in a file for one vhost."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class ImportReport:
     """What an import has done."""
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
+
+from broker_client.runtime.slotted import slotted
 
 T = TypeVar("T")
 
 _REQUIRED: Any = object()
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class Item:
     """One object of a section, and where it stands."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from broker_client.core.access import ADMINISTRATOR, User
 from broker_client.node.access_control import AccessControl
+from broker_client.runtime.slotted import slotted
 from broker_client.server.http.errors import Refusal, not_authorized
 from broker_client.server.login import is_loopback
 
@@ -24,7 +24,7 @@ _IMPLIED = {
 """Required tag: the tags that satisfy it."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Caller:
     """A user who has logged in over HTTP."""
 

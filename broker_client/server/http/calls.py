@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -15,6 +14,7 @@ from broker_client.core.arguments import check_encodable
 from broker_client.core.virtual_host import VirtualHost
 from broker_client.runtime.pace import as_json, from_json
 from broker_client.runtime.request_body import read_limited
+from broker_client.runtime.slotted import slotted
 from broker_client.server.http.callers import MANAGEMENT, Caller
 from broker_client.server.http.errors import Refusal, bad_request, not_found
 
@@ -141,7 +141,7 @@ def _refuse_constant(word: str) -> None:
 Handler = Callable[[Call], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class Operation:
     """A method of a path: who may call it, and its handler."""
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from broker_client.errors import InvalidMessageError, TransportError
 from broker_client.message import Outgoing, Returned
+from broker_client.runtime.slotted import slotted
 from broker_client.spark.errors import SinkError
 from broker_client.spark.writing.dead_copies import invalid_copy, unroutable_copy
 from broker_client.spark.writing.publishing_link import PublishingLink
@@ -38,7 +38,7 @@ OnFailure = Literal["raise", "drop", "dead"]
 """What happens to a message: its task fails, it is only counted, or it goes to the dead queue."""
 
 
-@dataclass(frozen=True, slots=True)
+@slotted
 class PublishLimits:
     """How a job publishes.
 
@@ -61,7 +61,7 @@ class PublishLimits:
     dead_queue: str | None = None
 
 
-@dataclass(slots=True)
+@slotted(frozen=False)
 class PublishCounts:
     """Outcome counts of the messages of a job."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from broker_client.config import BrokerConfig, ConnectionConfig, RetryConfig, VhostConfig
 from broker_client.config.loader import load_config
@@ -16,7 +17,7 @@ from broker_client.config.url import masked, parse_url
 from broker_client.config.values import (
     YAML_CONTEXT,
     Duration,
-    build_model,
+    Settings,
     duration_seconds,
     size_bytes,
 )
@@ -265,27 +266,69 @@ def test_masked_hides_the_password_of_any_text(url: str) -> None:
     assert SECRET not in masked(url)
 
 
-class Deepest(BaseModel, defer_build=True):
+class Deepest(Settings):
     number: int = 1
 
 
-class Plain(BaseModel, defer_build=True):
-    deepest: Deepest | None = None
+class Chosen(Settings):
+    is_built_apart = False
+    kind: Literal["chosen"] = "chosen"
 
 
-class Listed(BaseModel, defer_build=True):
-    name: str = ""
+class Other(Settings):
+    is_built_apart = False
+    kind: Literal["other"] = "other"
 
 
-class Outer(BaseModel, defer_build=True):
+class Plain(Settings):
+    deepest: Deepest = Field(default_factory=Deepest.model_construct)
+
+
+class Outer(Settings):
     plain: Plain | None = None
-    listed: dict[str, tuple[Listed, ...]] | None = None
+    listed: dict[str, tuple[Plain, ...]] | None = None
+    either: Annotated[Chosen | Other, Field(discriminator="kind")] | None = None
 
 
-def test_model_is_built_after_those_in_its_fields_which_it_takes_over() -> None:
-    assert not Outer.__pydantic_complete__
-    build_model(Outer)
-    models = (Outer, Plain, Deepest, Listed)
-    assert [each.__pydantic_complete__ for each in models] == [True] * 4
-    made = Outer.model_validate({"listed": {"a": [{"name": "b"}]}})
-    assert made.listed == {"a": (Listed(name="b"),)}
+def built() -> set[str]:
+    models = (Outer, Plain, Deepest)
+    return {each.__name__ for each in models if each.__pydantic_complete__}
+
+
+def test_model_is_built_when_its_section_is_written_and_not_for_a_default() -> None:
+    assert built() == set()
+    assert Outer.model_validate({"either": {"kind": "other"}}).either == Other()
+    assert built() == {"Outer"}
+    assert Outer.model_validate({"plain": {}}).plain == Plain()
+    assert built() == {"Outer", "Plain"}
+    with pytest.raises(ValidationError) as caught:
+        Outer.model_validate({"listed": {"a": [{}, {"deepest": {"number": "x"}}]}})
+    (error,) = caught.value.errors()
+    assert (error["loc"], error["type"]) == (("listed", "a", 1, "deepest", "number"), "int_parsing")
+    assert built() == {"Outer", "Plain", "Deepest"}
+
+
+def test_yaml_rules_hold_in_the_sections_of_a_section() -> None:
+    written = {"plain": {"deepest": {"number": None}}}
+    assert Outer.model_validate(written, context=YAML_CONTEXT) == Outer(plain=Plain())
+    with pytest.raises(ValidationError):
+        Outer.model_validate(written)
+
+
+def models_below(model: type[Settings]) -> Iterator[type[Settings]]:
+    for each in model.__subclasses__():
+        yield each
+        yield from models_below(each)
+
+
+DEFAULTS = {
+    factory.__self__
+    for each in models_below(Settings)
+    for field in each.model_fields.values()
+    if isinstance(factory := field.default_factory, MethodType)
+}
+
+
+@pytest.mark.parametrize("model", sorted(DEFAULTS, key=str))
+def test_default_that_is_not_validated_is_as_one_that_is(model: type[Settings]) -> None:
+    assert model.model_construct() == model()
