@@ -11,8 +11,8 @@ import pytest
 from broker_client.errors import ChannelClosedError, PublishRefusedError, PublishUnconfirmedError
 from broker_client.publication import Publication
 from tests.support.links import FakeChannel
+from tests.support.publish_queue import PublishQueueHarness
 from tests.support.warp import WarpLoop
-from tests.unit.publishing.test_publish_queue import PublishQueueHarness
 
 loop_factory = WarpLoop
 
