@@ -97,21 +97,21 @@ class MethodReceived(NamedTuple):
     method: Frame
 
 
-class Published(NamedTuple):
+class PublishesReceived(NamedTuple):
     """Publishes of one channel that came in one read with nothing between them, in order."""
 
     channel: int
     messages: list[Outgoing]
 
 
-class Acked(NamedTuple):
+class AcksReceived(NamedTuple):
     """basic.ack of single deliveries of one channel, with nothing between them, in order."""
 
     channel: int
     delivery_tags: list[int]
 
 
-class Settled(NamedTuple):
+class SettlementReceived(NamedTuple):
     """basic.ack of all deliveries up to one, basic.nack or basic.reject."""
 
     channel: int
@@ -136,7 +136,7 @@ Event = (
     | ChannelFailed
     | ChannelClosed
     | MethodReceived
-    | Published
-    | Acked
-    | Settled
+    | PublishesReceived
+    | AcksReceived
+    | SettlementReceived
 )

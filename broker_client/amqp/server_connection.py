@@ -23,7 +23,7 @@ from broker_client.amqp import decode, server_frames, violations
 from broker_client.amqp.ack_reader import ACK_SIZE, read_acks
 from broker_client.amqp.connection_limits import FRAME_MIN_SIZE, ConnectionLimits, check_limit
 from broker_client.amqp.events import (
-    Acked,
+    AcksReceived,
     ChannelCloseAsked,
     ChannelClosed,
     ChannelFailed,
@@ -35,9 +35,9 @@ from broker_client.amqp.events import (
     HeartbeatReceived,
     LoginOffered,
     MethodReceived,
-    Published,
+    PublishesReceived,
     SecretUpdated,
-    Settled,
+    SettlementReceived,
     Tuned,
     VHostRequested,
 )
@@ -207,20 +207,20 @@ class ServerConnection:
 
     def _publishes(self, buffer: bytes, at: int, number: int) -> int:
         last = self._events[-1] if self._events else None
-        if type(last) is Published and last.channel == number:
+        if type(last) is PublishesReceived and last.channel == number:
             return read_publishes(buffer, at, number, self._largest, last.messages)
         messages: list[Outgoing] = []
         taken = read_publishes(buffer, at, number, self._largest, messages)
         if messages:
-            self._events.append(Published(number, messages))
+            self._events.append(PublishesReceived(number, messages))
         return taken
 
     def _acked(self, number: int, tags: list[int]) -> None:
         last = self._events[-1] if self._events else None
-        if type(last) is Acked and last.channel == number:
+        if type(last) is AcksReceived and last.channel == number:
             last.delivery_tags.extend(tags)
         else:
-            self._events.append(Acked(number, tags))
+            self._events.append(AcksReceived(number, tags))
 
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is ConnectionState.CLOSING and (kind != decode.METHOD or number):
@@ -380,10 +380,10 @@ class ServerConnection:
         if message is None:
             return
         last = self._events[-1] if self._events else None
-        if type(last) is Published and last.channel == number:
+        if type(last) is PublishesReceived and last.channel == number:
             last.messages.append(message)
         else:
-            self._events.append(Published(number, [message]))
+            self._events.append(PublishesReceived(number, [message]))
 
     def _outside_of_open(self, kind: int, payload: bytes) -> None:
         """A frame of a channel that comes while the connection is not open."""
@@ -604,10 +604,10 @@ _ENDING = (ConnectionState.CLOSING, ConnectionState.CLOSED, ConnectionState.CLOS
 _SENDS_CONTENT = (ChannelProtocolState.OPEN, ChannelProtocolState.CLOSE_ASKED)
 
 
-def _settled(number: int, kind: str, tag: int, bits: int) -> Settled:
+def _settled(number: int, kind: str, tag: int, bits: int) -> SettlementReceived:
     if kind == "reject":
-        return Settled(number, kind, tag, False, bits & 1 == 1)
-    return Settled(number, kind, tag, bits & 1 == 1, kind == "nack" and bits & 2 == 2)
+        return SettlementReceived(number, kind, tag, False, bits & 1 == 1)
+    return SettlementReceived(number, kind, tag, bits & 1 == 1, kind == "nack" and bits & 2 == 2)
 
 
 def _as_bytes(value: str | bytes | None) -> bytes:

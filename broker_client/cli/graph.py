@@ -15,7 +15,7 @@ from broker_client.cli.node_file import failed, write_output
 from broker_client.cli.paths import file_path
 from broker_client.cli.png import png_of
 from broker_client.cli.steering import Management, steering_of
-from broker_client.cli.svg import Edge, Node, svg_of
+from broker_client.cli.svg import Box, Edge, svg_of
 from broker_client.cli.where import ConfigFile, Url, VhostName, load_vhost
 from broker_client.dashboard.rows import dead_letter_exchange, dead_letter_key
 from broker_client.dashboard.topology import Topology, drawing_of
@@ -130,7 +130,7 @@ def _json(drawing: Drawing, title: str) -> str:
 
 def _svg(drawing: Drawing, title: str) -> str:
     nodes = [
-        Node(
+        Box(
             each["id"],
             each["name"] or "(default)",
             _below(each),

@@ -13,7 +13,7 @@ from broker_client.cli.node_file import failed
 from broker_client.cli.progress import Progress
 from broker_client.cli.remote import run_on_broker
 from broker_client.cli.where import ConfigFile, Place, Url, VhostName, place_of
-from broker_client.moving.move import Moved, MoveOptions, move, replay
+from broker_client.moving.move import MoveOptions, MoveProgress, move, replay
 from broker_client.moving.selection import Selection
 from broker_client.transport.base import Link
 
@@ -84,7 +84,7 @@ def move_messages(
     selection = _selection(reason, origin, older_than, header, message_id)
     report = _Report(as_json, dry_run, "move")
 
-    async def command(link: Link) -> Moved:
+    async def command(link: Link) -> MoveProgress:
         options = MoveOptions(selection, limit, rate, check_target, report.progress)
         return await move(link, queue, to, options, dry_run=dry_run)
 
@@ -117,7 +117,7 @@ def replay_messages(
     selection = _selection(reason, origin, older_than, header, message_id)
     report = _Report(as_json, not yes, "replay")
 
-    async def command(link: Link) -> Moved:
+    async def command(link: Link) -> MoveProgress:
         options = MoveOptions(selection, limit, rate, check_target, report.progress)
         return await replay(link, queue, options, dry_run=not yes)
 
@@ -148,15 +148,15 @@ class _Report:
     def __init__(self, as_json: bool, is_dry: bool, verb: str) -> None:
         self._as_json, self._is_dry, self._verb = as_json, is_dry, verb
         self._line = Progress("seen" if is_dry else "moved")
-        self._moved = Moved()
+        self._moved = MoveProgress()
 
-    def progress(self, moved: Moved) -> None:
+    def progress(self, moved: MoveProgress) -> None:
         """To be called after every batch."""
         self._moved = moved
         note = f"blocked by the broker: {moved.blocked}" if moved.blocked else ""
         self._line.show(moved.seen if self._is_dry else moved.moved, note)
 
-    def run(self, place: Place, command: Callable[[Link], Awaitable[Moved]]) -> None:
+    def run(self, place: Place, command: Callable[[Link], Awaitable[MoveProgress]]) -> None:
         """Carry out `command`, and report its result.
 
         Raises:

@@ -26,7 +26,7 @@ from broker_client.runtime.slotted import slotted
 
 
 @slotted
-class Rates:
+class QueueRates:
     """Messages a second since the last look."""
 
     published: float = 0.0
@@ -34,7 +34,7 @@ class Rates:
     acked: float = 0.0
 
 
-_COLUMNS: dict[str, Callable[[QueueRow, Rates], object]] = {
+_COLUMNS: dict[str, Callable[[QueueRow, QueueRates], object]] = {
     "name": lambda row, rates: (row.vhost, row.name),
     "ready": lambda row, rates: row.ready,
     "in-flight": lambda row, rates: row.in_flight,
@@ -74,7 +74,7 @@ def queues(
     """List the queues of a broker with their messages and consumers."""
     _check_sort(sort)
     rows = _sorted(
-        [(row, Rates()) for row in steering_of(url, config, vhost, management).queues()], sort
+        [(row, QueueRates()) for row in steering_of(url, config, vhost, management).queues()], sort
     )
     if as_json:
         for row, _ in rows:
@@ -143,7 +143,7 @@ def _set_paused(steering: Steering, queue: str, paused: bool, *, as_json: bool) 
 
 # --------------------------------------------------------------------------- within
 
-_Rated = list[tuple[QueueRow, Rates]]
+_Rated = list[tuple[QueueRow, QueueRates]]
 
 
 def _check_sort(sort: str) -> None:
@@ -170,14 +170,14 @@ def _looks(queues: Callable[[], list[QueueRow]]) -> Iterator[_Rated]:
         before, then = {(row.vhost, row.name): row for row in rows}, now
 
 
-def _rates(before: QueueRow | None, now: QueueRow, seconds: float) -> Rates:
+def _rates(before: QueueRow | None, now: QueueRow, seconds: float) -> QueueRates:
     if before is None:
-        return Rates()
+        return QueueRates()
 
     def rate(then: int, later: int) -> float:
         return max(0, later - then) / seconds  # below 0 it was declared again
 
-    return Rates(
+    return QueueRates(
         rate(before.published, now.published),
         rate(before.delivered, now.delivered),
         rate(before.acked, now.acked),

@@ -28,7 +28,7 @@ rect{fill:#fff;stroke:#57606a}.exchange rect{fill:#ddf4ff;stroke:#0969da}
 
 
 @slotted
-class Node:
+class Box:
     """A box: rounded for an exchange."""
 
     id: str
@@ -52,7 +52,7 @@ class Edge:
 Place = tuple[float, float]
 
 
-def svg_of(nodes: Sequence[Node], edges: Sequence[Edge], title: str) -> str:
+def svg_of(nodes: Sequence[Box], edges: Sequence[Edge], title: str) -> str:
     """The image.
 
     Args:
@@ -173,7 +173,7 @@ def _arrow(edge: Edge, places: Mapping[str, Place]) -> str:
     )
 
 
-def _box(node: Node, place: Place) -> str:
+def _box(node: Box, place: Place) -> str:
     x, y = place
     center = x + _WIDTH / 2
     kind = f"{node.kind} warn" if node.warns else node.kind

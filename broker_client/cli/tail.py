@@ -18,7 +18,7 @@ from broker_client.cli.where import ConfigFile, Place, Url, VhostName, place_of
 from broker_client.errors import TransportError
 from broker_client.message import Delivery
 from broker_client.planning.declared import declared_inventory
-from broker_client.planning.inventory import Binding, Inventory
+from broker_client.planning.inventory import Inventory, ListedBinding
 from broker_client.transport.base import Channel, ConsumerCallbacks, Link
 
 _PREFETCH = 200
@@ -73,7 +73,7 @@ def tail(
         )
     if queue is None:
         assert exchange is not None, "one of them was given"
-        bindings = [Binding(exchange, "queue", "", each) for each in key or ["#"]]
+        bindings = [ListedBinding(exchange, "queue", "", each) for each in key or ["#"]]
     else:
         bindings = [] if take else _bindings(place, queue, management)
 
@@ -87,7 +87,7 @@ def tail(
     run_on_broker(place, command)
 
 
-def _bindings(place: Place, queue: str, management: str | None) -> list[Binding]:
+def _bindings(place: Place, queue: str, management: str | None) -> list[ListedBinding]:
     """Those of a queue, as the broker tells, or else the configuration."""
     found = _inventory(place, management)
     if ("queue", queue) not in found.entities:
@@ -117,7 +117,7 @@ def _inventory(place: Place, management: str | None) -> Inventory:
     return declared_inventory(place.declared)
 
 
-async def _copies(channel: Channel, bindings: Iterable[Binding]) -> str:
+async def _copies(channel: Channel, bindings: Iterable[ListedBinding]) -> str:
     """A queue that is bound like this, and that ends with its connection."""
     limit = {"x-max-length": _MOST_WAITING}
     made = await channel.declare_queue(

@@ -19,7 +19,7 @@ from broker_client.config.topology import QueueConfig
 from broker_client.errors import install_extra, nearest
 
 
-class Finding(NamedTuple):
+class LintFinding(NamedTuple):
     """One thing found."""
 
     path: tuple[Key, ...]
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
     """True where the configuration cannot work."""
 
 
-def findings(config: BrokerConfig) -> list[Finding]:
+def findings(config: BrokerConfig) -> list[LintFinding]:
     """Everything worth saying about `config`."""
     found = [
         *_dead_letter_exchanges(config),
@@ -60,12 +60,12 @@ def findings(config: BrokerConfig) -> list[Finding]:
 # --------------------------------------------------------------------------- addresses
 
 
-def _addresses(config: BrokerConfig) -> Iterator[Finding]:
+def _addresses(config: BrokerConfig) -> Iterator[LintFinding]:
     for key, vhost in config.vhosts.items():
         for index, connection in enumerate(vhost.connections):
             name = connection.hostname
             if connection.scheme == "embedded" and name.endswith((".db", ".sqlite", ".sqlite3")):
-                yield Finding(
+                yield LintFinding(
                     ("vhosts", key, "connections", index),
                     f"embedded://{name} keeps its messages in memory; for a file of that name "
                     f"write embedded://./{name}",
@@ -75,7 +75,7 @@ def _addresses(config: BrokerConfig) -> Iterator[Finding]:
 # --------------------------------------------------------------------------- extras
 
 
-def _missing_extras(config: BrokerConfig) -> Iterator[Finding]:
+def _missing_extras(config: BrokerConfig) -> Iterator[LintFinding]:
     """What needs a package that is not installed, once for each extra."""
     needed: dict[str, tuple[str, list[tuple[Key, ...]]]] = {
         "crypto": ("cryptography", list(_encrypted(config))),
@@ -85,7 +85,7 @@ def _missing_extras(config: BrokerConfig) -> Iterator[Finding]:
     for extra, (package, places) in needed.items():
         if places and importlib.util.find_spec(package) is None:
             text = f"needs the package {package}: {install_extra(extra)}"
-            yield Finding(places[0], text, fatal=True)
+            yield LintFinding(places[0], text, fatal=True)
 
 
 def _encrypted(config: BrokerConfig) -> Iterator[tuple[Key, ...]]:
@@ -120,11 +120,11 @@ def _by_cron(config: BrokerConfig) -> Iterator[tuple[Key, ...]]:
 # --------------------------------------------------------------------------- schedules
 
 
-def _schedules(config: BrokerConfig) -> Iterator[Finding]:
+def _schedules(config: BrokerConfig) -> Iterator[LintFinding]:
     for name, schedule in config.schedules.items():
         publication = config.find_publication(schedule.publication)
         if publication is not None and not publication.confirm:
-            yield Finding(
+            yield LintFinding(
                 ("schedules", name, "publication"),
                 f"{schedule.publication!r} has `confirm: false`, so a message could be lost and "
                 "would not be published again; a schedule needs a publication with confirms",
@@ -135,7 +135,7 @@ def _schedules(config: BrokerConfig) -> Iterator[Finding]:
 # --------------------------------------------------------------------------- channels
 
 
-def _channels(config: BrokerConfig) -> Iterator[Finding]:
+def _channels(config: BrokerConfig) -> Iterator[LintFinding]:
     """Where `channel_max` is below what the declarations may need at a time."""
     for key, vhost in config.vhosts.items():
         consuming = [each.name for each in config.subscriptions.values() if each.vhost == key]
@@ -159,7 +159,7 @@ def _channels(config: BrokerConfig) -> Iterator[Finding]:
                 needed = len(consuming)
                 users = [f"{needed} by subscriptions ({', '.join(consuming)})"]
             if needed > limit:
-                yield Finding(
+                yield LintFinding(
                     ("vhosts", key, "connections", index, "channel_max"),
                     f"{limit} channels are less than may be needed at a time on one connection: "
                     f"{' and '.join(users)}; raise channel_max to {needed}, or lower what uses "
@@ -176,13 +176,13 @@ def _sink(queue: QueueConfig) -> str | None:
     return None if exchange is None else str(exchange)
 
 
-def _dead_letter_exchanges(config: BrokerConfig) -> Iterator[Finding]:
+def _dead_letter_exchanges(config: BrokerConfig) -> Iterator[LintFinding]:
     for key, vhost in config.vhosts.items():
         for name, queue in vhost.queues.items():
             sink = _sink(queue)
             if sink is not None and sink not in vhost.exchanges:
                 # RabbitMQ: a dead-letter exchange that is not there drops messages silently.
-                yield Finding(
+                yield LintFinding(
                     ("vhosts", key, "queues", name, "options"),
                     f"dead-letter exchange {sink!r} is not declared{_near(sink, vhost.exchanges)}; "
                     "where it is missing, messages are dropped",
@@ -190,7 +190,7 @@ def _dead_letter_exchanges(config: BrokerConfig) -> Iterator[Finding]:
             key_given = "x-dead-letter-routing-key" in queue.options.all_arguments
             if sink == "" and not key_given:
                 # Those published to the queue by its name come back at once, forever.
-                yield Finding(
+                yield LintFinding(
                     ("vhosts", key, "queues", name, "options"),
                     "the default exchange leads dead letters back to the queue they come from; "
                     "write dead_letter_routing_key: the name of another queue",
@@ -204,42 +204,42 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 def _losses(
     config: BrokerConfig, subscription: SubscriptionConfig, queue: QueueConfig
-) -> Iterator[Finding]:
+) -> Iterator[LintFinding]:
     sink, at = _sink(queue), ("vhosts", subscription.vhost, "queues", queue.name)
     if sink is None and not subscription.options.no_ack:
         if queue.kind == "quorum" and _requeues(subscription):
-            yield Finding(
+            yield LintFinding(
                 at,
                 "has no dead-letter exchange: RabbitMQ 4 drops a message of a quorum queue that "
                 "was requeued 20 times (x-delivery-limit); write options: "
                 "{dead_letter_exchange: ...}",
             )
         elif not _takes_dead_letters(config, subscription):
-            yield Finding(
+            yield LintFinding(
                 at,
                 "has no dead-letter exchange: a message that its subscription refuses, or cannot "
                 "read, is lost; write options: {dead_letter_exchange: ...}",
             )
 
 
-def _refused_by_4(config: BrokerConfig) -> Iterator[Finding]:
+def _refused_by_4(config: BrokerConfig) -> Iterator[LintFinding]:
     """What works on older servers only; see the table in docs/amqp-support.md."""
     for key, vhost in config.vhosts.items():
         remote = not all(each.is_embedded for each in vhost.connections)
         for index, connection in enumerate(vhost.connections):
             small = 0 < (connection.frame_max or 0) < _LEAST_FRAME_MAX
             if small and not connection.is_embedded:
-                yield Finding(
+                yield LintFinding(
                     ("vhosts", key, "connections", index, "frame_max"),
                     f"RabbitMQ 4.3 refuses a connection with frame_max below {_LEAST_FRAME_MAX}",
                 )
         for name, queue in vhost.queues.items():
             newest = remote or config.node.compatibility != "3.10"
             for message in _refused_queue(queue, newest):
-                yield Finding(("vhosts", key, "queues", name, "options"), message)
+                yield LintFinding(("vhosts", key, "queues", name, "options"), message)
             options = queue.options
             if remote and queue.assert_ and not options.durable and not options.exclusive:
-                yield Finding(
+                yield LintFinding(
                     ("vhosts", key, "queues", name, "options", "durable"),
                     "RabbitMQ 4 deprecates queues that are neither durable nor exclusive, and can "
                     "be configured to refuse them; leave out durable: false, and write expires or "
@@ -250,7 +250,7 @@ def _refused_by_4(config: BrokerConfig) -> Iterator[Finding]:
         if subscription.channel_prefetch is None or owner is None:
             continue
         if not all(each.is_embedded for each in owner.connections):
-            yield Finding(
+            yield LintFinding(
                 ("subscriptions", name, "channel_prefetch"),
                 "is an error on RabbitMQ 4.3, which has no shared prefetch; write prefetch",
             )
@@ -278,10 +278,10 @@ def _quorum(
     path: tuple[Key, ...],
     subscription: SubscriptionConfig,
     queue: QueueConfig,
-) -> Iterator[Finding]:
+) -> Iterator[LintFinding]:
     arguments = queue.options.all_arguments
     if subscription.options.exclusive and not arguments.get("x-single-active-consumer"):
-        yield Finding(
+        yield LintFinding(
             (*path, "options", "exclusive"),
             "RabbitMQ does not enforce an exclusive consumer of a quorum queue; declare the queue "
             "with arguments: {x-single-active-consumer: true}",
@@ -289,7 +289,7 @@ def _quorum(
     limit = arguments.get("x-delivery-limit")
     remote = not all(each.is_embedded for each in config.vhosts[subscription.vhost].connections)
     if remote and isinstance(limit, int) and 0 <= limit < _DELIVERY_LIMIT:
-        yield Finding(
+        yield LintFinding(
             ("vhosts", subscription.vhost, "queues", queue.name, "options"),
             f"x-delivery-limit {limit} counts orderly shutdowns too: before 4.3, RabbitMQ does not "
             "distinguish a message that is returned unhandled from one that failed, so after "
@@ -301,7 +301,7 @@ def _quorum(
     most = redeliveries.limit if "limit" in redeliveries.model_fields_set else 0
     taken_out = _DELIVERY_LIMIT if limit is None else limit
     if remote and isinstance(taken_out, int) and 0 <= taken_out < most:
-        yield Finding(
+        yield LintFinding(
             (*path, "redeliveries", "limit"),
             f"{most} redeliveries are never reached: RabbitMQ 4 removes a message from a quorum "
             f"queue after {taken_out} (x-delivery-limit of {queue.name!r})",
@@ -336,23 +336,23 @@ def _takes_dead_letters(config: BrokerConfig, subscription: SubscriptionConfig) 
 # --------------------------------------------------------------------------- streams
 
 
-def _stream(path: tuple[Key, ...], subscription: SubscriptionConfig) -> Iterator[Finding]:
+def _stream(path: tuple[Key, ...], subscription: SubscriptionConfig) -> Iterator[LintFinding]:
     # RabbitMQ streams: consumers must set a prefetch and acknowledge; nothing is requeued,
     # and a copy would come behind everything else.
     if not subscription.prefetch:
-        yield Finding((*path, "prefetch"), "a stream needs a prefetch, 1 or more", fatal=True)
+        yield LintFinding((*path, "prefetch"), "a stream needs a prefetch, 1 or more", fatal=True)
     if subscription.options.no_ack:
-        yield Finding(
+        yield LintFinding(
             (*path, "options", "no_ack"), "a stream cannot be read with no_ack", fatal=True
         )
     if any(isinstance(each, Republish) for each in subscription.recovery or ()):
-        yield Finding(
+        yield LintFinding(
             (*path, "recovery"),
             "a stream cannot be the target of republish; forward to another queue",
             fatal=True,
         )
     if "x-stream-offset" not in subscription.options.all_arguments:
-        yield Finding(
+        yield LintFinding(
             path,
             "a stream is read from its next message on, and messages that arrive while nothing "
             "reads are skipped; write options: {offset: first}, or {offset: next} to say so",
@@ -362,26 +362,26 @@ def _stream(path: tuple[Key, ...], subscription: SubscriptionConfig) -> Iterator
 # --------------------------------------------------------------------------- chains
 
 
-def _chain(path: tuple[Key, ...], chain: Sequence[Strategy]) -> Iterator[Finding]:
+def _chain(path: tuple[Key, ...], chain: Sequence[Strategy]) -> Iterator[LintFinding]:
     if not chain:
         return
     last = chain[-1]
     if isinstance(last, Republish | Forward) and last.attempts is not None:
-        yield Finding(
+        yield LintFinding(
             (*path, len(chain) - 1),
             f"after {last.attempts} attempts the message is nacked without requeue; say so with "
             "{strategy: nack} at the end, or name another strategy",
         )
     for index, strategy in enumerate(chain):
         if isinstance(strategy, Republish) and _spins(strategy):
-            yield Finding(
+            yield LintFinding(
                 (*path, index),
                 "a message that always fails is retried forever, without a pause; "
                 "write attempts, defer or both",
             )
     for index, strategy in enumerate(chain[:-1]):
         if isinstance(strategy, Ack | Nack):
-            yield Finding(
+            yield LintFinding(
                 (*path, index + 1),
                 f"is never reached: the {strategy.strategy} before it always settles",
             )

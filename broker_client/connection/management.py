@@ -128,7 +128,7 @@ def _decoded(body: bytes) -> Any:
         raise ValueError("the answer is not JSON: is this a management API?") from None
 
 
-class Answer(NamedTuple):
+class ManagementAnswer(NamedTuple):
     """An answer of a management API."""
 
     body: bytes
@@ -143,7 +143,7 @@ def fetch(
     vhost: str,
     what: str,
     context: ssl.SSLContext | None = None,
-) -> Answer:
+) -> ManagementAnswer:
     """The answer to one request, for which the calling thread waits.
 
     Args:
@@ -169,7 +169,7 @@ def fetch(
     )
     try:
         with opener.open(request, timeout=config.timeout) as answer:
-            return Answer(answer.read(), answer.headers.get("date") or "")
+            return ManagementAnswer(answer.read(), answer.headers.get("date") or "")
     except urllib.error.HTTPError as error:
         with error:
             raise ManagementError(what, vhost, address, error.code, _reason(error)) from None

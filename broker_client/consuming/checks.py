@@ -40,7 +40,7 @@ class Passed(Enum):
     DUPLICATE = "handled before"
 
 
-class Refusal(NamedTuple):
+class DeliveryRefusal(NamedTuple):
     """The reason why a delivery is not handled."""
 
     events: tuple[str, ...]
@@ -48,9 +48,9 @@ class Refusal(NamedTuple):
     error: BrokerClientError
 
 
-def unreadable(error: InvalidContentError) -> Refusal:
-    """Refusal of a body that cannot be decrypted, decoded or validated."""
-    return Refusal(("invalid_content", "invalid_message"), error)
+def unreadable(error: InvalidContentError) -> DeliveryRefusal:
+    """The refusal of a body that cannot be decrypted, decoded or validated."""
+    return DeliveryRefusal(("invalid_content", "invalid_message"), error)
 
 
 class Checks:
@@ -80,7 +80,7 @@ class Checks:
             message.redeliveries = 0
         return self._handled is not None or (self._counter is not None and message.redelivered)
 
-    async def ask(self, entry: UnackedDelivery) -> Passed | Refusal:
+    async def ask(self, entry: UnackedDelivery) -> Passed | DeliveryRefusal:
         """Decide whether `entry` must be handled."""
         if self._counter is not None and entry.message.redelivered:
             refusal = await self._count(entry, self._counter)
@@ -95,7 +95,9 @@ class Checks:
 
     # ------------------------------------------------------------------ redeliveries
 
-    async def _count(self, entry: UnackedDelivery, counter: RedeliveryCounter) -> Refusal | None:
+    async def _count(
+        self, entry: UnackedDelivery, counter: RedeliveryCounter
+    ) -> DeliveryRefusal | None:
         """Count a redelivery, unless the broker counts itself."""
         message, limits = entry.message, self._config.redeliveries
         attempts = message.attempts
@@ -118,13 +120,13 @@ class Checks:
         if message.redeliveries <= limits.limit:
             return None
         exceeded = RedeliveriesExceededError(message.message_id, message.redeliveries, limits.limit)
-        return Refusal(("redeliveries_exceeded", "redeliveries_error"), exceeded)
+        return DeliveryRefusal(("redeliveries_exceeded", "redeliveries_error"), exceeded)
 
-    def _uncounted(self, message: Message, reason: str) -> Refusal | None:
+    def _uncounted(self, message: Message, reason: str) -> DeliveryRefusal | None:
         """Refuse it if there is a listener; otherwise handle it: it is not at fault."""
         error = RedeliveriesUncountedError(message.message_id, reason)
         if self._reports.listeners("redeliveries_error"):
-            return Refusal(("redeliveries_error",), error)
+            return DeliveryRefusal(("redeliveries_error",), error)
         self._reports.error(error)
         return None
 

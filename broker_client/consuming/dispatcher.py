@@ -24,7 +24,7 @@ from broker_client.codec.compression import decompress
 from broker_client.codec.encryption import decrypt
 from broker_client.config import Nack
 from broker_client.config.values import rate_of
-from broker_client.consuming.checks import Checks, Passed, Refusal, unreadable
+from broker_client.consuming.checks import Checks, DeliveryRefusal, Passed, unreadable
 from broker_client.consuming.handler_run import HandlerRun
 from broker_client.consuming.rate_limit import RateLimit
 from broker_client.consuming.recovery import Recovery
@@ -167,7 +167,7 @@ class Dispatcher:
     async def _check(self, ack_or_nack: AckOrNack, checks: Checks) -> bool:
         """Run the checks and deal with a refusal; True if the message is to be handled."""
         verdict = await checks.ask(ack_or_nack)
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, DeliveryRefusal):
             self._refuse(ack_or_nack, verdict)
         elif verdict is Passed.DUPLICATE and ack_or_nack.is_open:
             self._unacked.skip(ack_or_nack)
@@ -271,7 +271,7 @@ class Dispatcher:
         else:
             self._hand_over("message", ack_or_nack, message, value, ack_or_nack)
 
-    def _refuse(self, ack_or_nack: AckOrNack, refusal: Refusal) -> None:
+    def _refuse(self, ack_or_nack: AckOrNack, refusal: DeliveryRefusal) -> None:
         """Pass a refused message to the listeners of the refusal's events;
         report its error and nack it where there are none."""
         for event in refusal.events:
@@ -327,7 +327,7 @@ class Dispatcher:
             if ack_or_nack.is_lost:
                 self._unacked.handlers_ended(ack_or_nack)
         if error is None:
-            if type(result) is Refusal:
+            if type(result) is DeliveryRefusal:
                 self._refuse(ack_or_nack, result)
         elif isinstance(error, asyncio.CancelledError):
             self._cancelled(ack_or_nack, task, error)

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from broker_client.ackornack import AckOrNack
-from broker_client.consuming.checks import Refusal
+from broker_client.consuming.checks import DeliveryRefusal
 from broker_client.errors import InvalidHandlerError, NoHandlerError
 from broker_client.message import Message
 
-Listen = Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]
+Listen = Callable[[Message, Any, AckOrNack], Awaitable[DeliveryRefusal | None]]
 """The `message` listener of one handler."""
 
 
@@ -66,10 +66,10 @@ class HandlerSwitch:
 
     async def __call__(
         self, message: Message, content: Any, ack_or_nack: AckOrNack
-    ) -> Refusal | None:
+    ) -> DeliveryRefusal | None:
         """Call the first handler that takes `message`."""
         for condition, listen in self._cases:
             if condition.fits(message):
                 return await listen(message, content, ack_or_nack)
         error = NoHandlerError(self._subscription, message.message_id, message.properties.type)
-        return Refusal(("invalid_message",), error)
+        return DeliveryRefusal(("invalid_message",), error)

@@ -27,7 +27,7 @@ from broker_client.codec.models import complaints
 from broker_client.config import Replies
 from broker_client.consuming import replies
 from broker_client.consuming.batches import Batches, Run
-from broker_client.consuming.checks import Refusal, unreadable
+from broker_client.consuming.checks import DeliveryRefusal, unreadable
 from broker_client.consuming.dependencies import with_dependencies
 from broker_client.consuming.handle_call import HandlerChain, Invoke
 from broker_client.consuming.handler_signature import (
@@ -52,11 +52,11 @@ def listener_from(
     chain: HandlerChain | None = None,
     batches: Callable[[Run], Batches] | None = None,
     onward: Onward | None = None,
-) -> Callable[[Message, Any, AckOrNack], Awaitable[Refusal | None]]:
+) -> Callable[[Message, Any, AckOrNack], Awaitable[DeliveryRefusal | None]]:
     """A `message` listener that calls `handler`.
 
-    For a body that does not match the annotation, it returns a `Refusal` without calling the
-    handler.
+    For a body that does not match the annotation, it returns a `DeliveryRefusal`, and does not
+    call the handler.
 
     Args:
         handler: a function of the content, the message, or both.
@@ -82,7 +82,9 @@ def listener_from(
     if onward is not None:
         invoke = onward.around(invoke)
 
-    async def listen(message: Message, content: Any, ack_or_nack: AckOrNack) -> Refusal | None:
+    async def listen(
+        message: Message, content: Any, ack_or_nack: AckOrNack
+    ) -> DeliveryRefusal | None:
         if call.check is not None:
             try:
                 content = call.check(content)

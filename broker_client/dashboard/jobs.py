@@ -22,7 +22,7 @@ from broker_client.dashboard.turns import QueueTurns
 from broker_client.errors import BrokerClientError
 from broker_client.message import Delivery, Outgoing
 from broker_client.moving.copies import Fate, copy_for, copy_for_replay
-from broker_client.moving.move import Moved, MoveOptions, move_each
+from broker_client.moving.move import MoveOptions, MoveProgress, move_each
 from broker_client.moving.selection import EVERYTHING, Selection
 from broker_client.runtime.slotted import slotted
 
@@ -77,7 +77,7 @@ class Job:
     ended: float | None = None
     refusal: Refusal | None = None
     """Why it failed."""
-    moved: Moved = field(default_factory=Moved)
+    moved: MoveProgress = field(default_factory=MoveProgress)
     groups: Counter[Group] = field(default_factory=Counter)
     traces: Counter[str] = field(default_factory=Counter)
     """Of what was copied, so that it can be found again."""
@@ -219,7 +219,7 @@ class Jobs:
         if order.keys is not None:
             limit = min(len(order.keys), limit or len(order.keys))
 
-        def progress(moved: Moved) -> None:
+        def progress(moved: MoveProgress) -> None:
             job.moved = moved
             if not order.dry_run:
                 end_turn()  # it knows by now how many there are

@@ -14,7 +14,7 @@ from broker_client.dashboard.refusals import bad_request
 from broker_client.dashboard.requests import number, text
 from broker_client.message import Delivery, Outgoing, Properties
 from broker_client.moving.copies import Fate, copied_properties
-from broker_client.moving.move import Moved, MoveOptions, move_each
+from broker_client.moving.move import MoveOptions, MoveProgress, move_each
 from broker_client.runtime.slotted import slotted
 from broker_client.transport.base import Link
 
@@ -47,7 +47,7 @@ class Edit:
         return Outgoing(self.exchange, self.routing_key, body, properties, mandatory=True)
 
 
-async def replace_message(link: Link, queue: str, key: str, edit: Edit) -> Moved:
+async def replace_message(link: Link, queue: str, key: str, edit: Edit) -> MoveProgress:
     """Publish the copy and, once it is confirmed, remove the message of that key from `queue`.
 
     A crash in between leaves both, with one message id. The next try of the same edit finds a copy

@@ -48,7 +48,7 @@ read once for all."""
 
 
 @slotted(frozen=False)
-class Moved:
+class MoveProgress:
     """How far a move has come."""
 
     seen: int = 0
@@ -75,10 +75,10 @@ class Moved:
         return self.seen - self.moved - self.already_moved - self.refused.total() - self.unconfirmed
 
 
-Progress = Callable[[Moved], None]
+Progress = Callable[[MoveProgress], None]
 
 
-def _ignore(moved: Moved) -> None: ...
+def _ignore(moved: MoveProgress) -> None: ...
 
 
 @slotted
@@ -99,7 +99,7 @@ class MoveOptions:
 
 async def move(
     link: Link, queue: str, to: str, options: MoveOptions | None = None, *, dry_run: bool = False
-) -> Moved:
+) -> MoveProgress:
     """Move messages that are ready in `queue` now to the queue `to`, in order.
 
     Args:
@@ -125,7 +125,7 @@ async def move(
 
 async def replay(
     link: Link, queue: str, options: MoveOptions | None = None, *, dry_run: bool = True
-) -> Moved:
+) -> MoveProgress:
     """Put dead letters back into the queues where they died last; see `move`.
 
     Their copies have the same message id, and none of the headers about the death. What is no dead
@@ -140,7 +140,7 @@ async def replay(
 
 async def remove(
     link: Link, queue: str, options: MoveOptions | None = None, *, dry_run: bool = True
-) -> Moved:
+) -> MoveProgress:
     """Remove messages of `queue`; see `move`."""
 
     def decide(delivery: Delivery, death: Death) -> Outgoing | Fate:
@@ -157,7 +157,7 @@ async def move_each(
     *,
     dry_run: bool = False,
     keeps: bool = True,
-) -> Moved:
+) -> MoveProgress:
     """Do with each message that is ready in `queue` now what `decide` says; see `move`.
 
     Args:
@@ -198,7 +198,7 @@ class _Moving:
         self._options, self._is_dry = options, is_dry
         self._selects = not options.selection.is_all
         self._looks_at_all = keeps or self._selects
-        self.moved = Moved()
+        self.moved = MoveProgress()
         self._source: QueueSource
         self._publisher: ConfirmedPublisher[int]
         self._earlier: dict[str, Counter[_CopyKey]] = {}

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from broker_client.config import VhostConfig
 from broker_client.connection.topology import Topology
 from broker_client.errors import ChannelClosedError
-from broker_client.planning.inventory import Binding, Inventory
+from broker_client.planning.inventory import Inventory, ListedBinding
 from broker_client.planning.plan import Change
 from broker_client.transport.base import Channel, Link
 
@@ -67,7 +67,7 @@ class _Applying:
 
     async def delete(self, change: Change) -> bool:
         subject = change.subject
-        if isinstance(subject, Binding):
+        if isinstance(subject, ListedBinding):
             return await self._carried_out(change, lambda channel: _unbind(channel, subject))
         if change.kind == "exchange":
             # One that is replaced gets its bindings back.
@@ -77,7 +77,7 @@ class _Applying:
             )
         return await self._carried_out(change, lambda channel: _delete_queue(channel, change))
 
-    async def bind(self, binding: Binding) -> bool:
+    async def bind(self, binding: ListedBinding) -> bool:
         arguments = json.loads(binding.arguments)
         ends = binding.destination, binding.source
 
@@ -130,7 +130,7 @@ async def _delete_queue(channel: Channel, change: Change) -> None:
     await channel.delete_queue(change.name, if_unused=flags, if_empty=flags)
 
 
-async def _unbind(channel: Channel, binding: Binding) -> None:
+async def _unbind(channel: Channel, binding: ListedBinding) -> None:
     to_queue = binding.destination_kind == "queue"
     method = channel.unbind_queue if to_queue else channel.unbind_exchange
     await method(binding.destination, binding.source, binding.key, json.loads(binding.arguments))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_client.config import VhostConfig
-from broker_client.planning.inventory import Binding, Found, Inventory
+from broker_client.planning.inventory import Found, Inventory, ListedBinding
 
 
 def declared_inventory(config: VhostConfig) -> Inventory:
@@ -19,6 +19,6 @@ def declared_inventory(config: VhostConfig) -> Inventory:
         destination = (each.destination_type, each.qualified_destination)
         for key in each.qualified_keys:
             inventory.bindings.add(
-                Binding.of(each.qualified_source, destination, key, each.options.arguments)
+                ListedBinding.of(each.qualified_source, destination, key, each.options.arguments)
             )
     return inventory

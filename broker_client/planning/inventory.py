@@ -23,7 +23,7 @@ _FLAGS: Mapping[EntityKind, tuple[str, ...]] = {
 }
 
 
-class Binding(NamedTuple):
+class ListedBinding(NamedTuple):
     """A binding. `arguments` is JSON, so that two bindings can be compared."""
 
     source: str
@@ -35,7 +35,7 @@ class Binding(NamedTuple):
     @classmethod
     def of(
         cls, source: str, destination: Entity, key: str, arguments: Mapping[str, Any]
-    ) -> Binding:
+    ) -> ListedBinding:
         """A binding with its arguments as they are declared."""
         return cls(source, *destination, key, json.dumps(comparable(arguments), sort_keys=True))
 
@@ -68,7 +68,7 @@ class Inventory:
     """What is in one vhost of a broker."""
 
     entities: dict[Entity, Found] = field(default_factory=dict)
-    bindings: set[Binding] = field(default_factory=set)
+    bindings: set[ListedBinding] = field(default_factory=set)
     is_complete: bool = True
     """False where only what was asked for is known, and no binding."""
     has_vhost: bool = True
@@ -100,8 +100,9 @@ class Inventory:
             if item["source"]:  # the default exchange has one to each queue
                 kind: EntityKind = "queue" if item["destination_type"] == "queue" else "exchange"
                 destination = (kind, str(item["destination"]))
-                key, arguments = str(item["routing_key"]), item.get("arguments") or {}
-                found.bindings.add(Binding.of(str(item["source"]), destination, key, arguments))
+                source, key = str(item["source"]), str(item["routing_key"])
+                arguments = item.get("arguments") or {}
+                found.bindings.add(ListedBinding.of(source, destination, key, arguments))
         return found
 
 

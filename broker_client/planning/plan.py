@@ -9,10 +9,10 @@ from broker_client.config import VhostConfig
 from broker_client.connection.delay_queues import PREFIX as DELAY_QUEUES
 from broker_client.planning.inventory import (
     RESERVED,
-    Binding,
     Entity,
     Found,
     Inventory,
+    ListedBinding,
     Settings,
     comparable,
 )
@@ -24,7 +24,7 @@ Action = Literal["create", "differs", "missing", "left"]
 changes. `missing`: it is only checked (`check: true`), and not there. `left`: it is there, and
 nothing declares it.
 """
-Subject = Entity | Binding
+Subject = Entity | ListedBinding
 
 
 @slotted
@@ -52,12 +52,12 @@ class Change:
     @property
     def kind(self) -> str:
         """``vhost``, ``exchange``, ``queue`` or ``binding``."""
-        return "binding" if isinstance(self.subject, Binding) else self.subject[0]
+        return "binding" if isinstance(self.subject, ListedBinding) else self.subject[0]
 
     @property
     def name(self) -> str:
         """Its name on the broker; of a binding its ends and key."""
-        return str(self.subject) if isinstance(self.subject, Binding) else self.subject[1]
+        return str(self.subject) if isinstance(self.subject, ListedBinding) else self.subject[1]
 
 
 def plan_vhost(config: VhostConfig, inventory: Inventory) -> list[Change]:
@@ -117,20 +117,20 @@ def _declared(config: VhostConfig) -> Iterator[tuple[Entity, _Declared]]:
             yield ("queue", queue.qualified_name), want
 
 
-def _bindings(config: VhostConfig, declared: dict[Entity, _Declared]) -> list[Binding]:
+def _bindings(config: VhostConfig, declared: dict[Entity, _Declared]) -> list[ListedBinding]:
     own = {
         queue.qualified_name
         for queue in config.queues.values()
         if ("queue", queue.qualified_name) not in declared
     }
-    found: dict[Binding, None] = {}
+    found: dict[ListedBinding, None] = {}
     for each in config.bindings:
         if each.destination_type == "queue" and each.qualified_destination in own:
             continue
         destination = (each.destination_type, each.qualified_destination)
         for key in each.qualified_keys:
-            binding = Binding.of(each.qualified_source, destination, key, each.options.arguments)
-            found[binding] = None
+            arguments = each.options.arguments
+            found[ListedBinding.of(each.qualified_source, destination, key, arguments)] = None
     return list(found)
 
 
@@ -162,7 +162,7 @@ def _left(
     config: VhostConfig,
     inventory: Inventory,
     declared: dict[Entity, _Declared],
-    bindings: list[Binding],
+    bindings: list[ListedBinding],
 ) -> Iterator[Change]:
     prefix = f"{config.namespace}:" if config.namespace else ""
     wanted = set(bindings)

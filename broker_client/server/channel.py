@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn
 from pamqp import commands
 from pamqp.base import Frame
 
-from broker_client.amqp.events import Settled
+from broker_client.amqp.events import SettlementReceived
 from broker_client.config.server import ServerConfig
 from broker_client.core.exchange import Destination
 from broker_client.core.replies import not_allowed, not_implemented, precondition_failed
@@ -114,7 +114,7 @@ class SessionChannel:
             except ReplyError:
                 self._refused(SETTLE_IDS["ack"])
 
-    def settle(self, settled: Settled) -> None:
+    def settle(self, settled: SettlementReceived) -> None:
         """Ack, nack or reject."""
         if self._is_over:
             return

@@ -311,7 +311,7 @@ class Session(asyncio.Protocol):
             self._writer.flush()  # a body may be large, and more of them asked for
             self._look_at_unread()
 
-    def _published(self, event: events.Published) -> None:
+    def _published(self, event: events.PublishesReceived) -> None:
         if self._node.is_short and self._connection is not None:
             self._node.block_publisher(self._connection)
             if self._read_pauses:  # RabbitMQ: what arrives after the alarm waits for its end
@@ -322,10 +322,10 @@ class Session(asyncio.Protocol):
             self._pause_reading(_DISK_IS_BEHIND)
             self._node.call_after_effects(lambda: self._resume_reading(_DISK_IS_BEHIND))
 
-    def _acked(self, event: events.Acked) -> None:
+    def _acked(self, event: events.AcksReceived) -> None:
         self._channels[event.channel].ack_each(event.delivery_tags)
 
-    def _settled(self, event: events.Settled) -> None:
+    def _settled(self, event: events.SettlementReceived) -> None:
         self._channels[event.channel].settle(event)
 
     def _heartbeat_received(self, event: events.HeartbeatReceived) -> None:
@@ -512,11 +512,11 @@ class Session(asyncio.Protocol):
         event = self._handling
         if isinstance(event, events.MethodReceived):
             return ids_of(event.method)
-        if isinstance(event, events.Published):
+        if isinstance(event, events.PublishesReceived):
             return BASIC_PUBLISH
-        if isinstance(event, events.Acked):
+        if isinstance(event, events.AcksReceived):
             return SETTLE_IDS["ack"]
-        if isinstance(event, events.Settled):
+        if isinstance(event, events.SettlementReceived):
             return SETTLE_IDS[event.kind]
         return NO_METHOD
 
@@ -533,9 +533,9 @@ class Session(asyncio.Protocol):
         events.ChannelFailed: _channel_failed,
         events.ChannelClosed: _channel_closed,
         events.MethodReceived: _method_received,
-        events.Published: _published,
-        events.Acked: _acked,
-        events.Settled: _settled,
+        events.PublishesReceived: _published,
+        events.AcksReceived: _acked,
+        events.SettlementReceived: _settled,
         events.HeartbeatReceived: _heartbeat_received,
         events.ConnectionCloseAsked: _connection_close_asked,
         events.ConnectionClosed: _connection_closed,

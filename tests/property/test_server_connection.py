@@ -15,7 +15,7 @@ from pamqp.base import Frame
 from pamqp.commands import INDEX_MAPPING
 
 from broker_client.amqp.events import (
-    Acked,
+    AcksReceived,
     ChannelCloseAsked,
     ChannelClosed,
     ChannelFailed,
@@ -25,7 +25,7 @@ from broker_client.amqp.events import (
     Event,
     HeartbeatReceived,
     MethodReceived,
-    Published,
+    PublishesReceived,
 )
 from broker_client.amqp.method_codec import decode_method, encode_method
 from broker_client.amqp.properties import encoded_properties
@@ -194,17 +194,17 @@ def outcome_of(connection: ServerConnection, chunks: list[bytes]) -> tuple[list[
         for event in connection.receive_data(chunk):
             last = events[-1] if events else None
             if (
-                isinstance(event, Published)
-                and isinstance(last, Published)
+                isinstance(event, PublishesReceived)
+                and isinstance(last, PublishesReceived)
                 and event.channel == last.channel
             ):
-                events[-1] = Published(last.channel, last.messages + event.messages)
+                events[-1] = PublishesReceived(last.channel, last.messages + event.messages)
             elif (
-                isinstance(event, Acked)
-                and isinstance(last, Acked)
+                isinstance(event, AcksReceived)
+                and isinstance(last, AcksReceived)
                 and event.channel == last.channel
             ):
-                events[-1] = Acked(last.channel, last.delivery_tags + event.delivery_tags)
+                events[-1] = AcksReceived(last.channel, last.delivery_tags + event.delivery_tags)
             elif isinstance(event, MethodReceived):  # pamqp's frames are equal only to themselves
                 events.append((event.channel, event.method.name, dict(event.method)))
             else:
@@ -232,7 +232,7 @@ def test_stream_then_whatever_is_sent_can_be_read_and_the_end_is_the_end(data: b
     ends = [index for index, event in enumerate(events) if isinstance(event, ConnectionClosed)]
     assert ends in ([], [len(events) - 1])
     for event in events:
-        if isinstance(event, Published):
+        if isinstance(event, PublishesReceived):
             assert all(len(message.body) <= _MAX_MESSAGE_SIZE for message in event.messages)
     if ends:
         assert connection.receive_data(data) == []
@@ -309,7 +309,7 @@ class Model:
                 return [ChannelFailed]
             self.missing[number] = size if name == "header" else self.missing[number] - size
             self.channels[number] = "body" if self.missing[number] else "idle"
-            return [] if self.missing[number] else [Published]
+            return [] if self.missing[number] else [PublishesReceived]
         if stage != "idle" or name == "close-ok":
             return failed
         if name == "publish":
@@ -318,7 +318,7 @@ class Model:
         if name == "close":
             self.channels[number] = "asked"
             return [ChannelCloseAsked]
-        return [Acked if name == "ack" else MethodReceived]
+        return [AcksReceived if name == "ack" else MethodReceived]
 
 
 def _frame_of(name: str, number: int, size: int) -> bytes:
@@ -394,7 +394,7 @@ def test_content_when_delivered_then_no_frame_is_above_frame_max(
     connection = an_open_connection(1, frame_max=frame_max)
     from_client = publish(body, Properties(headers={"a": "b"}), frame_max=frame_max or 131_072)
     (event,) = connection.receive_data(from_client)
-    assert isinstance(event, Published)
+    assert isinstance(event, PublishesReceived)
     (message,) = event.messages
     assert message.body == body
     connection.send_deliver(1, Delivery("t", 1, False, "", "q", body, message.properties))

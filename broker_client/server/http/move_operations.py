@@ -9,7 +9,7 @@ from typing import Any
 from pamqp import commands
 
 from broker_client.message import Outgoing, Properties
-from broker_client.moving.move import Moved, MoveOptions, move, replay
+from broker_client.moving.move import MoveOptions, MoveProgress, move, replay
 from broker_client.moving.selection import Selection
 from broker_client.runtime.tasks import see_through
 from broker_client.server.http.calls import Call, Operations, flag, text
@@ -79,7 +79,7 @@ def _link(call: Call) -> EmbeddedLink:
 
 
 async def _carried_out(
-    call: Call, link: EmbeddedLink, moving: Coroutine[Any, Any, Moved]
+    call: Call, link: EmbeddedLink, moving: Coroutine[Any, Any, MoveProgress]
 ) -> dict[str, Any]:
     """Wait for a move, which ends early, in order, where the client goes."""
     task = asyncio.create_task(moving, name="move over HTTP")
@@ -105,7 +105,7 @@ async def _gone(call: Call) -> None:
     await call.request.receive()
 
 
-def _told(moved: Moved) -> dict[str, Any]:
+def _told(moved: MoveProgress) -> dict[str, Any]:
     return {
         "seen": moved.seen,
         "selected": [

@@ -17,7 +17,7 @@ from broker_client.transport.base import Channel, ConsumerCallbacks
 log: logging.Logger = logging.getLogger("broker_client.spark.source")
 
 
-class Progress:
+class ReadProgress:
     """How far a query has read, over all its sessions."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Progress:
 class ConsumingSession:
     """One channel's worth of consuming: the buffer, and when it becomes a segment."""
 
-    def __init__(self, channel: Channel, store: SegmentStore, progress: Progress) -> None:
+    def __init__(self, channel: Channel, store: SegmentStore, progress: ReadProgress) -> None:
         self._channel = channel
         self._store = store
         self._progress = progress

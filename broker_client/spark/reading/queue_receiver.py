@@ -17,7 +17,7 @@ from broker_client.errors import BrokerClientError, ChannelClosedError, Transpor
 from broker_client.spark.endpoints import connect_any
 from broker_client.spark.errors import SourceError, SpoolError
 from broker_client.spark.loop_thread import LoopThread
-from broker_client.spark.reading.consuming_session import ConsumingSession, Progress
+from broker_client.spark.reading.consuming_session import ConsumingSession, ReadProgress
 from broker_client.spark.reading.segment_store import SegmentStore
 from broker_client.transport.base import Connector, Link
 
@@ -45,7 +45,7 @@ class QueueReceiver:
         self._queue = store.queue
         self._options = store.options
         self._limit = limit
-        self._progress = Progress()
+        self._progress = ReadProgress()
         self._thread: LoopThread | None = None
         self._finished = threading.Event()
         self._failure: BrokerClientError | None = None

@@ -6,14 +6,14 @@ from pamqp import commands
 
 from broker_client.amqp.encode import publish_frames
 from broker_client.amqp.events import (
-    Acked,
+    AcksReceived,
     ChannelCloseAsked,
     ChannelOpened,
     ConnectionCloseAsked,
     LoginOffered,
     MethodReceived,
-    Published,
-    Settled,
+    PublishesReceived,
+    SettlementReceived,
     Tuned,
     VHostRequested,
 )
@@ -55,11 +55,11 @@ def test_publish_and_settle_when_open_then_events_in_order() -> None:
     data += data + b"".join(method(ack, 1) for ack in acks)
     events = connection.receive_data(data)
     assert events == [
-        Published(1, [message, message]),
-        Acked(1, [3, 4]),
-        Settled(1, "ack", 5, True, False),
+        PublishesReceived(1, [message, message]),
+        AcksReceived(1, [3, 4]),
+        SettlementReceived(1, "ack", 5, True, False),
     ]
-    received = events[0].messages[0] if isinstance(events[0], Published) else message
+    received = events[0].messages[0] if isinstance(events[0], PublishesReceived) else message
     connection.send_deliver(1, Delivery("t", 1, False, "e", "k", b"body", received.properties))
     connection.send_confirm(1, 2, multiple=True, acked=True)
     assert names_in(connection.data_to_send()) == [

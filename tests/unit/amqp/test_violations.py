@@ -15,7 +15,7 @@ from broker_client.amqp.events import (
     ConnectionFailed,
     Event,
     HeartbeatReceived,
-    Published,
+    PublishesReceived,
 )
 from broker_client.amqp.server_connection import ServerConnection
 from broker_client.amqp.states import ConnectionState
@@ -125,7 +125,7 @@ def test_body_above_max_message_size_costs_the_channel_before_it_comes(size: int
     assert the_close(connection.data_to_send()) == (1, 406, text, (60, 40))
     assert connection.receive_data(frame(BODY, 1, b"x" * 500) * 3) == []
     body = connection.receive_data(publish(b"x" * 1_000, channel=2))
-    assert isinstance(body[0], Published)
+    assert isinstance(body[0], PublishesReceived)
     assert connection.receive_data(method(commands.Channel.CloseOk(), 1)) == [ChannelClosed(1)]
     assert connection.receive_data(method(commands.Channel.Open(), 1)) == [ChannelOpened(1)]
 
@@ -133,8 +133,8 @@ def test_body_above_max_message_size_costs_the_channel_before_it_comes(size: int
 def test_whole_message_in_one_read_when_above_max_message_size_then_refused_nevertheless() -> None:
     connection = an_open_connection(1, max_message_size=1_000)
     events = connection.receive_data(publish(b"x" * 1_000) + publish(b"x" * 1_001) + publish())
-    assert [type(event) for event in events] == [Published, ChannelFailed]
-    assert isinstance(events[0], Published)
+    assert [type(event) for event in events] == [PublishesReceived, ChannelFailed]
+    assert isinstance(events[0], PublishesReceived)
     assert [len(message.body) for message in events[0].messages] == [1_000]
 
 
@@ -212,7 +212,7 @@ def test_content_of_two_channels_may_be_interleaved() -> None:
     assert [
         (event.channel, [(m.routing_key, m.body) for m in event.messages])
         for event in events
-        if isinstance(event, Published)
+        if isinstance(event, PublishesReceived)
     ] == [(2, [("b", b"xy")]), (1, [("a", b"abcd")])]
 
 
@@ -220,14 +220,14 @@ def test_heartbeat_between_the_frames_of_a_message_is_heard() -> None:
     connection = an_open_connection(1)
     data = method(commands.Basic.Publish(), 1) + frame(HEARTBEAT, 0) + content_header(0)
     events = connection.receive_data(data)
-    assert [type(event) for event in events] == [HeartbeatReceived, Published]
+    assert [type(event) for event in events] == [HeartbeatReceived, PublishesReceived]
 
 
 def test_body_when_some_of_its_frames_are_empty_then_whole() -> None:
     connection = an_open_connection(1)
     data = method(commands.Basic.Publish(), 1) + content_header(3)
     (event,) = connection.receive_data(data + frame(BODY, 1) + frame(BODY, 1, b"abc"))
-    assert isinstance(event, Published)
+    assert isinstance(event, PublishesReceived)
     assert event.messages[0].body == b"abc"
 
 
@@ -315,7 +315,7 @@ def test_whole_handshake_in_one_read_then_it_waits_for_each_decision() -> None:
     assert [type(event).__name__ for event in events] == ["Tuned", "VHostRequested"]
     connection.open_ok()
     events = connection.receive_data(b"")
-    assert [type(event).__name__ for event in events] == ["ChannelOpened", "Published"]
+    assert [type(event).__name__ for event in events] == ["ChannelOpened", "PublishesReceived"]
 
 
 def test_unread_bytes_while_a_decision_is_due_are_bounded() -> None:
