@@ -13,7 +13,7 @@ APART = {
     "Session": {"dashboard.sessions", "server.session"},
     "Topology": {"connection.topology", "dashboard.topology"},
 }
-"""Names that the dashboard shares with the client or the server, which do not meet in one module."""
+"""Names that the dashboard shares with the client or the server, where both do not meet."""
 
 
 def test_no_two_public_classes_have_one_name() -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from broker_client.cli.main import app
 from broker_client.cli.png import png_of
-from broker_client.cli.svg import Node, laid_out, svg_of
+from broker_client.cli.svg import Box, laid_out, svg_of
 
 CONFIG = """
 vhosts:
@@ -110,7 +110,7 @@ def test_png_has_twice_the_size_of_the_svg_and_what_is_written_in_it(
 
 def test_large_png_is_drawn_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker_client.cli.png._PIXELS", 40_000)
-    nodes = [Node(str(number), "queue", "", "queue") for number in range(100)]
+    nodes = [Box(str(number), "queue", "", "queue") for number in range(100)]
     width, height = struct.unpack_from(">II", png_of(svg_of(nodes, [], "all")), 16)
     assert 30_000 < width * height <= 42_000
 
