@@ -2,6 +2,10 @@
 raised, the server killed, while handlers fail in every way. Nothing confirmed may be
 lost, and what is published through one publication keeps its order.
 
+Once faults stop, each publication is confirmed and each queue handled again within `RESUMES_WITHIN`
+seconds. Each lost connection costs repeats of no more than what it had open: deliveries that were
+not settled, of which there are `PREFETCH` at most, and publishes that were not confirmed.
+
     python -m tests.faults.chaos --seconds 300 [--seed 7] [--broker served]
 """
 
@@ -40,6 +44,17 @@ _KILL_EVERY = 25.0  # seconds, where the server may be killed
 _PATIENCE = 180.0  # seconds after the last fault within which everything must end
 _TELL_EVERY = 10.0  # seconds
 _QUICK = {"min": "20ms", "max": "200ms"}
+_RETRY = 0.2  # seconds: the longest of them
+_HEARTBEAT = 5.0  # seconds
+_CONNECT = 5.0  # seconds a connect may take
+_PREFETCHES = {"retried": 50, "forwarded": 100, "ordered": 1, "buried": 100}
+
+PREFETCH = sum(_PREFETCHES.values())
+"""Deliveries that may be unsettled at a time, of all subscriptions."""
+RESUMES_WITHIN = 2 * _HEARTBEAT + 2 * (_RETRY + _CONNECT)
+"""Seconds from the last fault: a dead link is noticed after two heartbeats that are missing (AMQP
+0-9-1 §4.2.7), then there is a wait and a connect; twice, for the first one may have begun before
+the fault ended."""
 
 
 def a_config(url: str, vhost: str) -> dict[str, Any]:
@@ -51,12 +66,18 @@ def a_config(url: str, vhost: str) -> dict[str, Any]:
         {"strategy": "nack"},
     ]
     options: dict[str, dict[str, Any]] = {
-        "retried": {"prefetch": 50, "recovery": recovery},
-        "forwarded": {"prefetch": 100, "concurrency": 50, "requeue_defer": _QUICK},
-        "ordered": {"prefetch": 1},
-        "buried": {"prefetch": 100},
+        "retried": {"recovery": recovery},
+        "forwarded": {"concurrency": 50, "requeue_defer": _QUICK},
+        "ordered": {},
+        "buried": {},
     }
-    connection = {"url": url, "vhost": vhost, "heartbeat": "5s", "retry": _QUICK}
+    connection = {
+        "url": url,
+        "vhost": vhost,
+        "heartbeat": f"{_HEARTBEAT:g}s",
+        "connect_timeout": f"{_CONNECT:g}s",
+        "retry": _QUICK,
+    }
     return {
         "vhosts": {
             "/": {
@@ -69,7 +90,8 @@ def a_config(url: str, vhost: str) -> dict[str, Any]:
                     for name in _RATES
                 },
                 "subscriptions": {
-                    name: {"queue": name, "retry": _QUICK, **more} for name, more in options.items()
+                    name: {"queue": name, "prefetch": _PREFETCHES[name], "retry": _QUICK, **more}
+                    for name, more in options.items()
                 },
             }
         }
@@ -88,6 +110,47 @@ class Report:
     order: list[int] = field(default_factory=list)
     """Numbers of the ordered messages, in order of delivery."""
     faults: Counter[str] = field(default_factory=Counter)
+    losses: int = 0
+    """Connections that were lost."""
+    resent: int = 0
+    """Publishes that were sent again, after such a loss."""
+    resumed: dict[str, float] = field(default_factory=dict)
+    """Seconds from the last fault to the first confirm of each publication published after it, and
+    to the first ack in each queue."""
+
+    @property
+    def repeats(self) -> int:
+        """Acks beyond one of each message: every message ends in one queue."""
+        handled = list(self.handled.values())
+        return sum(each.total() for each in handled) - len(set[str]().union(*handled))
+
+    @property
+    def most_repeats(self) -> int:
+        """That the losses of connections explain."""
+        return self.losses * PREFETCH + self.resent
+
+    @property
+    def slowest(self) -> float:
+        """Seconds until all went on after the last fault."""
+        return max(self.resumed.values(), default=0.0)
+
+    @property
+    def broken(self) -> list[str]:
+        """What was promised and not kept."""
+        found = [
+            (f"{len(self.failed)} publishes failed", self.failed),
+            (f"{len(self.lost)} messages are lost", self.lost),
+            (f"{len(self.out_of_order)} pairs are out of order", self.out_of_order),
+            (
+                f"{self.repeats} repeats, {self.most_repeats} at most are due to faults",
+                self.repeats > self.most_repeats,
+            ),
+            (
+                f"{self.slowest:.1f} s without progress, {RESUMES_WITHIN:g} s are allowed",
+                self.slowest > RESUMES_WITHIN,
+            ),
+        ]
+        return [what for what, is_broken in found if is_broken]
 
     @property
     def lost(self) -> list[str]:
@@ -102,12 +165,13 @@ class Report:
         return [(sooner, later) for sooner, later in pairwise(firsts) if sooner > later]
 
     def __str__(self) -> str:
-        twice = sum(counts.total() - len(counts) for counts in self.handled.values())
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         return (
             f"{self.published} published, {len(self.confirmed)} confirmed, "
-            f"{len(self.failed)} failed, {twice} handled twice, {len(self.lost)} lost, "
-            f"{len(self.out_of_order)} out of order; {faults}"
+            f"{len(self.failed)} failed, {len(self.lost)} lost, "
+            f"{len(self.out_of_order)} out of order, {self.repeats} repeats (of {self.losses} lost "
+            f"connections {self.most_repeats} at most), all went on after {self.slowest:.1f} s (of "
+            f"{RESUMES_WITHIN:g}); {faults}"
         )
 
 
@@ -120,6 +184,13 @@ class Traffic:
         self._chance = chance
         self._under_way = 0
         self._stopping = False
+        self._calm_from: float | None = None
+        """Loop time of the last fault."""
+        for event in ("disconnect", "consumers_disconnected"):
+            broker.on(event, self._count_loss)
+
+    def _count_loss(self, vhost: str, url: str) -> None:
+        self.report.losses += 1
 
     async def subscribe(self) -> None:
         handlers: dict[str, Handler] = {
@@ -141,8 +212,24 @@ class Traffic:
             message_id = f"{name}-{number}"
             publication = await self._broker.publish(name, number, message_id=message_id)
             self._under_way += 1
-            publication.when_ended(partial(self._end, message_id))
+            is_calm = self._calm_from is not None
+            publication.when_ended(partial(self._end, name, message_id, is_calm))
             await asyncio.sleep(self._chance.random() * 2 / _RATES[name])
+
+    async def resume(self) -> None:
+        """Faults are over: wait until each publication and each queue has gone on."""
+        self._calm_from = asyncio.get_running_loop().time()
+        expected = {f"publish {name}" for name in _RATES} | {f"handle {name}" for name in _RATES}
+        resumed = self.report.resumed
+        with suppress(AssertionError):
+            await eventually(lambda: expected <= resumed.keys(), timeout=_PATIENCE)
+        for name in expected - resumed.keys():
+            self._went_on(name)
+
+    def _went_on(self, name: str) -> None:
+        if self._calm_from is not None:
+            now = asyncio.get_running_loop().time()
+            self.report.resumed.setdefault(name, now - self._calm_from)
 
     def stop(self) -> None:
         self._stopping = True
@@ -152,11 +239,14 @@ class Traffic:
         await eventually(lambda: not self._under_way, timeout=_PATIENCE)
         with suppress(AssertionError):  # the report tells
             await eventually(lambda: not self.report.lost, timeout=_PATIENCE)
+        self.report.resent = self._broker.stats().vhosts["/"].publish_queue.resent
 
-    def _end(self, message_id: str, error: PublishError | None) -> None:
+    def _end(self, name: str, message_id: str, is_calm: bool, error: PublishError | None) -> None:
         self._under_way -= 1
         if error is None:
             self.report.confirmed.add(message_id)
+            if is_calm:
+                self._went_on(f"publish {name}")
         else:
             self.report.failed[message_id] = error
 
@@ -186,6 +276,7 @@ class Traffic:
     async def _succeed(self, message: Message, content: Any, ack_or_nack: AckOrNack) -> None:
         await ack_or_nack()
         self.report.handled.setdefault(message.queue, Counter())[str(message.message_id)] += 1
+        self._went_on(f"handle {message.queue}")
 
 
 class Faults:
@@ -286,6 +377,7 @@ async def run(
             traffic.report.faults = faults.done
             try:
                 await faults.run(seconds)
+                await traffic.resume()
             finally:
                 traffic.stop()
                 await asyncio.gather(*publishers)
@@ -298,7 +390,7 @@ def _server(broker: str, folder: str) -> FaultyServer:
 
 
 def main() -> int:
-    """The command; status 1 when something was lost or came out of order."""
+    """The command; status 1 when a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.chaos", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seconds", type=float, default=300.0)
@@ -321,7 +413,9 @@ def main() -> int:
         vhost, chance = server.make_vhost(), random.Random(options.seed)
         report = asyncio.run(run(server, vhost, options.seconds, chance, kills=True, tell=tell))
     console.print(str(report), soft_wrap=True)
-    return 1 if report.lost or report.out_of_order or report.failed else 0
+    for each in report.broken:
+        console.print(f"BROKEN: {each}")
+    return 1 if report.broken else 0
 
 
 if __name__ == "__main__":
