@@ -54,7 +54,7 @@ def _told(world: World) -> object:
         ("early-confirm", NODE, 0),
         ("lost-requeue", FULL, 3),
         ("shared-lease", NODE, 10),
-        ("requeue-order", FULL, 48),
+        ("requeue-order", FULL, 0),
         ("double-end", FULL, 0),
         ("resend-order", FULL, 6),
         ("overtaking", FULL, 23),
