@@ -11,6 +11,7 @@ is, is kept in `.soak/` until it is done, so that the same call after a ctrl-C g
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.support.rabbitmq_installed import installed
 _SHARES = {"node-short": 1, "node": 10, "embedded": 200, "full": 1_000}
 """So many seeds of the quickest level for one of each."""
 _KEPT = Path(".soak")
+_GRACE = 60.0  # seconds a proof may take to end after a ctrl-C
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,15 @@ def run(proof: Proof) -> Outcome:
         errors="replace",
     ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            _say(line.rstrip("\n"))
-            last = line.strip() or last
+        try:
+            for line in process.stdout:
+                _say(line.rstrip("\n"))
+                last = line.strip() or last
+        except KeyboardInterrupt:  # it has got that too
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _say(process.communicate(timeout=_GRACE)[0].rstrip("\n"))
+            process.kill()
+            raise
     if process.returncode == 0 and proof.progress is not None:
         proof.progress.unlink()
     return Outcome(proof.name, process.returncode, time.monotonic() - began, last)

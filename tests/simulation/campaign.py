@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.simulation.levels import LEVELS, failure_of
 
-_PIECE_SECONDS = 5.0  # how long a piece should take, about
+_PIECE_SECONDS = 1.0  # how long a piece should take, about: what an interruption costs
+_INTERRUPTED = 130  # exit status, as of a shell
 _SEEDS_A_SECOND = {"node-short": 200, "node": 40}
 _TELL_EVERY = 10.0  # seconds
 
@@ -43,12 +45,20 @@ class Campaign:
             tell: gets the progress, and a failure.
             size: seeds in a piece.
         """
+        try:
+            return self._run(jobs, tell, size)
+        except KeyboardInterrupt:
+            again = "" if self._file is None else "; the same command goes on from there"
+            tell(f"{self.level}: interrupted after {self.done:,} of {self.seeds:,} seeds{again}")
+            return _INTERRUPTED
+
+    def _run(self, jobs: int, tell: Callable[[str], None], size: int | None) -> int:
         size = size or max(1, round(_SEEDS_A_SECOND.get(self.level, 1) * _PIECE_SECONDS))
         began, before, told = time.monotonic(), self.done, 0.0
         starts = range(self.first + self.done, self.first + self.seeds, size)
         pieces = [(self.level, at, min(size, self.first + self.seeds - at)) for at in starts]
         context = multiprocessing.get_context("spawn")
-        with context.Pool(jobs) as pool:
+        with context.Pool(jobs, _leave_interrupts_to_parent) as pool:
             for count, failure in pool.imap(_run_piece, pieces):
                 if failure is not None:
                     tell(failure)
@@ -68,6 +78,11 @@ class Campaign:
             part = self._file.with_suffix(".part")
             part.write_text(text)
             part.replace(self._file)
+
+
+def _leave_interrupts_to_parent() -> None:
+    """A ctrl-C reaches every process of the terminal; the parent ends the pieces."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run_piece(piece: tuple[str, int, int]) -> tuple[int, str | None]:

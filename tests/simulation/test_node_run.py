@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from tests.simulation.campaign import Campaign
 from tests.simulation.levels import LEVELS, Level, failure_of
 from tests.simulation.node_run import NodePlan
+from tests.support.eventually import eventually
 
 SEEDS = {"node": 240, "node-short": 10_000}
 PARTS = 10
@@ -37,3 +42,21 @@ def test_very_many_seeds_go_on_from_where_they_were(tmp_path: Path) -> None:
     assert (again.first, again.done) == (7, 40)
     assert again.run(1, told.append, size=15) == 0
     assert told[-1] == "node-short: 60 seeds from 7, all promises kept"
+
+
+async def test_ctrl_c_keeps_what_was_done_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "done.json"
+    campaign = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *f"-m tests.simulation --level node-short --seeds 1000000 --resume {file}".split(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    await eventually(file.exists, timeout=90.0)
+    os.killpg(campaign.pid, signal.SIGINT)  # as a terminal does
+    output, errors = await campaign.communicate()
+    done = json.loads(file.read_text())["done"]
+    assert f"interrupted after {done:,} of 1,000,000 seeds" in output.decode()
+    assert errors == b""
+    assert campaign.returncode == 130
