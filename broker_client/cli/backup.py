@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from broker_client.cli.messages import AsJson
 from broker_client.cli.node_file import FilePath, failed
+from broker_client.cli.options import AsJson
 from broker_client.cli.paths import path_of_file
 from broker_client.cli.progress import Progress
 from broker_client.errors import StoreError

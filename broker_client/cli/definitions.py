@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from broker_client.cli.node_file import FilePath, failed, run_on_file, write_output
+from broker_client.cli.options import AsJsonLine
 from broker_client.cli.paths import file_path
 from broker_client.cli.steering import ByFile
 from broker_client.cli.where import Place
@@ -84,7 +85,7 @@ def import_(
         ),
     ],
     vhost: VHost = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    as_json: AsJsonLine = False,
 ) -> None:
     """Add and change what a file defines; delete nothing.
 

@@ -15,7 +15,7 @@ from broker_client.cli.examinations import (
     examine_file,
     examine_management,
 )
-from broker_client.cli.messages import AsJson
+from broker_client.cli.options import AsJson
 from broker_client.cli.remote import silence_libraries
 from broker_client.cli.steering import ByManagement, Management
 from broker_client.cli.where import ConfigFile, Place, Url, VhostName, place_of

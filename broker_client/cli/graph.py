@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from broker_client.cli.messages import AsJson
 from broker_client.cli.node_file import failed, write_output
+from broker_client.cli.options import AsJson
 from broker_client.cli.paths import file_path
 from broker_client.cli.png import png_of
 from broker_client.cli.steering import Management, steering_of

@@ -14,6 +14,7 @@ from uuid import uuid4
 import typer
 
 from broker_client.cli.node_file import failed
+from broker_client.cli.options import AsJson, Count, Queue, Yes
 from broker_client.cli.progress import Progress
 from broker_client.cli.remote import read_ahead, run_on_broker
 from broker_client.cli.where import ConfigFile, Url, VhostName, place_of
@@ -35,20 +36,6 @@ _TEXT_PROPERTIES = (
     "type",
     "app_id",
 )
-
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print lines of JSON.")]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Maximum number of messages.")]
-Limit = Annotated[
-    int | None,
-    typer.Option("--limit", "-n", min=1, help="Maximum number of messages.", show_default=False),
-]
-Rate = Annotated[
-    float | None,
-    typer.Option(
-        "--rate", min=0.1, help="Maximum number of messages per second.", show_default=False
-    ),
-]
 
 
 # --------------------------------------------------------------------------- publish
@@ -252,7 +239,7 @@ def peek(
 
 def purge(
     queue: Queue,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     url: Url = None,
     config: ConfigFile = None,
     vhost: VhostName = None,

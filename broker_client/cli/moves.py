@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from broker_client.cli.messages import AsJson, Limit, Queue, Rate
 from broker_client.cli.node_file import failed
+from broker_client.cli.options import AsJson, Limit, Queue, Rate
 from broker_client.cli.progress import Progress
 from broker_client.cli.remote import run_on_broker
 from broker_client.cli.where import ConfigFile, Place, Url, VhostName, place_of

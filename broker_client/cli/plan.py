@@ -13,8 +13,9 @@ import typer
 from pydantic import ValidationError
 
 from broker_client.cli.node_file import failed
+from broker_client.cli.options import AsJsonLine, Yes
 from broker_client.cli.paths import path_of_file
-from broker_client.cli.steering import ByFile
+from broker_client.cli.steering import MANAGEMENT_VARIABLE, ByFile
 from broker_client.cli.where import Place, local_connector
 from broker_client.config import BrokerConfig, ConnectionConfig, ManagementConfig, VhostConfig
 from broker_client.config.loader import load_config
@@ -54,7 +55,7 @@ Management = Annotated[
     typer.Option(
         "--management",
         metavar="URL",
-        envvar="BROKER_CLIENT_MANAGEMENT",
+        envvar=MANAGEMENT_VARIABLE,
         show_envvar=True,
         help="Of the broker's management API: http://user:password@host:15672. Its login is the "
         "connection's when left out.",
@@ -63,11 +64,13 @@ Management = Annotated[
 Prune = Annotated[
     bool, typer.Option("--prune", help="Delete what the configuration does not declare.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
 def plan(
-    file: Configuration, management: Management = None, prune: Prune = False, as_json: Json = False
+    file: Configuration,
+    management: Management = None,
+    prune: Prune = False,
+    as_json: AsJsonLine = False,
 ) -> None:
     """Show what `apply` would change on the brokers of a configuration; change nothing.
 
@@ -93,8 +96,8 @@ def apply(
             help="Delete what has other settings and declare it again, unless it is in use.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    as_json: Json = False,
+    yes: Yes = False,
+    as_json: AsJsonLine = False,
 ) -> None:
     """Show the plan, ask for confirmation, and declare the configuration.
 

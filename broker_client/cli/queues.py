@@ -18,8 +18,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from broker_client.cli.messages import AsJson, Queue
 from broker_client.cli.node_file import failed
+from broker_client.cli.options import AsJson, Queue
 from broker_client.cli.steering import ByFile, Management, QueueRow, Steering, steering_of
 from broker_client.cli.where import ConfigFile, Url, VhostName
 from broker_client.runtime.slotted import slotted

@@ -5,32 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from broker_client.cli.paths import path_of_file
+from broker_client.cli.node_file import FilePath, failed
+from broker_client.cli.options import AsJsonLine
 from broker_client.errors import StoreError
 from broker_client.store.statistics import KeptStats, read_stats
 
 
 def stats(
-    path: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH", help="File of the broker.", show_default=False, callback=path_of_file
-        ),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    path: FilePath,
+    as_json: AsJsonLine = False,
 ) -> None:
     """Count the messages in the file of a built-in broker by queue, also while it runs."""
     try:
         found = read_stats(path)
     except StoreError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+        raise failed(str(error)) from None
     if as_json:
         typer.echo(json.dumps(asdict(found)))
         return

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from broker_client.cli.node_file import FilePath, failed
+from broker_client.cli.options import AsJsonLine
 from broker_client.errors import StoreCorruptError, StoreError
 from broker_client.store.maintenance import CheckReport
 from broker_client.store.maintenance import check as check_file
@@ -21,11 +22,9 @@ store_app: typer.Typer = typer.Typer(
     help="Check or compact the file of a built-in broker that is not running.", no_args_is_help=True
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
-
 
 @store_app.command()
-def check(path: FilePath, as_json: AsJson = False) -> None:
+def check(path: FilePath, as_json: AsJsonLine = False) -> None:
     """Verify everything in the file, and print its queues and any damage.
 
     Changes nothing. Exits with status 1 if something is damaged.
@@ -67,7 +66,7 @@ def compact(
             help="Keep what can be read and drop the rest; the damaged file is kept, too.",
         ),
     ] = False,
-    as_json: AsJson = False,
+    as_json: AsJsonLine = False,
 ) -> None:
     """Rewrite the file without its free space."""
     try:

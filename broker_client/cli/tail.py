@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from broker_client.cli.messages import AsJson, print_delivery
+from broker_client.cli.messages import print_delivery
 from broker_client.cli.node_file import failed
+from broker_client.cli.options import AsJson
 from broker_client.cli.remote import run_on_broker
 from broker_client.cli.steering import ByFile, Management, steering_of
 from broker_client.cli.where import ConfigFile, Place, Url, VhostName, place_of

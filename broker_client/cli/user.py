@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from broker_client.cli.node_file import FilePath, failed, run_on_file
+from broker_client.cli.options import AsJsonLine
 from broker_client.cli.passwords import PasswordFile, password_of
 from broker_client.errors import UnknownNameError
 from broker_client.node.node import Node
@@ -85,7 +86,7 @@ def delete(path: FilePath, name: Name) -> None:
 @user_app.command("list")
 def list_users(
     path: FilePath,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    as_json: AsJsonLine = False,
 ) -> None:
     """Show users, tags and permissions."""
     described = run_on_file(path, _described)

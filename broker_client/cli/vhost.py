@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from broker_client.cli.node_file import FilePath, failed, run_on_file
+from broker_client.cli.options import AsJsonLine, Yes
 from broker_client.node.node import Node
 
 vhost_app: typer.Typer = typer.Typer(
@@ -58,7 +59,7 @@ def add(
 def delete(
     path: FilePath,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete a vhost with its exchanges, queues and messages."""
 
@@ -80,7 +81,7 @@ def delete(
 @vhost_app.command("list")
 def list_vhosts(
     path: FilePath,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    as_json: AsJsonLine = False,
 ) -> None:
     """Show the names of all vhosts."""
     names = run_on_file(path, lambda node: list(node.administration.vhosts))
