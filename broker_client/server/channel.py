@@ -4,6 +4,7 @@ and delivers into methods."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
 from pamqp import commands
@@ -158,14 +159,16 @@ class SessionChannel:
     def set_flow(self, *, active: bool) -> None:
         """Deliver, or stop."""
         if not self.is_gone and not self._is_over:
-            self._commands.flow(self._id, active=active)
+            with suppress(ReplyError):  # the node has closed it, and is about to tell why
+                self._commands.flow(self._id, active=active)
 
     def cancel_consumers(self) -> None:
         """Stop the consumers, and notify the client."""
         if not self._is_over:
-            for tag in tuple(self._consumers):
-                self._commands.cancel(self._id, tag)
-                self.cancelled(tag)
+            with suppress(ReplyError):  # as above
+                for tag in tuple(self._consumers):
+                    self._commands.cancel(self._id, tag)
+                    self.cancelled(tag)
 
     def _close(self) -> None:
         if not self.is_gone:

@@ -73,3 +73,32 @@ async def test_a_return_comes_before_the_answers_to_later_methods(listen: Listen
             if each is later[0]:
                 expected.discard("Basic.Ack")
             assert {(await peer.receive()).name for _ in expected} == expected
+
+
+async def test_what_a_client_sends_on_a_channel_that_the_node_has_just_closed_is_ignored(
+    listen: Listen,
+) -> None:
+    """The delivery has timed out, and the client has not heard of it."""
+    server = await listen(consumer_timeout=5.0)
+    async with Peer.on_channel(server.port) as peer:
+        await peer.channel(2)
+        peer.send(1, commands.Queue.Declare(queue="q"))
+        await peer.expect(commands.Queue.DeclareOk)
+        peer.write(publish(routing_key="q"))
+        peer.send(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
+        await peer.expect(commands.Basic.ConsumeOk)
+        await peer.expect(commands.Basic.Deliver)
+        server.node.engine.tick(server.node.now() + 6.0)
+        [session] = server.server._sessions  # noqa: SLF001 - as if it read slowly
+        session.pause_writing()
+        session.resume_writing()
+        peer.write(
+            publish(routing_key="q")
+            + method(commands.Basic.Ack(1), 1)
+            + method(commands.Queue.Declare(queue="q"), 1)
+            + method(commands.Queue.Declare(queue="other"), 2)
+        )
+        answers = [await peer.receive(), await peer.receive()]
+    [closing] = [each for each in answers if isinstance(each, commands.Channel.Close)]
+    assert closing.reply_code == 406
+    assert any(isinstance(each, commands.Queue.DeclareOk) for each in answers)
