@@ -215,13 +215,14 @@ class Application:
         """True while it has not passed on all that it was told to publish."""
         return bool(self._backlog) or (self._publishing is not None and not self._publishing.done())
 
-    def publish(self, publication: str, count: int) -> None:
-        """Publish `count` messages as soon as there is a Broker."""
+    def publish(self, publication: str, count: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Publish `count` messages in `loop`, as soon as there is a Broker."""
         self._backlog.append((publication, count))
-        if self.broker is not None:
-            self._publish_backlog()
+        loop.call_soon(self._publish_backlog)
 
     def _publish_backlog(self) -> None:
+        if self.broker is None:
+            return
         if self._publishing is None or self._publishing.done():
             loop = asyncio.get_running_loop()
             self._publishing = loop.create_task(self._publish_all(), name=f"{self.name}: publish")

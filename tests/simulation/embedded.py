@@ -177,7 +177,7 @@ class EmbeddedWorld(Simulation):
 
     def do_publish(self, client: str, publication: str, count: int) -> None:
         if self.machine.loop is not None:
-            self.machine.loop.call_soon(self.machine.application.publish, publication, count)
+            self.machine.application.publish(publication, count, self.machine.loop)
 
     def do_kill_server(self) -> None:
         self.machine.crash(power=False)

@@ -88,7 +88,8 @@ class LiveRun:
         client = step.arguments[0]
         if step.name == "publish":
             _, publication, count = step.arguments
-            self._applications[client].publish(publication, count)
+            loop = asyncio.get_running_loop()
+            self._applications[client].publish(publication, count, loop)
         elif step.name == "cut":
             self._proxies[client].cut()
         else:

@@ -44,7 +44,7 @@ class ClientMachine(Machine):
 
     def publish(self, publication: str, count: int) -> None:
         if self.loop is not None:
-            self.loop.call_soon(self.application.publish, publication, count)
+            self.application.publish(publication, count, self.loop)
 
     def stop(self) -> None:
         self._stopping = True
