@@ -199,12 +199,6 @@ class Deadlines(TimedMap[K, None]):
         heap = (record for record in _ascending(self._heap) if records.get(record[2]) is record)
         return [record[2] for record in islice(heapq.merge(line, heap), most)]
 
-    def clear(self) -> list[K]:
-        """Forget every key; returns them in order of their time."""
-        keys = self.keys()
-        self.drop_all()
-        return keys
-
 
 def _ascending(heap: list[T]) -> Iterator[T]:
     """The items of a heap from the smallest up, left in place: few of many are had quickly."""

@@ -25,8 +25,8 @@ from broker_client.core.settings import EngineSettings
 from broker_client.errors import ReplyError, StaleDeliveryError, StoreError
 from broker_client.message import PERSISTENT, TRANSIENT, Delivery, Outgoing, Properties, Returned
 from broker_client.node.node import Node
-from broker_client.runtime.clock import ManualClock
 from tests.support.builders import command_of
+from tests.support.clock import ManualClock
 from tests.support.faulty_store import DiskState, FaultyStore
 
 DEAD = "dead"

@@ -18,7 +18,6 @@ from starlette.requests import Request
 
 from broker_client.config.server import ServerConfig
 from broker_client.errors import StoreError
-from broker_client.runtime.clock import ManualClock
 from broker_client.server.admission import Admission
 from broker_client.server.http.application import OPERATIONS
 from broker_client.server.http.callers import authenticated
@@ -26,6 +25,7 @@ from broker_client.server.http.calls import MAX_BODY_BYTES
 from broker_client.server.http.channels import RequestChannel
 from broker_client.server.http.errors import Refusal
 from tests.server.http.conftest import Api
+from tests.support.clock import ManualClock
 from tests.support.eventually import eventually
 
 

@@ -13,7 +13,7 @@ from broker_client.consuming.deduplication import (
     SqliteHandledIds,
     handled_ids_from,
 )
-from broker_client.runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture

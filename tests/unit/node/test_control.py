@@ -13,10 +13,10 @@ from broker_client.core.snapshots import Purged
 from broker_client.errors import ReplyError
 from broker_client.message import PERSISTENT
 from broker_client.node.node import Node
-from broker_client.runtime.clock import ManualClock
 from broker_client.store.base import Committed
 from broker_client.store.memory import MemoryStore
 from tests.support.builders import a_message
+from tests.support.clock import ManualClock
 from tests.support.receivers import RecordingReceiver
 from tests.unit.node.test_node import opened, publish
 

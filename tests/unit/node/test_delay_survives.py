@@ -6,9 +6,9 @@ from pathlib import Path
 
 from broker_client.message import PERSISTENT
 from broker_client.node.node import Node
-from broker_client.runtime.clock import ManualClock
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
+from tests.support.clock import ManualClock
 from tests.support.receivers import RecordingReceiver
 from tests.unit.node.test_node import opened
 

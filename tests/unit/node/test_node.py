@@ -14,9 +14,9 @@ from broker_client.core.settings import EngineSettings
 from broker_client.errors import BrokerClosedError, ReplyError, StoreError
 from broker_client.message import PERSISTENT, Delivery, Outgoing
 from broker_client.node.node import Node
-from broker_client.runtime.clock import ManualClock
 from broker_client.store.base import Committed
 from tests.support.builders import a_message
+from tests.support.clock import ManualClock
 from tests.support.eventually import eventually
 from tests.support.receivers import RecordingReceiver
 

@@ -29,13 +29,13 @@ from broker_client.errors import (
 )
 from broker_client.message import PERSISTENT, TRANSIENT, Delivery
 from broker_client.node.node import Node
-from broker_client.runtime.clock import ManualClock
 from broker_client.store.maintenance import check, compact
 from broker_client.store.statistics import read_stats
 from broker_client.store.writer import SqliteStore
 from broker_client.transport.embedded.channel import EmbeddedChannel
 from broker_client.transport.embedded.nodes import EmbeddedNodes
 from tests.support.builders import a_message
+from tests.support.clock import ManualClock
 from tests.support.eventually import eventually
 from tests.support.files import rows
 from tests.support.receivers import RecordingReceiver

@@ -2,7 +2,8 @@ import time
 
 import pytest
 
-from broker_client.runtime.clock import ManualClock, SystemClock
+from broker_client.runtime.clock import SystemClock
+from tests.support.clock import ManualClock
 
 
 def test_system_clock_starts_at_wall_time() -> None:

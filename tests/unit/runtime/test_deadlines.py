@@ -78,14 +78,6 @@ def test_times_in_any_order_come_out_in_order_and_equal_ones_as_they_came() -> N
     assert (len(deadlines), deadlines.next_at()) == (0, None)
 
 
-def test_clear_returns_the_keys_by_time() -> None:
-    deadlines: Deadlines[str] = Deadlines()
-    deadlines.set("late", 2.0)
-    deadlines.set("early", 1.0)
-    assert deadlines.clear() == ["early", "late"]
-    assert len(deadlines) == 0
-
-
 class WatchedKey:
     """A key that reports when it is no longer referenced."""
 

@@ -8,8 +8,8 @@ import pytest
 
 from broker_client.config.server import ServerConfig
 from broker_client.errors import ReplyError
-from broker_client.runtime.clock import ManualClock
 from broker_client.server.admission import Admission
+from tests.support.clock import ManualClock
 
 
 def admission(clock: ManualClock | None = None, **limits: Any) -> Admission:

@@ -19,13 +19,13 @@ from broker_client.core.records import (
     VHostAdded,
 )
 from broker_client.errors import StoreError, StoreLockedError
-from broker_client.runtime.clock import ManualClock
 from broker_client.store.batch import Batch
 from broker_client.store.lock import FileLock
 from broker_client.store.maintenance import check
 from broker_client.store.sqlite import StoreFile
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
+from tests.support.clock import ManualClock
 from tests.support.eventually import eventually
 from tests.support.files import a_file, appended, rows
 

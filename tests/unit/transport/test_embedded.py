@@ -17,12 +17,12 @@ from broker_client.errors import (
     UnsupportedError,
 )
 from broker_client.message import Delivery
-from broker_client.runtime.clock import ManualClock
 from broker_client.transport.base import ConsumerCallbacks
 from broker_client.transport.embedded.channel import EmbeddedChannel
 from broker_client.transport.embedded.link import EmbeddedLink
 from broker_client.transport.embedded.nodes import EmbeddedNodes
 from tests.support.builders import a_message
+from tests.support.clock import ManualClock
 from tests.support.eventually import eventually
 
 
