@@ -40,6 +40,7 @@ from broker_client.transport.rabbitmq.declare import TopologyMethods
 from broker_client.transport.rabbitmq.errors import (
     FOREIGN_ERRORS,
     Cancellation,
+    close_quietly,
     is_bare,
     translate,
 )
@@ -357,16 +358,7 @@ class NetworkChannel(TopologyMethods):
         # there is none. Its number stays taken until the answer comes.
         cancellation = Cancellation()
         try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
-                await self._channel.close()
-        except asyncio.CancelledError:
-            cancellation.reraise()
-        except (TimeoutError, *FOREIGN_ERRORS) as error:
-            cancellation.reraise()
-            log.debug("%r: close: %r", self, error)
-        except Exception as error:
-            if not is_bare(error):
-                raise
+            await close_quietly(self._channel.close(), self, _CLOSE_TIMEOUT, cancellation)
         finally:
             self._owner.forget(self)
         cancellation.reraise()  # aiormq may have kept it to itself

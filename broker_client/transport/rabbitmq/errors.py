@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
+from collections.abc import Awaitable
 
 import aiormq.exceptions
 import pamqp.exceptions
@@ -16,6 +18,8 @@ from broker_client.errors import (
     OperationTimeoutError,
     TransportError,
 )
+
+log: logging.Logger = logging.getLogger("broker_client.transport")
 
 FOREIGN_ERRORS = (
     aiormq.exceptions.AMQPError,
@@ -94,3 +98,28 @@ class Cancellation:
         """Raise CancelledError if the task was cancelled since."""
         if self.came:
             raise asyncio.CancelledError
+
+
+async def close_quietly(
+    closing: Awaitable[object], subject: object, timeout: float, cancellation: Cancellation
+) -> None:
+    """Wait for aiormq to close something; what it raises meanwhile is logged.
+
+    Args:
+        closing: its close.
+        subject: what is closed, for the log.
+        timeout: seconds; on a socket that is dead no answer comes.
+        cancellation: made before; the only thing that is raised. aiormq may keep one to itself,
+            so ask it again when all is done.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            await closing
+    except asyncio.CancelledError:
+        cancellation.reraise()
+    except (TimeoutError, *FOREIGN_ERRORS) as error:
+        cancellation.reraise()
+        log.debug("%r: close: %r", subject, error)
+    except Exception as error:
+        if not is_bare(error):
+            raise

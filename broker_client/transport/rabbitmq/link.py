@@ -31,6 +31,7 @@ from broker_client.transport.rabbitmq.channel import NetworkChannel
 from broker_client.transport.rabbitmq.errors import (
     FOREIGN_ERRORS,
     Cancellation,
+    close_quietly,
     is_bare,
     translate,
 )
@@ -347,16 +348,9 @@ class NetworkLink:
         self._open = False
         try:
             if self._underlay is not None:
-                async with asyncio.timeout(_CLOSE_TIMEOUT if was_open else 0.5):
-                    await self._underlay.close(aiormq.exceptions.ConnectionClosed(0, "closed"))
-        except asyncio.CancelledError:
-            cancellation.reraise()
-        except (TimeoutError, *FOREIGN_ERRORS) as error:
-            cancellation.reraise()
-            log.debug("%r: close: %r", self, error)
-        except Exception as error:
-            if not is_bare(error):
-                raise
+                closing = self._underlay.close(aiormq.exceptions.ConnectionClosed(0, "closed"))
+                timeout = _CLOSE_TIMEOUT if was_open else 0.5
+                await close_quietly(closing, self, timeout, cancellation)
         finally:
             self.streams.abort()
             await self.tasks.cancel()
