@@ -91,6 +91,11 @@ class FrozenTable(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         return self._read()[key]
 
+    def __contains__(self, key: object) -> bool:
+        if self._values is None and isinstance(key, str) and "?" not in key and self.lacks((key,)):
+            return False
+        return key in self._read()
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._read())
 
@@ -194,10 +199,10 @@ def encode_table(value: Mapping[str, Any], name: _Path = "headers", depth: int =
     Raises:
         InvalidMessageError: it holds what AMQP, or RabbitMQ, cannot carry.
     """
-    if not isinstance(value, Mapping):
-        raise InvalidMessageError(_place(name), f"is {described(value)}; a mapping is needed")
     if depth == 1 and isinstance(value, FrozenTable):
         return value.encoded
+    if not isinstance(value, Mapping):
+        raise InvalidMessageError(_place(name), f"is {described(value)}; a mapping is needed")
     if depth > MAX_DEPTH:
         raise _too_deep(name)
     parts: list[bytes] = []

@@ -262,7 +262,7 @@ class Publisher:
         time, encode, outgoing = asyncio.get_running_loop().time, template.encode, template.outgoing
 
         async def begin_alone(content: Any, key: str | None, options: PublishOverrides) -> None:
-            run.began(await self.publish(name, content, key, options))
+            run.began(await self.publish(name, content, key, options.copy()))
 
         async def begin_when_room(publication: Publication) -> None:
             await queue.put(publication, confirm=config.confirm)
@@ -274,7 +274,8 @@ class Publisher:
             if type(each) is PublishItem:
                 content, key, own = each
                 if own:
-                    own = cast(PublishOverrides, given(own))
+                    if None in own.values():
+                        own = cast(PublishOverrides, given(own))
                     check_overrides(own)
                     options = {**overrides, **own} if overrides else own
                     timeout = own.get("timeout", common_timeout)

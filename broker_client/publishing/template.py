@@ -350,7 +350,8 @@ def _overridden(properties: Properties, overrides: PublishOverrides) -> Properti
     }
     if headers := overrides.get("headers"):
         # Encoded now: what the caller does to them later is not sent.
-        changes["headers"] = FrozenTable.of({**(properties.headers or {}), **headers})
+        known = properties.headers
+        changes["headers"] = FrozenTable.of({**known, **headers} if known else headers)
     if "expiration" in overrides:
         changes["expiration"] = _milliseconds(overrides["expiration"])
     if "persistent" in overrides:
