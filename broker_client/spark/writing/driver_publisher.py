@@ -210,13 +210,12 @@ class DriverPublisher:
         self, run: FrameRun, rows: Iterator[FrameRow], show: Callable[[FrameReport], None] | None
     ) -> FrameReport:
         """Hand `rows` over in chunks, one ahead of what the loop is busy with."""
-        items = run.items(rows)
         publishing = self._thread.start(run.publish())
         work = [publishing]
         shown_at = time.monotonic()
         try:
             while not publishing.done():
-                chunk = list(itertools.islice(items, _CHUNK))
+                chunk = list(itertools.islice(rows, _CHUNK))
                 work[1:] = [self._thread.start(run.chunks.put(chunk))]
                 concurrent.futures.wait(work, return_when=concurrent.futures.FIRST_COMPLETED)
                 if not chunk:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -43,7 +43,7 @@ class FrameRun:
         self._retried = 0
         self._first_error: str | None = None
         self._started = time.monotonic()
-        self.chunks: asyncio.Queue[list[Any]] = asyncio.Queue(1)
+        self.chunks: asyncio.Queue[list[FrameRow]] = asyncio.Queue(1)
 
     def report(self) -> FrameReport:
         """The counts so far."""
@@ -55,25 +55,6 @@ class FrameRun:
             max_in_flight=min(self._most_open, self._window),  # the last one waits for room
             first_error=self._first_error,
         )
-
-    def items(self, rows: Iterator[FrameRow]) -> Iterator[Any]:
-        """What to publish for `rows`, on the caller's thread: contents, or `PublishItem`s."""
-        ids = self._ids
-        for content, key, message_id, headers in rows:
-            if type(content) is bytearray:
-                content = bytes(content)
-            if key is None and ids is None and not (message_id or headers):
-                yield content
-                continue
-            options: PublishOverrides = {}
-            if headers:
-                options["headers"] = dict(headers)
-            if not message_id and ids is not None:
-                body, _ = encode(content)
-                message_id = ids.next("", key or "", options.get("headers"), body)
-            if message_id:
-                options["message_id"] = message_id
-            yield _new(PublishItem, (content, key, options))
 
     async def publish(self) -> None:
         """Publish the chunks, until the last or a failure that more rows would only repeat."""
@@ -91,20 +72,37 @@ class FrameRun:
 
     async def _taken(self) -> AsyncGenerator[PublishChunk]:
         while chunk := await self.chunks.get():
-            yield PublishChunk(self._until_failure(chunk))
+            yield PublishChunk(self.items(chunk))
             if self._counts["failed"]:
                 return
 
-    def _until_failure(self, chunk: list[Any]) -> Iterator[Any]:
-        counts = self._counts
-        for item in chunk:
+    def items(self, rows: Iterable[FrameRow]) -> Iterator[Any]:
+        """What to publish for each row, its content or a `PublishItem`, until a publish fails.
+
+        Made as it is wanted: thousands that wait would keep the garbage collector busy.
+        """
+        counts, ids = self._counts, self._ids
+        for content, key, message_id, headers in rows:
             if counts["failed"]:
                 return
             self._published += 1
             self._open += 1
             if self._open > self._most_open:
                 self._most_open = self._open
-            yield item
+            if type(content) is bytearray:
+                content = bytes(content)
+            if key is None and ids is None and not (message_id or headers):
+                yield content
+                continue
+            options: PublishOverrides = {}
+            if headers:
+                options["headers"] = dict(headers)
+            if not message_id and ids is not None:
+                body, _ = encode(content)
+                message_id = ids.next("", key or "", options.get("headers"), body)
+            if message_id:
+                options["message_id"] = message_id
+            yield _new(PublishItem, (content, key, options))
 
     def _ended(self, publication: Publication) -> None:
         self._open -= 1
