@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from broker_client.cli.asyncapi import asyncapi
 from broker_client.cli.backup import backup
@@ -29,8 +30,27 @@ from broker_client.cli.vhost import vhost_app
 from broker_client.config.schema import config_schema
 from broker_client.runtime.version import package_version
 
+_INTERRUPTED = 130  # as shells count SIGINT
+
+
+class _Commands(TyperGroup):
+    """All commands: Ctrl-C ends each of them with the same status, also at a question."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            pass
+        except typer.Abort as abort:
+            if not isinstance(abort.__context__, KeyboardInterrupt):
+                raise
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(_INTERRUPTED)
+
+
 app: typer.Typer = typer.Typer(
     name="broker-client",
+    cls=_Commands,
     help="Declarative AMQP client with a built-in broker.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # locals may hold a password

@@ -103,7 +103,8 @@ def test_wheel_has_the_package_its_data_and_nothing_else(built: Path) -> None:
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    listed = run("git", "ls-files", "broker_client", "pytest_broker_client.py", cwd=ROOT)
+    beside = ("broker_client_command.py", "pytest_broker_client.py")
+    listed = run("git", "ls-files", "broker_client", *beside, cwd=ROOT)
     assert listed.returncode == 0, listed.stderr
     kept = {name for name in names if ".dist-info/" not in name}
     assert kept == set(listed.stdout.split())
