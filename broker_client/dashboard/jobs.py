@@ -22,7 +22,7 @@ from broker_client.dashboard.turns import QueueTurns
 from broker_client.errors import BrokerClientError
 from broker_client.message import Delivery, Outgoing
 from broker_client.moving.copies import Fate, copy_for, copy_for_replay
-from broker_client.moving.move import MoveOptions, MoveProgress, move_each
+from broker_client.moving.move import MoveOptions, MoveProgress, check_is_there, move_each
 from broker_client.moving.selection import EVERYTHING, Selection
 from broker_client.runtime.slotted import slotted
 
@@ -235,6 +235,8 @@ class Jobs:
         decide = _Decision(job)
         taken = self._turns.taken(order.vhost, order.queue)
         async with self._links.open(credentials, order.vhost) as link, taken as end_turn:
+            if order.to:
+                await check_is_there(link, order.to)
             await move_each(link, order.queue, decide, options, dry_run=order.dry_run)
 
     def _changed(self, job: Job) -> None:

@@ -25,6 +25,7 @@ _OPERATION_TIMEOUT = 60.0  # RabbitMQ's queues can be busy for long with what is
 _WITHIN = UrlParts("amqp", "localhost", 5672)  # for show: it is connected already
 _CONNECTOR = "broker_client.transport.rabbitmq.connector"
 _ACCESS_REFUSED = 403
+_NOT_FOUND = 404
 
 
 class Links:
@@ -91,6 +92,8 @@ def refusal_of_error(error: BrokerClientError) -> Refusal:
     """The dashboard's form of what the broker refuses, or cannot do, over AMQP."""
     if isinstance(error, ChannelClosedError) and error.reply_code == _ACCESS_REFUSED:
         return not_permitted(error.reply_text)
+    if isinstance(error, ChannelClosedError) and error.reply_code == _NOT_FOUND:
+        return Refusal(404, "not_found", error.reply_text)
     if isinstance(error, UsageError):
         return bad_request(str(error))
     return Refusal(502, "failed", described(error))

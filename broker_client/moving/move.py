@@ -41,6 +41,7 @@ WINDOW = 1_000
 LOOK_LIMIT = 10_000
 """A target with more ready messages is not looked through for earlier copies."""
 _TURNS = 10  # batches a second where the rate is limited
+_NOT_FOUND = 404
 
 Decide = Callable[[Delivery, Death], Outgoing | Fate]
 """The copy of a delivery that is to be published, or what else becomes of it; its last death is
@@ -111,11 +112,13 @@ async def move(
 
     Raises:
         UsageError: the queues are the same.
-        TransportError: the queue does not exist or may not be read, or the link was lost.
+        TransportError: one of the queues does not exist, the first may not be read, or the link
+            was lost.
         OperationTimeoutError: the broker did not confirm in time.
     """
     if to == queue:
         raise UsageError("a queue cannot be moved to itself")
+    await check_is_there(link, to)
 
     def decide(delivery: Delivery, death: Death) -> Outgoing | Fate:
         return copy_for(to, delivery, delivery.properties.headers)
@@ -147,6 +150,22 @@ async def remove(
         return Fate.REMOVE
 
     return await move_each(link, queue, decide, options, dry_run=dry_run, keeps=False)
+
+
+async def check_is_there(link: Link, queue: str) -> None:
+    """Look for the target of a move before anything is taken from its source.
+
+    Raises:
+        ChannelClosedError: 404, there is no such queue.
+    """
+    channel = await link.open_channel()
+    try:
+        await channel.check_queue(queue)
+    except ChannelClosedError as error:
+        if error.reply_code == _NOT_FOUND:  # else it is another connection's, and takes copies
+            raise
+    else:
+        await channel.close()
 
 
 async def move_each(

@@ -115,6 +115,16 @@ async def test_selected_messages_are_moved_in_order(shown: Shown) -> None:
     assert await bodies(shown, "to") == list("bd")
 
 
+async def test_move_to_a_queue_that_is_not_there_is_refused_before_anything_is_counted(
+    shown: Shown,
+) -> None:
+    await shown.declare("from")
+    order = {"kind": "move", "vhost": shown.vhost, "queue": "from", "to": "nope"}
+    response = await shown.page.ask("POST", "jobs", {**order, "dry_run": True})
+    assert response.status_code == 404
+    assert "no queue 'nope' in vhost" in response.json()["reason"]
+
+
 async def test_selected_messages_are_deleted(shown: Shown) -> None:
     await shown.declare("q")
     for payload in ("a", "b", "a"):

@@ -43,6 +43,8 @@ async def move_messages(call: Call) -> Any:
     source, to = the_queue(call).name, text(data, "to")
     options, dry_run = _options(data), flag(data, "dry_run", False)
     _check(call, source, () if dry_run else (to,))
+    if to not in call.vhost().queues:
+        raise bad_request(f"no queue {to!r} in vhost {call.vhost().name!r}")
     link = _link(call)
     return await _carried_out(call, link, move(link, source, to, options, dry_run=dry_run))
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from pamqp.commands import Basic
 
 from tests.support.command_line import ChannelTo, bodies, drained, ready, reject, run, told
@@ -44,11 +45,28 @@ def test_a_moved_message_keeps_its_properties_and_goes_to_one_queue(url: str) ->
 
 
 def test_what_the_target_does_not_take_stays_where_it_was(url: str) -> None:
+    async def declare() -> None:
+        async with ChannelTo(url) as channel:
+            await channel.queue_delete("full")
+            full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+            await channel.queue_declare("full", durable=True, arguments=full)
+
+    asyncio.run(declare())
+    run(url, "publish", "full", input="0\n")
     run(url, "publish", "q", input="1\n2\n")
-    result = run(url, "move", "q", "nowhere")
+    result = run(url, "move", "q", "full")
     assert (result.exit_code, result.stdout) == (1, "0 moved\n")
-    assert "2 stay where they are: no queue takes it" in result.stderr
+    assert "2 stay where they are: the broker refused it (nack)" in result.stderr
     assert bodies(url, "q") == ["1", "2"]
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_a_target_that_does_not_exist_is_refused_also_where_nothing_is_to_be_moved(
+    url: str, options: tuple[str, ...]
+) -> None:
+    result = run(url, "move", "q", "nowhere", *options)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no queue 'nowhere' in vhost" in result.stderr
 
 
 def test_a_queue_cannot_be_moved_to_itself(url: str) -> None:

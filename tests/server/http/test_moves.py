@@ -75,10 +75,11 @@ async def test_replay_counts_first_and_then_puts_back(api: Api) -> None:
 
 
 async def test_what_the_target_does_not_take_is_counted_with_the_reason(api: Api) -> None:
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    await api.client.put("/api/queues/%2F/full", json={"arguments": full})
     await publish(api, "q", "1")
-    answer = await answered(api, f"{Q}/move", to="nowhere")
-    reason = "no queue takes it (exchange '', routing key 'nowhere')"
-    assert answer["refused"] == {reason: 1}
+    answer = await answered(api, f"{Q}/move", to="full")
+    assert answer["refused"] == {"the broker refused it (nack)": 1}
     assert await taken(api, Q) == ["1"]
 
 
@@ -86,6 +87,7 @@ async def test_what_the_target_does_not_take_is_counted_with_the_reason(api: Api
     ("path", "body", "reason"),
     [
         (f"{Q}/move", {}, "key_missing: to"),
+        (f"{Q}/move", {"to": "nope"}, "no queue 'nope' in vhost '/'"),
         (f"{Q}/move", {"to": "q"}, "a queue cannot be moved to itself"),
         (f"{Q}/move", {"to": "other", "limit": 0}, "limit must be a number, 1 or more"),
         (f"{Q}/move", {"to": "other", "limit": 1.5}, "limit must be a whole number"),
