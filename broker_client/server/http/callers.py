@@ -11,7 +11,7 @@ from starlette.requests import Request
 from broker_client.core.access import ADMINISTRATOR, User
 from broker_client.node.access_control import AccessControl
 from broker_client.runtime.slotted import slotted
-from broker_client.server.http.errors import Refusal, not_authorized
+from broker_client.server.http.errors import Refusal, bad_request, not_authorized
 from broker_client.server.login import is_loopback
 
 MANAGEMENT, POLICYMAKER, MONITORING = "management", "policymaker", "monitoring"
@@ -39,16 +39,20 @@ class Caller:
         """True where the user's tags are enough for what needs `tag`."""
         return not _IMPLIED[tag].isdisjoint(self.user.tags)
 
-    def sees(self, vhost: str) -> bool:
-        """True where the user may see what is in a vhost."""
+    def watches(self, vhost: str) -> bool:
+        """True where the user may know of a vhost, its totals and who is connected."""
         return self.has(MONITORING) or self.access.may_use_vhost(self.name, vhost)
+
+    def sees(self, vhost: str) -> bool:
+        """True where the user may see what is in a vhost. RabbitMQ: `monitoring` is not enough."""
+        return self.has(ADMINISTRATOR) or self.access.may_use_vhost(self.name, vhost)
 
 
 def authenticated(request: Request, access: AccessControl) -> Caller:
     """The user whose name and password `request` carries.
 
     Raises:
-        Refusal: 401, with no hint at what of the two is wrong.
+        Refusal: 401, with no hint at what of the two is wrong; 400, it carries neither.
     """
     name, password = _credentials(request.headers.get("authorization", ""))
     user = access.authenticate(name, password)
@@ -81,15 +85,22 @@ def refuse_other_sites(request: Request) -> None:
 
 
 def _credentials(header: str) -> tuple[str, str]:
-    scheme, _, value = header.partition(" ")
+    scheme, _, value = header.strip().partition(" ")
+    if header and not value:
+        raise bad_request("the header Authorization has no credentials")
     if scheme.lower() != "basic":
         raise not_authorized("Login failed")
     try:
-        text = base64.b64decode(value.strip(), validate=True).decode("utf-8")
-    except (binascii.Error, ValueError):
+        content = base64.b64decode(value.strip(), validate=True)
+    except binascii.Error:
+        raise bad_request("the credentials of the header Authorization are not base64") from None
+    user, colon, password = content.partition(b":")
+    if not colon:
+        raise bad_request("the credentials of the header Authorization are not name:password")
+    try:
+        return user.decode(), password.decode()
+    except UnicodeDecodeError:
         raise not_authorized("Login failed") from None
-    name, _, password = text.partition(":")
-    return name, password
 
 
 def _is_local(request: Request) -> bool:

@@ -72,6 +72,16 @@ class Call:
             return [self.vhost()]
         return [each for each in self.node.view.vhosts() if self.caller.sees(each.name)]
 
+    def watched_vhosts(self) -> list[VirtualHost]:
+        """As `vhosts`, of those that the caller may watch."""
+        watched = [each for each in self.node.view.vhosts() if self.caller.watches(each.name)]
+        if "vhost" not in self.request.path_params:
+            return watched
+        wanted = [each for each in watched if each.name == self.name("vhost")]
+        if not wanted:
+            raise not_found()
+        return wanted
+
     async def json(self) -> dict[str, Any]:
         """The body, an object; an empty one is an object without keys.
 

@@ -29,7 +29,7 @@ _ALIVENESS_QUEUE = "aliveness-test"
 @operations.get("/api/overview", "The node at a glance")
 async def overview(call: Call) -> Any:
     management, node = call.management, call.node
-    vhosts = [each for each in node.view.vhosts() if call.caller.sees(each.name)]
+    vhosts = call.watched_vhosts()
     queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
     ready = in_flight = deferred = consumers = 0
     counts, rates = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
@@ -164,7 +164,7 @@ async def get_channel(call: Call) -> Any:
 async def list_consumers(call: Call) -> Any:
     consumers = [
         consumer
-        for vhost in call.vhosts()
+        for vhost in call.watched_vhosts()
         for _, queue in sorted(vhost.queues.items())
         for consumer in queue.consumers
     ]

@@ -25,7 +25,7 @@ async def list_policies(call: Call) -> Any:
     return _policies(call, is_operator=False)
 
 
-@operations.get("/api/policies/{vhost}/{name}", "One policy")
+@operations.get("/api/policies/{vhost}/{name}", "One policy", POLICYMAKER)
 async def get_policy(call: Call) -> Any:
     return _the_policy(call, is_operator=False)
 
@@ -48,7 +48,7 @@ async def list_operator_policies(call: Call) -> Any:
     return _policies(call, is_operator=True)
 
 
-@operations.get("/api/operator-policies/{vhost}/{name}", "One operator policy")
+@operations.get("/api/operator-policies/{vhost}/{name}", "One operator policy", ADMINISTRATOR)
 async def get_operator_policy(call: Call) -> Any:
     return _the_policy(call, is_operator=True)
 
@@ -126,7 +126,7 @@ async def _delete(call: Call, *, is_operator: bool) -> int:
 async def list_limits(call: Call) -> Any:
     return [
         {"vhost": vhost.name, "value": limits}
-        for vhost in call.vhosts()
+        for vhost in call.watched_vhosts()
         if (limits := call.node.administration.vhost_limits(vhost.name))
     ]
 

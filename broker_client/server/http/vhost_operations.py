@@ -33,10 +33,10 @@ def _vhost_object(call: Call, vhost: VirtualHost) -> dict[str, Any]:
 
 @operations.listing("/api/vhosts", "All vhosts")
 async def list_vhosts(call: Call) -> Any:
-    return [_vhost_object(call, vhost) for vhost in call.vhosts()]
+    return [_vhost_object(call, vhost) for vhost in call.watched_vhosts()]
 
 
-@operations.get("/api/vhosts/{vhost}", "One vhost")
+@operations.get("/api/vhosts/{vhost}", "One vhost", ADMINISTRATOR)
 async def get_vhost(call: Call) -> Any:
     return _vhost_object(call, call.vhost())
 

@@ -119,6 +119,29 @@ async def test_wrong_login_is_401_and_asks_for_basic(
         assert response.json()["error"] in ("not_authorized", "not_authorised")
 
 
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Basic", 400),
+        ("Basic !!!", 400),
+        ("Basic Zm9v", 400),  # foo
+        ("Basic Z3Vlc3Q6Z3Vlc3Q=x", 400),
+        ("Nonsense", 400),
+        ("Bearer x", 401),
+        ("Basic //46eA==", 401),  # not UTF-8
+        ("Basic Og==", 401),  # an empty name
+        ("basic Z3Vlc3Q6Z3Vlc3Q=", 200),
+    ],
+)
+async def test_header_that_cannot_be_a_login_is_400(
+    managed: Managed, header: str, status: int
+) -> None:
+    url = str(managed.client.base_url) + "/api/whoami"
+    async with httpx.AsyncClient(timeout=60) as client:
+        response = await client.get(url, headers={"Authorization": header})
+    assert response.status_code == status
+
+
 async def test_whoami_tells_name_and_tags(managed: Managed) -> None:
     shown = (await managed.client.get(managed.path("whoami"))).json()
     assert (shown["name"], shown["tags"]) == ("guest", ["administrator"])
