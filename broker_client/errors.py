@@ -990,10 +990,10 @@ class ListenError(BrokerClientError, OSError):
         self.reason: str = reason
 
     def __str__(self) -> str:
-        return (
-            f"cannot listen on {self.address}: {self.reason}; choose another address with "
-            "--listen, or node.listen in the configuration"
-        )
+        where = ""
+        if not self.address.startswith("http"):  # the option of a dashboard depends on the command
+            where = " with --listen, or node.listen in the configuration"
+        return f"cannot listen on {self.address}: {self.reason}; choose another address{where}"
 
 
 class StoreError(BrokerClientError):

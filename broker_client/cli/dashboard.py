@@ -54,7 +54,8 @@ def dashboard(
 ) -> None:
     """Serve the dashboard for RabbitMQ, or for a built-in broker on another machine.
 
-    The dashboard watches the broker as the user of --management; the tag monitoring is enough.
+    The dashboard watches the broker as the user of --management; the tag monitoring is enough,
+    with permissions in the vhosts to show, if only empty ones.
     The password comes from the URL, --password-file, BROKER_CLIENT_PASSWORD or a prompt. People
     log in as their own users.
     """

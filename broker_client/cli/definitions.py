@@ -11,8 +11,7 @@ import typer
 from broker_client.cli.node_file import FilePath, failed, run_on_file, write_output
 from broker_client.cli.options import AsJsonLine
 from broker_client.cli.paths import file_path
-from broker_client.cli.steering import ByFile
-from broker_client.cli.where import Place
+from broker_client.cli.steering import definitions_of
 from broker_client.errors import InvalidDefinitionsError
 from broker_client.node.definitions import (
     ImportReport,
@@ -65,7 +64,7 @@ def export(
 
     Standard error lists what RabbitMQ would refuse.
     """
-    exported = ByFile(Place(path, "/", path=path), None).definitions(vhost)
+    exported = definitions_of(path, vhost)
     text = json.dumps(exported["document"], indent=2, ensure_ascii=False)
     write_output(output, f"{text}\n", opener=for_owner_only)
     for note in exported["notes"]:

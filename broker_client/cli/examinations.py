@@ -16,7 +16,6 @@ from broker_client.errors import (
     BrokerClientError,
     ManagementError,
     StoreError,
-    described,
     way_out_of_mismatch,
 )
 from broker_client.planning.inventory import Inventory
@@ -118,7 +117,7 @@ async def examine_address(place: Place, *, passively: bool) -> list[Finding]:
     except BrokerClientError as error:
         what = "topology" if found else "connect"
         advice = "check host, port and TLS, and that the broker runs" if not found else ""
-        found.append(Finding(what, "problem", described(error), advice))
+        found.append(Finding(what, "problem", str(error), advice))
     return found
 
 

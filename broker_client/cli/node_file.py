@@ -45,7 +45,7 @@ def run_on_file(path: str, command: Callable[[Node], Result], *, create: bool = 
     try:
         return asyncio.run(_run(path, command))
     except StoreLockedError as error:
-        hint = "stop it first, or have it make the change over its management API"
+        hint = "stop it first, or use its management API"
         raise failed(f"{error}: {hint}") from None
     except ReplyError as error:
         raise failed(error.reply_text) from None

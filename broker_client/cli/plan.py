@@ -26,7 +26,6 @@ from broker_client.errors import (
     BrokerClientError,
     ConfigError,
     TransportError,
-    described,
     way_out_of_mismatch,
 )
 from broker_client.planning.applying import apply_plan
@@ -154,7 +153,7 @@ def _planned(file: str, management: str | None) -> _Planned:
             planned.inventories[vhost.name] = inventory
             planned.changes += plan_vhost(vhost, inventory)
     except (ConfigError, BrokerClientError) as error:
-        raise failed(described(error)) from None
+        raise failed(str(error)) from None
     return planned
 
 
@@ -248,7 +247,7 @@ def _apply(planned: _Planned, *, replace: bool, prune: bool) -> list[str]:
     try:
         return asyncio.run(apply_all())
     except BrokerClientError as error:
-        raise failed(described(error)) from None
+        raise failed(str(error)) from None
 
 
 async def _first_link(vhost: VhostConfig, nodes: EmbeddedNodes) -> Link:

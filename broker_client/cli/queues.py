@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -257,29 +258,35 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def _table(rows: _Rated, *, with_rates: bool) -> Table:
-    table = Table("vhost", "queue")
-    numbers = ["ready", "in flight", "deferred", "consumers", "oldest"]
+    """Without the vhost where there is only one, and what the broker does not report."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    with_vhost = len({row.vhost for row, _ in rows}) > 1
+    with_deferred = any(row.deferred is not None for row, _ in rows)
+    with_dead = any(row.dead_letters is not None for row, _ in rows)
+    for column in ("vhost", "queue")[not with_vhost :]:
+        table.add_column(column, overflow="fold")
+    numbers = ["ready", "in flight", *(["deferred"] if with_deferred else [])]
+    numbers += ["consumers", "oldest"]
     numbers += ["in/s", "out/s", "ack/s"] if with_rates else ["published"]
-    for column in (*numbers, "dead"):
-        table.add_column(column, justify="right")
+    for column in (*numbers, *(["dead"] if with_dead else [])):
+        table.add_column(column, justify="right", no_wrap=True)
     for row, rates in rows:
         name = Text(row.name)
         if row.state != "running":
             name.append(f" ({row.state})", style="yellow")
-        shown: list[str | Text] = [
-            Text(row.vhost),
-            name,
-            f"{row.ready:,}",
-            f"{row.in_flight:,}",
-            _known(row.deferred),
-            Text(f"{row.consumers:,}", "red" if row.ready and not row.consumers else ""),
-            _age(row.oldest),
-        ]
+        shown: list[str | Text] = [Text(row.vhost)] if with_vhost else []
+        shown += [name, f"{row.ready:,}", f"{row.in_flight:,}"]
+        if with_deferred:
+            shown.append(_known(row.deferred))
+        shown.append(Text(f"{row.consumers:,}", "red" if row.ready and not row.consumers else ""))
+        shown.append(_age(row.oldest))
         if with_rates:
             shown += [f"{each:,.0f}" for each in (rates.published, rates.delivered, rates.acked)]
         else:
             shown.append(f"{row.published:,}")
-        table.add_row(*shown, _known(row.dead_letters))
+        if with_dead:
+            shown.append(_known(row.dead_letters))
+        table.add_row(*shown)
     return table
 
 

@@ -13,7 +13,7 @@ import typer
 
 from broker_client.cli.node_file import failed
 from broker_client.cli.where import Place
-from broker_client.errors import BrokerClientError, StoreLockedError, described
+from broker_client.errors import BrokerClientError, ChannelClosedError, StoreLockedError
 from broker_client.transport.base import Link
 
 _LIBRARIES = ("aiormq", "aio_pika")
@@ -40,8 +40,10 @@ def run_on_broker(place: Place, command: Callable[[Link], Awaitable[Result]]) ->
         raise typer.Exit(_INTERRUPTED) from None
     except StoreLockedError as error:
         raise failed(f"{error}; its process has no control socket") from None
+    except ChannelClosedError as error:
+        raise failed(f"{place.shown}: {error.reply_code or ''} {error.reply_text}") from None
     except BrokerClientError as error:
-        raise failed(described(error)) from None
+        raise failed(str(error)) from None
 
 
 def silence_libraries() -> None:

@@ -212,6 +212,11 @@ class ByFile:
         return b"".join(pieces)
 
 
+def definitions_of(path: str, vhost: str | None = None) -> dict[str, Any]:
+    """`ByFile.definitions` of the broker in the file at `path`."""
+    return ByFile(Place(path, "/", path=path), None).definitions(vhost)
+
+
 # --------------------------------------------------------------------------- by management API
 
 

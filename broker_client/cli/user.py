@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +16,13 @@ from rich.text import Text
 from broker_client.cli.node_file import FilePath, failed, run_on_file
 from broker_client.cli.options import AsJsonLine
 from broker_client.cli.passwords import PasswordFile, password_of
+from broker_client.cli.steering import definitions_of
 from broker_client.errors import UnknownNameError
 from broker_client.node.node import Node
 
 user_app: typer.Typer = typer.Typer(
-    help="Manage the users of a broker in a file that no process has open.", no_args_is_help=True
+    help="Manage the users of a broker in a file; to change them, no process may have it open.",
+    no_args_is_help=True,
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", show_default=False)]
@@ -89,7 +92,7 @@ def list_users(
     as_json: AsJsonLine = False,
 ) -> None:
     """Show users, tags and permissions."""
-    described = run_on_file(path, _described)
+    described = _described(definitions_of(path)["document"])
     if as_json:
         typer.echo(json.dumps(described))
         return
@@ -181,34 +184,21 @@ def permit(
     typer.echo(f"{what} of user {name!r} in vhost {vhost!r} {'cleared' if clear else 'set'}")
 
 
-def _described(node: Node) -> list[dict[str, Any]]:
-    users = node.access.users
+def _described(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The users of definitions, each with its permissions and without its password."""
+
+    def of(user: str, kind: str) -> list[dict[str, Any]]:
+        found = (each for each in document[kind] if each["user"] == user)
+        return [{key: each[key] for key in each if key != "user"} for each in found]
+
     return [
         {
-            "name": user.name,
-            "tags": list(user.tags),
-            "permissions": [
-                {
-                    "vhost": each.vhost,
-                    "configure": each.configure,
-                    "write": each.write,
-                    "read": each.read,
-                }
-                for each in users.permissions()
-                if each.user == user.name
-            ],
-            "topic_permissions": [
-                {
-                    "vhost": each.vhost,
-                    "exchange": each.exchange,
-                    "write": each.write,
-                    "read": each.read,
-                }
-                for each in users.topic_permissions()
-                if each.user == user.name
-            ],
+            "name": user["name"],
+            "tags": user["tags"],
+            "permissions": of(user["name"], "permissions"),
+            "topic_permissions": of(user["name"], "topic_permissions"),
         }
-        for user in users
+        for user in document["users"]
     ]
 
 

@@ -10,10 +10,12 @@ import typer
 
 from broker_client.cli.node_file import FilePath, failed, run_on_file
 from broker_client.cli.options import AsJsonLine, Yes
+from broker_client.cli.steering import definitions_of
 from broker_client.node.node import Node
 
 vhost_app: typer.Typer = typer.Typer(
-    help="Manage the vhosts of a broker in a file that no process has open.", no_args_is_help=True
+    help="Manage the vhosts of a broker in a file; to change them, no process may have it open.",
+    no_args_is_help=True,
 )
 
 
@@ -84,5 +86,5 @@ def list_vhosts(
     as_json: AsJsonLine = False,
 ) -> None:
     """Show the names of all vhosts."""
-    names = run_on_file(path, lambda node: list(node.administration.vhosts))
+    names = [each["name"] for each in definitions_of(path)["document"]["vhosts"]]
     typer.echo(json.dumps(names) if as_json else "\n".join(names))

@@ -174,8 +174,22 @@ def fetch(
         with error:
             raise ManagementError(what, vhost, address, error.code, _reason(error)) from None
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise ManagementError(what, vhost, address, 0, str(reason)) from without_frames(error)
+        raise ManagementError(what, vhost, address, 0, _why(error)) from without_frames(error)
+
+
+def _why(error: Exception) -> str:
+    """Why there is no answer."""
+    reason = getattr(error, "reason", None) or error
+    if isinstance(reason, ConnectionRefusedError):
+        return "connection refused: nothing listens there"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        ways = (
+            "name the file of its authority in SSL_CERT_FILE, or in tls.cafile of a configuration"
+        )
+        return f"its certificate is not trusted ({reason.verify_message}): {ways}"
+    if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
+        return "the server there does not use TLS: is it http://?"
+    return str(reason)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -70,8 +71,10 @@ class ManagementApi:
     @classmethod
     def over_http(cls, url: str) -> ManagementApi:
         """The API at `url`, which has no login in it."""
+        # What the system trusts, or SSL_CERT_FILE, as for AMQP; httpx has a list of its own.
+        trusted = ssl.create_default_context()
         transport = httpx.AsyncHTTPTransport(
-            limits=_LIMITS, retries=_CONNECT_RETRIES, trust_env=False
+            verify=trusted, limits=_LIMITS, retries=_CONNECT_RETRIES, trust_env=False
         )
         client = httpx.AsyncClient(
             base_url=url, transport=transport, timeout=_TIMEOUT, trust_env=False

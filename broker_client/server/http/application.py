@@ -92,9 +92,9 @@ def make_application(management: Management) -> ASGIApp:
 
 def as_monitoring(application: ASGIApp, management: Management) -> ASGIApp:
     """The application of `make_application` for this process itself: it needs no login, sees
-    what the tag monitoring sees, and has no permissions."""
+    what the tag monitoring sees and what is in all vhosts, and has no permissions."""
     user = User("", (MONITORING,))
-    caller = Caller(user, management.node.access)
+    caller = Caller(user, management.node.access, is_this_process=True)
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
         await application({**scope, _CALLER: caller}, receive, send)

@@ -10,6 +10,7 @@ import os
 import pty
 import select
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -23,7 +24,10 @@ import pytest
 from broker_client.cli.examinations import examine_management
 from broker_client.cli.steering import ByManagement
 from broker_client.cli.where import place_of
+from broker_client.dashboard.api import Account, Answer, ManagementApi
+from broker_client.dashboard.credentials import Credentials
 from tests.server.cli.test_cli_where import application
+from tests.support.certificates import Authority, Files
 from tests.support.command_line import ChannelTo, run, told
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.served import Served
@@ -116,8 +120,11 @@ def test_the_management_api_is_not_asked_through_a_proxy_of_the_environment(
 
 
 @contextlib.contextmanager
-def other_program(status: int, body: bytes) -> Iterator[str]:
-    """The address of a program that is no management API, with a login: every path is `body`."""
+def other_program(status: int, body: bytes, certificate: Files | None = None) -> Iterator[str]:
+    """The address of a program that is no management API, with a login: every path is `body`.
+
+    With a `certificate` it speaks TLS.
+    """
 
     class Answering(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -131,9 +138,14 @@ def other_program(status: int, body: bytes) -> Iterator[str]:
             """Nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        scheme = "http"
+        if certificate is not None:
+            scheme, context = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.certificate, certificate.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=[0.01])
         thread.start()
-        yield f"http://guest:s3cret@127.0.0.1:{server.server_port}"
+        yield f"{scheme}://guest:s3cret@127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
 
@@ -169,6 +181,37 @@ def test_another_program_behind_management_is_told_in_one_line(
             assert (result.exit_code, result.stderr) == (1, line), command
         *_, last = examine_management(place_of(path), ByManagement(api, None))
         assert (last.check, last.verdict) == ("management", "problem")
+
+
+def test_management_over_tls_is_trusted_by_an_authority_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path, "our ca")
+    with other_program(200, b"[]", authority.sign("server", "127.0.0.1")) as api:
+        refused = run("", "queues", "--management", api, "--json")
+        plain = run("", "queues", "--management", api.replace("https", "http"), "--json")
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        trusted = run("", "queues", "--management", api, "--json")
+        shown = asyncio.run(_seen_by_a_dashboard(api.replace("guest:s3cret@", "")))
+    assert refused.exit_code == plain.exit_code == 1
+    assert "its certificate is not trusted" in refused.stderr
+    assert "SSL_CERT_FILE" in refused.stderr
+    assert (trusted.exit_code, trusted.output) == (0, "")
+    assert (shown.status, shown.body) == (200, b"[]")
+
+
+async def _seen_by_a_dashboard(url: str) -> Answer:
+    api = ManagementApi.over_http(url)
+    try:
+        return await api.request("GET", "queues", Account(Credentials("guest", "s3cret")))
+    finally:
+        await api.close()
+
+
+def test_an_https_address_of_a_server_without_tls_is_told() -> None:
+    with other_program(200, b"[]") as api:
+        result = run("", "queues", "--management", api.replace("http", "https"))
+    assert "does not use TLS: is it http://?" in result.stderr
 
 
 def test_queues_of_a_server_tell_the_age_of_what_waits() -> None:

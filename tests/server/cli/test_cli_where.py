@@ -213,3 +213,14 @@ def test_definitions_of_a_running_application_are_exported(running: Path) -> Non
     assert {"q", "other"} <= names
     missing = run("", "definitions", "export", str(running), "--vhost", "nope")
     assert (missing.exit_code, "nope" in missing.stderr) == (1, True)
+
+
+def test_users_and_vhosts_of_a_running_application_are_listed_and_not_changed(
+    running: Path,
+) -> None:
+    assert json.loads(run("", "user", "list", str(running), "--json").stdout) == []
+    assert json.loads(run("", "vhost", "list", str(running), "--json").stdout) == ["/"]
+    for command in (("user", "delete"), ("vhost", "add")):
+        result = run("", *command, str(running), "new")
+        assert result.exit_code == 1
+        assert "stop it first, or use its management API" in result.stderr
