@@ -12,6 +12,10 @@ from tests.support.browser import PHONE, Browser
 from tests.support.operating import an_order
 
 BEYOND = 2**53 + 1
+FARTHEST = """
+const cells = document.querySelectorAll("main table.stacks :is(button, td, th, td *)");
+return Math.max(0, ...[...cells].map((each) => each.getBoundingClientRect().right));
+"""
 WHEN = datetime(2023, 11, 14, tzinfo=UTC)
 
 
@@ -41,6 +45,22 @@ def test_dead_letters_are_looked_at_replayed_and_handled_by_keyboard_alone(
     handled = own_shop.handle("orders", 8)
     assert {an_order(number).encode() for number in (101, 102, 103)} <= set(handled)
     browser.see("3 handled", "main")
+
+
+def test_on_a_telephone_what_can_be_done_is_seen_without_scrolling_aside(
+    browser: Browser, own_shop: Dashboard
+) -> None:
+    log_in(browser, own_shop.page("dead-letters"))
+    browser.see("no price for A-1", "main")
+    browser.as_seen(PHONE, dark=True)
+    for page in ("dead-letters", "users", "vhosts", "audit"):
+        browser.open(own_shop.page(page))
+        browser.until("rows", lambda: browser.all("tbody tr"))
+        assert browser.run(FARTHEST) <= browser.run("return innerWidth"), page
+        assert browser.barriers() == []
+    browser.open(own_shop.page("dead-letters"))
+    browser.click("tbody tr:nth-child(2) button", "Replay")
+    browser.see("Replay 3 messages?", "dialog")
 
 
 def _tab_to(browser: Browser, text: str, *keys: str) -> None:

@@ -22,10 +22,12 @@ const PAGE_SIZE = 50;
  * @param {string} [options.prefix] of the names in the address, for a second list in a view
  * @param {(row: object) => string} [options.search] the text that the filter looks through
  * @param {string|Node} [options.empty] shown without any row
+ * @param {boolean} [options.stacks] on a phone, the cells of a row stand below each other, so that
+ *   what can be done with it is seen
  * @returns {Node[]}
  */
 export function listing(options) {
-  const { name, columns, rows, key, prefix = "", search, empty = "Nothing here." } = options;
+  const { name, columns, rows, key, prefix = "", search, empty = "Nothing here.", stacks = false } = options;
   const { query } = route();
   const filter = query.get(`${prefix}filter`) ?? "";
   const order = query.get(`${prefix}sort`) ?? options.sort;
@@ -43,10 +45,15 @@ export function listing(options) {
           { class: "scroll", role: "region", "aria-label": name, tabindex: "0" },
           h(
             "table",
-            null,
+            // A table that is laid out in another way is one by its roles only.
+            { class: stacks ? "stacks" : null, role: "table" },
             h("caption", { class: "unseen" }, name),
-            h("thead", null, h("tr", null, columns.map((column) => heading(column, order, prefix)))),
-            h("tbody", null, shown.map((row) => tableRow(row, columns, key(row)))),
+            h(
+              "thead",
+              { role: "rowgroup" },
+              h("tr", { role: "row" }, columns.map((column) => heading(column, order, prefix))),
+            ),
+            h("tbody", { role: "rowgroup" }, shown.map((row) => tableRow(row, columns, key(row)))),
           ),
         ),
     pages > 1 && pager(page, pages, sorted.length, prefix),
@@ -104,7 +111,7 @@ const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" })
 
 function heading(column, order, prefix) {
   const classes = classesOf(column);
-  if (column.of === undefined) return h("th", { scope: "col", class: classes }, column.label);
+  if (column.of === undefined) return h("th", { scope: "col", role: "columnheader", class: classes }, column.label);
   const isSorted = order.replace(/^-/, "") === column.id;
   const descending = order.startsWith("-");
   // Figures are most of interest where they are high.
@@ -114,6 +121,7 @@ function heading(column, order, prefix) {
     "th",
     {
       scope: "col",
+      role: "columnheader",
       class: classes,
       "aria-sort": isSorted ? (descending ? "descending" : "ascending") : null,
     },
@@ -133,13 +141,17 @@ function heading(column, order, prefix) {
 function tableRow(row, columns, key) {
   return h(
     "tr",
-    { key },
+    { key, role: "row" },
     columns.map((column) =>
       column.head
-        ? h("th", { scope: "row", class: classesOf(column) }, column.cell(row))
-        : h("td", { class: classesOf(column) }, column.cell(row)),
+        ? h("th", { scope: "row", role: "rowheader", class: classesOf(column) }, column.cell(row))
+        : h("td", { role: "cell", class: classesOf(column), "data-label": labelOf(column) }, column.cell(row)),
     ),
   );
+}
+
+function labelOf(column) {
+  return typeof column.label === "string" ? column.label : null;
 }
 
 function classesOf(column) {

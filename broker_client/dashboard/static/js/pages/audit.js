@@ -31,6 +31,7 @@ export function auditPage({ state, redraw }) {
           ? h("p", { class: "quiet" }, "Loading …")
           : listing({
               name: "changes",
+              stacks: true,
               rows: [...state.audit, ...entries].map((each, at, all) => ({ ...each, number: all.length - at })),
               key: (row) => String(row.number),
               sort: "-time",

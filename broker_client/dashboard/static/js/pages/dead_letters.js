@@ -121,6 +121,7 @@ function groups(state, own, looksFreely, run) {
           rows.length > 0 && h("div", { class: "bar" }, filterField("Filter by error, queue or reason"), vhostField(state)),
           listing({
             name: "groups of dead letters",
+            stacks: true,
             rows,
             key: (row) => JSON.stringify([row.vhost, row.queue, row.origin, row.reason, row.error]),
             sort: "-count",

@@ -32,6 +32,7 @@ export function usersPage({ state, redraw }) {
           ? h("p", { class: "quiet" }, "Loading …")
           : listing({
               name: "users",
+              stacks: true,
               rows: own.users,
               key: (row) => row.name,
               sort: "name",

@@ -41,6 +41,7 @@ export function vhostsPage({ state, redraw }) {
           ? h("p", { class: "quiet" }, "Loading …")
           : listing({
               name: "virtual hosts",
+              stacks: true,
               rows: own.vhosts,
               key: (row) => row.name,
               sort: "name",
