@@ -265,9 +265,10 @@ def _table(rows: _Rated, *, with_rates: bool) -> Table:
     with_dead = any(row.dead_letters is not None for row, _ in rows)
     for column in ("vhost", "queue")[not with_vhost :]:
         table.add_column(column, overflow="fold")
-    numbers = ["ready", "in flight", *(["deferred"] if with_deferred else [])]
-    numbers += ["consumers", "oldest"]
-    numbers += ["in/s", "out/s", "ack/s"] if with_rates else ["published"]
+    # Headings of two lines leave room for the names of queues.
+    numbers = ["ready", "in\nflight", *(["deferred"] if with_deferred else [])]
+    numbers += ["con-\nsumers", "oldest"]
+    numbers += ["in/s", "out/s", "ack/s"] if with_rates else ["pub-\nlished"]
     for column in (*numbers, *(["dead"] if with_dead else [])):
         table.add_column(column, justify="right", no_wrap=True)
     for row, rates in rows:
