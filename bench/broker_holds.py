@@ -4,11 +4,12 @@
     python -m bench.broker_holds --on file             # a node with a file
     python -m bench.broker_holds --messages 5000       # a quick look
     python -m bench.broker_holds --only purge,expire   # those whose names begin so
+    python -m bench.broker_holds --why                 # and what the longest callback did
 
 As in `bench.dashboard_holds`, a node with everything that ``serve`` has runs in one event loop, and
 a client asks from a thread or another process. Each row has a queue of its own, which is filled
-first. It tells the longest callback of the loop in processor time, and how long it took until all
-was done.
+first. It tells the longest callback of the loop in processor time and by the clock, how much of
+it was Python's garbage collector, and how long it took until all was done.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from typing import Any
 import aiormq
 import httpx
 
-from bench.dashboard_holds import LIMIT_MS, Client, Holds, Request
+from bench.dashboard_holds import Client, Request
+from bench.holds import HEADINGS, Holds
 from bench.machine import facts
 from broker_client.message import Outgoing, Properties
 from broker_client.node.node import Node
@@ -109,14 +111,14 @@ async def _nothing(place: Place) -> None:
 async def _cancel_named(place: Place) -> None:
     ids = [each.id for each in place.node.deferred(place.queue, most=place.count)]
     await asyncio.sleep(0)
-    place.holds.take()
+    place.holds.forget()
     await _asks("POST", "/api/queues/%2F/{queue}/deferred/cancel", {"ids": ids})(place)
 
 
 async def _run_named(place: Place) -> None:
     ids = [each.id for each in place.node.deferred(place.queue, most=place.count)]
     await asyncio.sleep(0)
-    place.holds.take()
+    place.holds.forget()
     await _asks("POST", "/api/queues/%2F/{queue}/deferred/run", {"ids": ids})(place)
 
 
@@ -253,8 +255,8 @@ async def _fill(place: Place, row: Row) -> None:
     await link.close()
 
 
-async def _measure(row: Row, place: Place) -> tuple[float, str, float]:
-    """Seconds of the longest hold, whose it was, and seconds until all was done."""
+async def _measure(row: Row, place: Place) -> str:
+    """What is to be printed of it."""
     for queue, arguments in (("dead", {}), (place.queue, row.arguments)):
         body = {"durable": True, "arguments": arguments}
         await _asks("PUT", f"/api/queues/%2F/{queue}", body)(place)
@@ -262,7 +264,7 @@ async def _measure(row: Row, place: Place) -> tuple[float, str, float]:
     async with _consuming(place, row) as child:
         gc.collect()
         await place.node.drain()
-        place.holds.take()
+        place.holds.forget()
         began = time.perf_counter()
         if child is not None and row.act is _nothing:
             await _act(child)
@@ -271,17 +273,17 @@ async def _measure(row: Row, place: Place) -> tuple[float, str, float]:
             await asyncio.sleep(0.01)
         await place.node.drain()
         took = time.perf_counter() - began
-        hold, whose = place.holds.take()
+        row_told, mark = place.holds.row(), place.holds.mark()
     for queue in ("dead", place.queue):
         await _asks("DELETE", f"/api/queues/%2F/{queue}")(place)
     if row.name.startswith("shorten"):
         await _asks("DELETE", "/api/policies/%2F/short")(place)
-    return hold, whose, took
+    return f"{row_told} {took * 1000:8.0f}  {row.name}{mark}"
 
 
-async def measure(on: str, count: int, only: list[str]) -> None:
+async def measure(on: str, count: int, only: list[str], *, why: bool) -> None:
     """Print a row for each."""
-    holds = Holds()
+    holds = Holds(samples=why)
     with tempfile.TemporaryDirectory() as folder:
         file = None if on == "memory" else Path(folder) / "node.db"
         async with served_node(file=file) as served:
@@ -298,9 +300,7 @@ async def measure(on: str, count: int, only: list[str]) -> None:
                     if only and not row.name.startswith(tuple(only)):
                         continue
                     place = Place(node, url, api, f"q{number}", count, holds)
-                    hold, whose, took = await _measure(row, place)
-                    mark = f"  <-- above: {whose}" if hold * 1000 > LIMIT_MS else ""
-                    print(f"{hold * 1000:8.1f} {took * 1000:8.0f}  {row.name}{mark}", flush=True)
+                    print(await _measure(row, place), flush=True)
 
 
 def main() -> None:
@@ -310,6 +310,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--on", choices=("memory", "file"), default="memory")
     parser.add_argument("--only", default="", help="names, with commas between")
+    parser.add_argument("--why", action="store_true", help="what the longest callback did")
     parser.add_argument("--consume", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.consume:
@@ -317,9 +318,9 @@ def main() -> None:
         asyncio.run(consume(url, queue, int(count), name))
         return
     print(facts())
-    print(f"{options.messages:,} messages, {options.on}\n\n{'hold ms':>8} {'took ms':>8}")
+    print(f"{options.messages:,} messages, {options.on}\n\n{HEADINGS} {'took ms':>8}")
     only = [name.strip() for name in options.only.split(",") if name.strip()]
-    asyncio.run(measure(options.on, options.messages, only))
+    asyncio.run(measure(options.on, options.messages, only, why=options.why))
 
 
 if __name__ == "__main__":

@@ -6,80 +6,37 @@
 
 A node with its AMQP port, its API and the dashboard run in one event loop, as in ``serve``, and a
 thread asks. A row tells the longest callback of the loop while a request was answered, in
-processor time of the loop's thread (so other load does not count), and the duration of the request.
-What is above 10 ms is marked. Requests that change the most come last.
+processor time of the loop's thread (so other load does not count), its time by the clock, how much
+of it was Python's garbage collector, and the duration of the request. What is above 10 ms is
+marked. Requests that change the most come last. With --why the longest callback is sampled.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import http.client
 import json
 import tempfile
-import threading
 import time
-from asyncio import events
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from bench.holds import HEADINGS, Holds
 from bench.machine import facts
 from broker_client.message import Outgoing, Properties
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.served_node import served_node
 
 FULL, DEAD, TARGET = "full", "dead", "target"
-LIMIT_MS = 10.0
 _BATCH = 1_000
 _BODY = b'{"order": 1, "customer": "Ada Lovelace", "lines": [{"sku": "A-1", "count": 2}]}'
 _GUEST = httpx.BasicAuth("guest", "guest")
 _DIED = {"x-death": [{"queue": FULL, "reason": "rejected", "count": 1, "exchange": ""}]}
-
-
-class Holds:
-    """The longest callback of this thread's event loop since the last reading."""
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self.longest: float = 0.0
-        self.whose: str = ""
-        """Name of the task, or the callback."""
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Time every callback, which asyncio has no public hook for."""
-        run = events.Handle._run  # noqa: SLF001
-
-        def timed(handle: events.Handle) -> None:
-            if threading.get_ident() != self._thread:  # of a client
-                run(handle)
-                return
-            before = time.thread_time()
-            callback = getattr(handle, "_callback", None)
-            run(handle)
-            took = time.thread_time() - before
-            if took > self.longest:
-                task = getattr(callback, "__self__", None)
-                named = task.get_name() if isinstance(task, asyncio.Task) else repr(callback)
-                self.longest, self.whose = took, named
-
-        events.Handle._run = timed  # type: ignore[method-assign, assignment]  # noqa: SLF001
-        try:
-            yield
-        finally:
-            events.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001
-
-    def take(self) -> tuple[float, str]:
-        """The longest callback in seconds, and its name; resets both."""
-        taken = self.longest, self.whose
-        self.longest, self.whose = 0.0, ""
-        return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +202,9 @@ async def fill(url: str, client: Client, queues: int, messages: int) -> None:
     await link.close()
 
 
-async def measure(
-    queues: int, messages: int, file: Path | None
-) -> list[tuple[Request, tuple[float, str], float, int]]:
-    """Each request with its longest hold, its duration and the size of its answer."""
-    holds, rows = Holds(), []
+async def measure(queues: int, messages: int, file: Path | None, *, why: bool, only: str) -> None:
+    """Print a row for each request, with its longest hold, duration and size of the answer."""
+    holds = Holds(samples=why)
     async with served_node(file=file) as served:
         url = f"amqp://guest:guest@127.0.0.1:{served.amqp_port}/"
         client = Client(httpx.URL(served.url).port or 0)
@@ -260,8 +215,11 @@ async def measure(
         gc.set_threshold(10_000, 250, 100)  # as serve has it
         with holds.watched():
             await asyncio.sleep(6)  # a sample of the dashboard
-            rows.append((Request("-", "(a sample of the dashboard)"), holds.take(), 0.0, 0))
+            _print(holds, Request("-", "(a sample of the dashboard)"), 0.0, 0)
             for asked in requests_of(queues):
+                if only not in asked.path:
+                    continue
+                holds.forget()
                 began = time.perf_counter()
                 status, read = await asyncio.to_thread(client.ask, asked)
                 took = time.perf_counter() - began
@@ -269,8 +227,12 @@ async def measure(
                 if status == 202:
                     await _ended(client, json.loads(read)["id"])
                     took = time.perf_counter() - began
-                rows.append((asked, holds.take(), took, len(read)))
-    return rows
+                _print(holds, asked, took, len(read))
+
+
+def _print(holds: Holds, asked: Request, took: float, size: int) -> None:
+    row = f"{holds.row()} {took * 1000:8.0f} {size:10,}  {asked.method} {asked.path}"
+    print(f"{row}{holds.mark()}", flush=True)
 
 
 async def _ended(client: Client, job: str) -> None:
@@ -288,18 +250,18 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=1_000)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--on", choices=("memory", "file"), default="memory")
+    parser.add_argument("--only", default="", help="a part of the paths that are asked for")
+    parser.add_argument("--why", action="store_true", help="what the longest callback did")
     options = parser.parse_args()
     print(facts())
     print(f"{options.queues:,} queues, {options.messages:,} messages, {options.on}\n")
-    print(f"{'hold ms':>8} {'took ms':>8} {'bytes':>10}  request")
+    print(f"{HEADINGS} {'took ms':>8} {'bytes':>10}  request")
     with tempfile.TemporaryDirectory() as folder:
         file = None if options.on == "memory" else Path(folder) / "node.db"
-        rows = asyncio.run(measure(options.queues, options.messages, file))
-    for asked, (hold, whose), took, size in rows:
-        mark = f"  <-- above: {whose}" if hold * 1000 > LIMIT_MS else ""
-        print(
-            f"{hold * 1000:8.1f} {took * 1000:8.0f} {size:10,}  {asked.method} {asked.path}{mark}"
+        measured = measure(
+            options.queues, options.messages, file, why=options.why, only=options.only
         )
+        asyncio.run(measured)
 
 
 if __name__ == "__main__":
