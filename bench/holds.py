@@ -85,10 +85,12 @@ class Holds:
             self._collecting = time.thread_time()
         else:
             self._collected += time.thread_time() - self._collecting
-            self._present[f"collected {about['collected']} of generation {about['generation']}"] += 1
+            self._present[
+                f"collected {about['collected']} of generation {about['generation']}"
+            ] += 1
 
     def _sample(self, _: int, frame: FrameType | None) -> None:
-        names = []
+        names: list[str] = []
         while frame is not None and len(names) < _FRAMES:
             names.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
             frame = frame.f_back

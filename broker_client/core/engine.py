@@ -17,6 +17,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from broker_client.core.access import Users
+from broker_client.core.bulk import Bulk
 from broker_client.core.commands.admin import AdminCommands
 from broker_client.core.commands.consume import ConsumeCommands
 from broker_client.core.commands.policies import PolicyCommands
@@ -42,7 +43,7 @@ from broker_client.runtime.slotted import slotted
 if TYPE_CHECKING:
     from broker_client.core.snapshots import QueueStats
 
-_SCANNED_AT_A_TIME = 500
+_SCANNED_AT_A_TIME = 250
 """Messages timed out or released by one scan, at most."""
 
 
@@ -77,12 +78,13 @@ class Engine:
         self.state: State = State(settings or EngineSettings(), new_token, observer, source)
         """Its state; nothing outside of the core may change it."""
         self._transitions = Transitions(self.state)
-        self._replies = DirectReplies(self.state)
-        parts = self.state, self._transitions, self._replies
-        self.topology: TopologyCommands = TopologyCommands(*parts)
-        self.consuming: ConsumeCommands = ConsumeCommands(*parts)
-        self.publishing: PublishCommands = PublishCommands(*parts, self.consuming)
-        self.admin: AdminCommands = AdminCommands(self.state, self._transitions)
+        self._bulk = bulk = Bulk(self.state, self._transitions)
+        self._replies = replies = DirectReplies(self.state)
+        parts = self.state, self._transitions
+        self.topology: TopologyCommands = TopologyCommands(*parts, replies)
+        self.consuming: ConsumeCommands = ConsumeCommands(*parts, bulk, replies)
+        self.publishing: PublishCommands = PublishCommands(*parts, bulk, replies)
+        self.admin: AdminCommands = AdminCommands(*parts, bulk)
         self.policies: PolicyCommands = PolicyCommands(self.state, self._transitions)
         self.users: Users = Users(self.state.note)
         self.restoring: Restoring = Restoring(self.state, self.users)
@@ -257,7 +259,7 @@ class Engine:
         """Delete a vhost, whose connections are closed, with everything in it."""
         vhost = self.state.vhosts[name]
         assert not self.connections_to(name), "close the connections first"
-        self._transitions.delete_queues_of(vhost)
+        self._bulk.delete_queues_of(vhost)
         self.users.forget_vhost(name)
         self.state.delete_vhost(name)
 
@@ -318,9 +320,11 @@ class Engine:
 
     def close_channel(self, channel: int, now: float) -> None:
         """End its consumers and requeue what it had in flight; no effect when it is closed."""
-        closing = self.state.channels.pop(channel, None)
+        closing = self.state.channels.get(channel)
         if closing is None:
             return
+        self.state.finish_commits(closing)
+        del self.state.channels[channel]
         del self._connections[closing.connection].channels[channel]
         self._close(closing, now)
 
@@ -331,9 +335,12 @@ class Engine:
 
     def close_connection(self, connection: int, now: float) -> None:
         """Close its channels and delete its exclusive queues; no effect when it is closed."""
-        owner = self._connections.pop(connection, None)
+        owner = self._connections.get(connection)
         if owner is None:
             return
+        for channel in owner.channels.values():
+            self.state.finish_commits(channel)
+        del self._connections[connection]
         for channel in owner.channels.values():
             del self.state.channels[channel.id]
             self._close(channel, now)
@@ -345,9 +352,11 @@ class Engine:
         left = [consumer.queue for consumer in channel.consumers.values()]
         for consumer in list(channel.consumers.values()):
             self._transitions.remove_consumer(consumer)
-        self._transitions.requeue(channel.ledger.settle_all(), now, REASON_CONNECTION_LOST)
+        self._bulk.requeue(channel, channel.ledger.settle_all(), now, REASON_CONNECTION_LOST)
         self.state.schedule.forget(channel)
         self._replies.stop(channel)
+        if channel.transaction is not None:
+            self.publishing.discard(channel.transaction)
         if self.state.observer is not None:
             self.state.observer.channel_closed(channel.id)
         for queue in left:

@@ -6,7 +6,6 @@ channel's tag is simply not in here.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Generic, TypeVar
@@ -21,29 +20,35 @@ _MANY = 1_000  # deliveries that are not settled one by one
 
 
 class TakenDeliveries(Collection[E]):
-    """Many deliveries that were taken out of a ledger at once, in order of their tags."""
+    """Many deliveries that were taken out of a ledger at once, in order of their tags.
 
-    __slots__ = ("_records",)
+    To take them looks at none of them: that is left to who has them.
+    """
 
-    def __init__(self, records: deque[tuple[float, int, int, E]]) -> None:
+    __slots__ = ("_records", "_tags")
+
+    def __init__(self, records: dict[int, tuple[float, int, int, E]]) -> None:
         self._records = records
+        self._tags: Iterator[int] | None = None
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __iter__(self) -> Iterator[E]:
-        return (record[3] for record in self._records)
+        return (record[3] for record in self._records.values())
 
     def __contains__(self, entry: object) -> bool:
         return any(each is entry for each in self)
 
     def popleft(self) -> E:
-        """Remove and return the first."""
-        return self._records.popleft()[3]
+        """Remove and return the first; after this, `pop` is not to be called."""
+        if self._tags is None:
+            self._tags = iter(list(self._records))  # a dict walks over those deleted at its front
+        return self._records.pop(next(self._tags))[3]
 
     def pop(self) -> E:
-        """Remove and return the last."""
-        return self._records.pop()[3]
+        """Remove and return the last; after this, `popleft` is not to be called."""
+        return self._records.popitem()[1][3]
 
 
 class InFlightLedger(Generic[E]):
@@ -96,8 +101,9 @@ class InFlightLedger(Generic[E]):
         if count > len(flying):  # most of them are settled already
             tags = list(takewhile(lambda each: each <= last, flying.added()))
             count = len(tags)
-        if count > _MANY and len(flying) - count < count:
-            return self._settle_all_but(last)
+        if count > _MANY and len(flying) - count < 2 * count:
+            above = sum(1 for _ in takewhile(lambda each: each > last, flying.latest()))
+            return TakenDeliveries(flying.take_all_but(above))
         pop = flying.pop
         settled = []
         for each in tags:
@@ -106,23 +112,10 @@ class InFlightLedger(Generic[E]):
                 settled.append(entry)
         return settled
 
-    def _settle_all_but(self, last: int) -> TakenDeliveries[E]:
-        """Take out everything, and put back what is above tag `last`."""
-        records = self._flying.take_all()
-        above = []
-        while records and records[-1][2] > last:
-            above.append(records.pop())
-        for at, _, tag, entry in reversed(above):
-            self._flying.put(tag, at, entry)
-        return TakenDeliveries(records)
-
     def settle_all(self) -> list[E] | TakenDeliveries[E]:
         """Take out everything, in order."""
-        if len(self._flying) > _MANY:
-            return TakenDeliveries(self._flying.take_all())
-        entries = self._flying.values()
-        self._flying.drop_all()
-        return entries
+        taken = TakenDeliveries(self._flying.take_all())
+        return taken if len(taken) > _MANY else list(taken)
 
     def extend(self, tag: int, deadline: float) -> float:
         """Give a delivery more time, never less; returns its deadline from now on.

@@ -7,6 +7,7 @@ routed where, and `commands` what a client may ask for.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from broker_client.core.snapshots import ConsumerStats, Purged, QueueStats
 
 NEVER = float("inf")
+_MANY_SOURCES = 50  # noted by a channel between two looks at which of them still matter
 
 ON_DISK = Outgoing("", "", b"", Properties())
 """Placeholder (compare with `is`) for the message of an entry that only the store holds."""
@@ -165,10 +167,25 @@ class ChannelState:
     reply_tag: str = ""
     """The consumer tag of these."""
     due_at: float = NEVER
+    committing: int = 0
+    """Transactions that are being carried out."""
+    _sources: dict[Queue, None] = field(default_factory=dict)
 
     def next_due(self) -> float | None:
         """When the earliest delivery in flight is due back."""
         return self.ledger.next_deadline()
+
+    def took_from(self, queue: Queue) -> None:
+        """What is in flight may be of `queue`, though no consumer tells of it."""
+        if queue not in self._sources:
+            if len(self._sources) % _MANY_SOURCES == _MANY_SOURCES - 1:
+                self._sources = {each: None for each in self._sources if each.in_flight}
+            self._sources[queue] = None
+
+    def sources(self) -> list[Queue]:
+        """The queues of what is in flight here, and perhaps some more."""
+        queues = dict.fromkeys(consumer.queue for consumer in self.consumers.values())
+        return [queue for queue in queues | self._sources if queue.in_flight]
 
 
 @slotted(frozen=False, eq=False)
@@ -210,8 +227,8 @@ class Queue:
     """Nothing is delivered; all else goes on (nsq: a paused channel)."""
     holds: int = 0
     """Why nothing is delivered: it is `paused`, and the long works that move its messages."""
-    returning: int = 0
-    """So many of those in flight are being put back by long work."""
+    returns: list[Collection[Entry]] = field(default_factory=list)
+    """What long work is putting back, here or into other queues of the same channel."""
     purging: Purged | None = None
     """Counts while what is in flight is purged: it does not come back to the queue."""
     unfinished: bool = False
@@ -408,6 +425,11 @@ class Queue:
         self.holds -= 1
         for consumer in self.consumers:
             self.offer(consumer)
+
+    @property
+    def returning(self) -> int:
+        """So many of those in flight are being put back by long work. Looks at each of them."""
+        return sum(entry.queue is self for entries in self.returns for entry in entries)
 
     @property
     def is_in_work(self) -> bool:

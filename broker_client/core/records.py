@@ -2,8 +2,9 @@
 
 Records stand among the effects, in the order in which they must be kept. All records of one
 command, and of one `take_effects`, are kept together or not at all; so a dead letter and the
-message it was made of can never both be lost. Only what a command leaves to `LongWork` comes later:
-the messages that a long purge has dropped, one after the other.
+message it was made of can never both be lost. What a command leaves to `LongWork` comes later, such
+as the messages that a long purge has dropped; those of a long transaction stand between
+`TransactionBegun` and `TransactionEnded`.
 
 Named tuples where one is made a message, frozen dataclasses elsewhere.
 """
@@ -50,6 +51,16 @@ class Spilled(NamedTuple):
 
     record_id: int
     message: Outgoing
+
+
+@slotted
+class TransactionBegun:
+    """What follows is kept only together with all records up to `TransactionEnded`."""
+
+
+@slotted
+class TransactionEnded:
+    """The end of what one `TransactionBegun` began; there is never more than one open."""
 
 
 class Delivered(NamedTuple):
@@ -297,7 +308,8 @@ AccessRecord = (
     | TopicPermissionsSet
     | TopicPermissionsRemoved
 )
-Record = Append | Spilled | Delivered | Moved | Settled | TopologyRecord | AccessRecord
+Boundary = TransactionBegun | TransactionEnded
+Record = Append | Spilled | Delivered | Moved | Settled | Boundary | TopologyRecord | AccessRecord
 
 RECORDS: frozenset[type[Any]] = frozenset(get_args(Record))
 """The types of `Record`, to sort effects by."""

@@ -14,6 +14,7 @@ from broker_client.core.paging import Paging
 from broker_client.core.queue import ChannelState, Queue
 from broker_client.core.records import (
     AccessRecord,
+    Boundary,
     MessageSource,
     TopologyRecord,
     VHostAdded,
@@ -93,7 +94,13 @@ class State:
             ReplyError: 404 if it does not exist, 405 when it is another connection's.
         """
         state = self.channels[channel]
+        self.finish_commits(state)
         return self.vhosts[state.vhost].queue(name, state.connection)
+
+    def finish_commits(self, channel: ChannelState) -> None:
+        """Carry out its transactions at once, before a command whose answer depends on them."""
+        if channel.committing:
+            self.long_work.finish()
 
     def used(self, queue: Queue, now: float) -> None:
         """Restart the time of x-expires."""
@@ -141,7 +148,7 @@ class State:
         self.effects.clear()
         return taken
 
-    def note(self, record: TopologyRecord | AccessRecord) -> None:
+    def note(self, record: TopologyRecord | AccessRecord | Boundary) -> None:
         """Add `record` to the effects, if there is a store."""
         if self.settings.keep_records:
             self.effects.append(record)

@@ -17,25 +17,24 @@
 * There is one way to be gone, `_forget`: nothing is held in memory or in the store any more.
 * What dies with a dead-letter exchange is gone behind its dead letter, which may be put into any
   queue, and may make others die: so they wait in `_dead`, and are routed without recursion.
-* Every public method leaves no queue with both a ready message and a consumer that could take
+* Every command leaves no queue with both a ready message and a consumer that could take
   it, unless the queue is `unfinished`, and no dead letter unrouted.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from broker_client.amqp import x_death
 from broker_client.core.arguments import REJECT_PUBLISH_DLX, QueueSettings
 from broker_client.core.dead_lettering import dead_letter, extra_keys
 from broker_client.core.delivering import shown_properties, time_limit
 from broker_client.core.effects import CancelConsumer, Deliver, MessageTimedOut
-from broker_client.core.in_flight import TakenDeliveries
 from broker_client.core.latency import LatencyWindow
 from broker_client.core.long_work import STEP
-from broker_client.core.queue import NEVER, ON_DISK, ChannelState, Entry, Queue, QueueConsumer
+from broker_client.core.queue import ON_DISK, ChannelState, Entry, Queue, QueueConsumer
 from broker_client.core.state import State
 from broker_client.core.virtual_host import NO_HEADERS, VirtualHost
 from broker_client.events.delivery_event import (
@@ -49,19 +48,14 @@ from broker_client.message import Delivery, Outgoing
 if TYPE_CHECKING:
     from broker_client.core.snapshots import Purged
 
-T = TypeVar("T")
 _new = tuple.__new__  # a named tuple's own constructor is a Python call
 _QUORUM_DELIVERY_LIMIT = 20  # RabbitMQ 4: of a quorum queue that states none
-_DELIVERED_AT_ONCE = 500
+_DELIVERY, _DEATH = 10, 40
+"""What a delivery costs, and a dead letter; see `STEP`."""
+_DELIVERED_AT_ONCE = STEP // _DELIVERY
 """Messages delivered by one command, or one `proceed`, from a queue at most."""
-_DEATHS_AT_ONCE = 50
-"""Messages beyond the length of a queue that die by one, at most."""
-_TOGETHER = 50  # deferred messages made ready, or deliveries revoked, between two looks at the cost
-_DELIVERY, DEATH = STEP // _DELIVERED_AT_ONCE, STEP // _DEATHS_AT_ONCE
-_RETURN = 3
-"""What each of these costs; see `STEP`."""
-_RETURNED_AT_ONCE = STEP // _RETURN
-_SETTLED_AT_ONCE = STEP // DEATH
+_DEATHS_AT_ONCE = STEP // _DEATH
+"""Messages that expire, or are beyond the length of a queue, at most."""
 _STEP_BYTES = 8 * 1024 * 1024
 """No further message of that step after so many bytes: who receives them may ask for a pause."""
 
@@ -123,7 +117,7 @@ class Transitions:
         if settings.rejects_publish and queue.limited and queue.would_overflow(message):
             if settings.overflow == REJECT_PUBLISH_DLX:
                 self._die(self._new_entry(queue, message, now, now), x_death.MAXLEN, now)
-                self._route_dead_letters(now)
+                self.route_dead_letters(now)
             return False
         entry = self._new_entry(queue, message, now, now)
         if self._keeps_records:
@@ -168,7 +162,7 @@ class Transitions:
         if queue.available and (queue.ready.tail or queue.ready) and not queue.unfinished:
             self._deliver_ready(queue, now)
         if self._dead:
-            self._route_dead_letters(now)
+            self.route_dead_letters(now)
         if queue.expiring:
             self._schedule.look_again(queue)
 
@@ -185,7 +179,7 @@ class Transitions:
             if size_bytes > _STEP_BYTES:
                 break
         # A consumer without a limit at a queue of millions: others must have their turn.
-        self._finish_later(queue)
+        self._unfinish(queue)
 
     @property
     def is_unfinished(self) -> bool:
@@ -201,11 +195,11 @@ class Transitions:
                 return
             del self._unfinished[queue]
             queue.unfinished = False
-            before = _cost_so_far(queue)
-            self._settle_down((queue,), now)
-            spent += _cost_so_far(queue) - before
+            before = cost_so_far(queue)
+            self.settle_down((queue,), now)
+            spent += cost_so_far(queue) - before
 
-    def _finish_later(self, queue: Queue) -> None:
+    def _unfinish(self, queue: Queue) -> None:
         queue.unfinished = True
         self._unfinished[queue] = None
 
@@ -221,9 +215,11 @@ class Transitions:
         self.pump(queue, now)
         while (head := queue.ready.peek()) is not None and _is_expired(head, now):
             self._expire(queue, now)
-            self._route_dead_letters(now)
+            self.route_dead_letters(now)
         if not queue.ready or queue.paused:
             return None
+        if not no_ack:
+            channel.took_from(queue)
         delivery = self._hand_out(queue.pop(), channel, None, no_ack, now)
         if queue.expiring:
             self.pump(queue, now)
@@ -304,28 +300,7 @@ class Transitions:
             if queue.ready or self._dead:
                 self.pump(queue, now)
         if opened:
-            self._settle_down(opened, now)
-
-    def settle_each(
-        self, entries: Collection[Entry], settle: Callable[[Entry, float], None], now: float
-    ) -> None:
-        """Ack, reject or defer deliveries with `settle`, in order; many of them in steps."""
-        few = len(entries) <= _SETTLED_AT_ONCE
-        if few or (self._purges and _is_any_purging(entry.queue for entry in entries)):
-            for entry in entries:
-                settle(entry, now)
-        else:
-            work = self._settle_in_steps(_one_by_one(entries), settle)
-            self._state.long_work.begin(work, now)
-
-    def _settle_in_steps(
-        self, entries: deque[Entry] | TakenDeliveries[Entry], settle: Callable[[Entry, float], None]
-    ) -> Iterator[int]:
-        while entries:
-            entry = entries.popleft()
-            before = _cost_so_far(entry.queue)
-            settle(entry, self._state.long_work.now)
-            yield 1 + _cost_so_far(entry.queue) - before
+            self.settle_down(opened, now)
 
     def ack(self, entry: Entry, now: float) -> None:
         """The delivery is done."""
@@ -365,54 +340,9 @@ class Transitions:
             self._schedule.note(queue, due)
         self._flight_ended(entry, now)
 
-    def requeue(
-        self, entries: Collection[Entry], now: float, reason: str, *, is_failure: bool = True
-    ) -> None:
-        """Give deliveries back, each to where it was, to be redelivered.
-
-        Many go back in steps. Until all are there nothing is delivered from their queues, so that
-        their order holds.
-        """
-        if len(entries) > _RETURNED_AT_ONCE:
-            held = Counter([entry.queue for entry in entries])
-            if not _is_any_purging(held):  # else it is to count them
-                for queue, count in held.items():
-                    queue.hold()
-                    queue.returning += count
-                work = self._give_back_each(_one_by_one(entries), held, reason, is_failure)
-                self._state.long_work.begin(work, now)
-                return
-        queues: dict[Queue, None] = {}
-        for entry in reversed(list(entries)):  # the last first, so that each becomes the head
-            if not is_failure:
-                self._uncount(entry)
-            self._give_back(entry, queues, now, reason)
-        self._settle_down(queues, now)
-
-    def _give_back_each(
-        self,
-        entries: deque[Entry] | TakenDeliveries[Entry],
-        held: Iterable[Queue],
-        reason: str,
-        is_failure: bool,
-    ) -> Iterator[int]:
-        work = self._state.long_work
-        queues: dict[Queue, None] = {}
-        while entries:
-            entry = entries.pop()
-            if not is_failure:
-                self._uncount(entry)
-            self._give_back(entry, queues, work.now, reason)
-            entry.queue.returning -= 1
-            if self._dead:
-                self._route_dead_letters(work.now)
-                yield DEATH
-            yield _RETURN
-        for queue in held:
-            queue.let_go()
-        self._finish_all_later(queues)
-
-    def _give_back(self, entry: Entry, queues: dict[Queue, None], now: float, reason: str) -> None:
+    def give_back(self, entry: Entry, queues: dict[Queue, None], now: float, reason: str) -> None:
+        """Put a delivery back to where it was; where that makes others ready or opens a prefetch,
+        the queues to `settle_down` are added to `queues`."""
         queue = entry.queue
         self._count_requeue(entry, reason, now)
         self._end_flight(entry, queues)
@@ -433,15 +363,8 @@ class Transitions:
             return False
         return True
 
-    def release(self, entries: Collection[Entry], now: float) -> None:
-        """Return deliveries that no handler began; this does not count as a failure.
-
-        RabbitMQ 4.3 does the same for basic.nack with requeue: the delivery does not count.
-        """
-        self.requeue(entries, now, REASON_REJECTED, is_failure=False)
-
-    def _uncount(self, entry: Entry) -> None:
-        """The last delivery is not a failure."""
+    def uncount(self, entry: Entry) -> None:
+        """Its last delivery is not a failure."""
         entry.attempts -= 1
         entry.was_released = True
         self._journal.delivered(entry)
@@ -476,7 +399,7 @@ class Transitions:
             if consumer is not None:
                 consumer.timed_out += 1
             if consumer is not None and consumer.cancelled_on_timeout:
-                self._uncount(entry)
+                self.uncount(entry)
                 queue.restore(entry)
                 if consumer in queue.consumers:
                     self.remove_consumer(consumer)
@@ -487,47 +410,15 @@ class Transitions:
                 self._push_behind(queue, entry)
             if consumer is not None:
                 self._effects.append(MessageTimedOut(channel.id, consumer.tag, tag))
-        self._settle_down(queues, now)
+        self.settle_down(queues, now)
         for queue in left:
             self.consumer_left(queue, now)
         return bool(expired)
 
-    def purge_in_flight(self, queue: Queue, purged: Purged, now: float) -> None:
-        """Take the deliveries of `queue` from their consumers, and drop them; many in steps.
-
-        Until the last is dropped nothing is delivered from the queue, and what leaves flight but
-        by an ack or a reject is dropped, too: so exactly what was in flight at first is gone.
-
-        Args:
-            queue: whose deliveries.
-            purged: counts them.
-            now: the time.
-        """
-        queue.hold()
-        queue.purging = purged
-        self._purges += 1
-        queues: dict[Queue, None] = {queue: None}
-        work = self._revoke_each(queue, purged, queues)
-        if queue.in_flight > _RETURNED_AT_ONCE:
-            self._state.long_work.begin(work, now)
-            return
-        deque(work, maxlen=0)
-        self._settle_down(queues, now)
-
-    def _revoke_each(
-        self, queue: Queue, purged: Purged, queues: dict[Queue, None]
-    ) -> Iterator[int]:
-        for channel in list(self._state.channels.values()):
-            for tags in _batched(channel.ledger.tags(), _TOGETHER):
-                revoked = channel.ledger.revoke(tags, lambda entry: entry.queue is queue)
-                for entry in revoked:
-                    self._end_flight(entry, queues)
-                    self._purge_one(entry, purged)
-                yield len(tags) // 10 + _RETURN * len(revoked)
-        queue.purging = None
-        self._purges -= 1
-        queue.let_go()
-        self._finish_all_later(queues)
+    def revoke(self, entry: Entry, purged: Purged, queues: dict[Queue, None]) -> None:
+        """Purge a delivery, whose record was taken out of its ledger; `queues` as `give_back`."""
+        self._end_flight(entry, queues)
+        self._purge_one(entry, purged)
 
     def _purge_one(self, entry: Entry, purged: Purged) -> None:
         purged.in_flight += 1
@@ -550,7 +441,7 @@ class Transitions:
         if queue.ready.tail or queue.ready or self._dead:
             self.pump(queue, now)
         if queues:
-            self._settle_down(queues, now)
+            self.settle_down(queues, now)
 
     def _end_flight(self, entry: Entry, queues: dict[Queue, None]) -> None:
         """Count `entry` out of flight and out of its consumer's prefetch.
@@ -573,13 +464,14 @@ class Transitions:
         if not consumer.available and consumer.active:
             queue.offer(consumer)
 
-    def _finish_all_later(self, queues: Iterable[Queue]) -> None:
+    def finish_later(self, queues: Iterable[Queue]) -> None:
         """Go on with these queues at the next `proceed`, which knows the time."""
         for queue in queues:
             if not queue.deleted:
-                self._finish_later(queue)
+                self._unfinish(queue)
 
-    def _settle_down(self, queues: Iterable[Queue], now: float) -> None:
+    def settle_down(self, queues: Iterable[Queue], now: float) -> None:
+        """Bring each queue to its length, and deliver what can be."""
         for queue in queues:
             self._trim(queue, now)
             self.pump(queue, now)
@@ -589,39 +481,11 @@ class Transitions:
     def release_due(self, queue: Queue, now: float, limit: int | None) -> bool:
         """Put deferred messages whose time has come at the tail; False when there were none."""
         entries = queue.deferred.pop_due(now, limit)
-        self._make_ready(queue, entries, now)
+        self.make_ready(queue, entries, now)
         return bool(entries)
 
-    def release_early(self, queue: Queue, entries: Sequence[Entry], now: float) -> None:
-        """Put deferred messages at the tail before their time, many of them in steps."""
-        self._state.long_work.begin(self._release_each(queue, entries), now)
-
-    def _release_each(self, queue: Queue, entries: Sequence[Entry]) -> Iterator[int]:
-        for batch in _batched(entries, _TOGETHER):
-            waiting = [entry for entry in batch if entry in queue.deferred]
-            for entry in waiting:
-                queue.deferred.discard(entry)
-            self._make_ready(queue, waiting, self._state.long_work.now)
-            yield _DELIVERY * len(waiting)
-
-    def release_all(self, queue: Queue, now: float) -> int:
-        """Put all deferred messages at the tail before their time, many of them in steps.
-
-        Returns:
-            Their number.
-        """
-        count = len(queue.deferred)
-        self._state.long_work.begin(self._release_earliest(queue, count), now)
-        return count
-
-    def _release_earliest(self, queue: Queue, count: int) -> Iterator[int]:
-        while count > 0 and (entries := queue.deferred.pop_due(NEVER, min(count, _TOGETHER))):
-            count -= len(entries)
-            self._make_ready(queue, entries, self._state.long_work.now)
-            yield _DELIVERY * len(entries)
-        self._schedule.look_again(queue)
-
-    def _make_ready(self, queue: Queue, entries: Iterable[Entry], now: float) -> None:
+    def make_ready(self, queue: Queue, entries: Iterable[Entry], now: float) -> None:
+        """Put entries, taken out of `queue.deferred`, at the tail."""
         for entry in entries:
             self._push_behind(queue, entry)
         self._trim(queue, now)
@@ -658,10 +522,11 @@ class Transitions:
     def _drop(self, queue: Queue, count: int, entries: Iterator[Entry]) -> int:
         queue.purged += count
         if count:
-            self._state.long_work.begin(self._forget_each(entries))
+            self._state.long_work.begin(self.forget_each(entries))
         return count
 
-    def _forget_each(self, entries: Iterable[Entry]) -> Iterator[int]:
+    def forget_each(self, entries: Iterable[Entry]) -> Iterator[int]:
+        """Work: drop entries, taken out of their queue and counted as purged."""
         for entry in entries:
             self._forget_purged(entry)
             yield 1
@@ -678,7 +543,7 @@ class Transitions:
             if entry is None:
                 return
             self._die(entry, x_death.EXPIRED, now)
-        self._finish_later(queue)  # none is delivered before all that expired are gone
+        self._unfinish(queue)  # none is delivered before all that expired are gone
 
     def _trim(self, queue: Queue, now: float) -> None:
         if not queue.limited:
@@ -688,7 +553,7 @@ class Transitions:
             if over is None:
                 return
             self._die(over, x_death.MAXLEN, now)
-        self._finish_later(queue)  # a new limit, or many that became ready; none is delivered now
+        self._unfinish(queue)  # a new limit, or many that became ready; none is delivered now
 
     def _dies_of_returns(self, entry: Entry, now: float) -> bool:
         settings = entry.queue.settings
@@ -720,7 +585,8 @@ class Transitions:
         if entry.record_id:
             self._journal.settled(entry)
 
-    def _route_dead_letters(self, now: float) -> None:
+    def route_dead_letters(self, now: float) -> None:
+        """Publish what has died, and what dies of that."""
         if self._routing_dead:
             return
         self._routing_dead = True
@@ -765,6 +631,8 @@ class Transitions:
     def remove_consumer(self, consumer: QueueConsumer) -> None:
         """Take it out, its deliveries staying in flight; `consumer_left` is to follow."""
         del consumer.channel.consumers[consumer.tag]
+        if consumer.in_flight:
+            consumer.channel.took_from(consumer.queue)
         consumer.queue.leave(consumer)
 
     def consumer_left(self, queue: Queue, now: float) -> None:
@@ -785,7 +653,7 @@ class Transitions:
                 consumer.queue.withhold(consumer)
         queues: dict[Queue, None] = {}
         _offer_all(channel, queues)
-        self._settle_down(queues, now)
+        self.settle_down(queues, now)
 
     def set_flow(self, channel: ChannelState, active: bool, now: float) -> None:
         """Deliver to the consumers of `channel`, or stop until told otherwise."""
@@ -796,7 +664,7 @@ class Transitions:
         else:
             for consumer in channel.consumers.values():
                 consumer.queue.withhold(consumer)
-        self._settle_down(queues, now)
+        self.settle_down(queues, now)
 
     def reconfigure(self, queue: Queue, settings: QueueSettings, now: float) -> None:
         """Have `queue` behave by `settings`, and drop what is beyond them.
@@ -812,7 +680,7 @@ class Transitions:
                 consumer.cancelled_on_timeout = ends and settings.cancels_on_timeout
                 consumer.closes_on_timeout = ends and not settings.cancels_on_timeout
                 consumer.channel.closes_on_timeout |= consumer.closes_on_timeout
-        self._settle_down((queue,), now)
+        self.settle_down((queue,), now)
         self._schedule.look_again(queue)
 
     def delete_queue(self, queue: Queue) -> None:
@@ -825,47 +693,27 @@ class Transitions:
         self.drop_ready(queue)
         self.drop_deferred(queue)
 
-    def delete_queues_of(self, vhost: VirtualHost) -> None:
-        """Delete all queues of a vhost that has no consumers, and is deleted after this."""
+    def remove_queues_of(self, vhost: VirtualHost) -> Sequence[Queue]:
+        """Take all queues out of a vhost that has no consumers; returns them, still full."""
         queues = vhost.remove_queues()
         for queue in queues:
             self._queue_deleted(queue)
-        self._state.long_work.begin(self._empty_each(queues))
+        return queues
 
     def _queue_deleted(self, queue: Queue) -> None:
         queue.deleted = True
         self._unfinished.pop(queue, None)
         self._schedule.forget(queue)
 
-    def _empty_each(self, queues: Sequence[Queue]) -> Iterator[int]:
-        for queue in queues:
-            ready, deferred = queue.take_ready(), queue.take_deferred()
-            queue.purged += len(ready) + len(deferred)
-            yield 1
-            yield from self._forget_each(ready.drain())
-            yield from self._forget_each(entry for entry, _ in deferred.items())
 
-
-def _cost_so_far(queue: Queue) -> int:
-    return _DELIVERY * queue.delivered + DEATH * (queue.dropped + queue.dead_lettered)
-
-
-def _one_by_one(entries: Collection[Entry]) -> deque[Entry] | TakenDeliveries[Entry]:
-    """For steps that take one after the other, so that its memory goes with it."""
-    return entries if isinstance(entries, TakenDeliveries) else deque(entries)
-
-
-def _is_any_purging(queues: Iterable[Queue]) -> bool:
-    return any(queue.purging is not None for queue in queues)
+def cost_so_far(queue: Queue) -> int:
+    """What the transitions of `queue` have cost: two looks at it tell the cost of one; see
+    `STEP`."""
+    return _DELIVERY * queue.delivered + queue.dropped + _DEATH * queue.dead_lettered
 
 
 def _is_expired(entry: Entry, now: float) -> bool:
     return entry.expires_at is not None and entry.expires_at <= now
-
-
-def _batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for first in range(0, len(items), size):
-        yield items[first : first + size]
 
 
 def _offer_all(channel: ChannelState, queues: dict[Queue, None]) -> None:

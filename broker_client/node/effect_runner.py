@@ -41,7 +41,7 @@ from broker_client.store.base import Store
 
 log: logging.Logger = logging.getLogger("broker_client.node")
 
-_BATCH = 500  # effects carried out in one turn of the event loop
+_BATCH = 250  # effects carried out in one turn of the event loop
 _REST = 0.0002  # seconds without effects after which new ones need not wait for others
 _UNAWAITED_COMMIT = 0.01  # seconds in which records gather that nobody waits for
 

@@ -94,9 +94,9 @@ class TimedMap(Generic[K, V]):
         """Every key, in the order in which they were added."""
         return list(self._records)
 
-    def values(self) -> list[V]:
-        """Every value, in the order in which their keys were added."""
-        return [record[3] for record in self._records.values()]
+    def latest(self) -> Iterator[K]:
+        """Every key, the one added last first."""
+        return reversed(self._records)
 
     def next_at(self) -> float | None:
         """The earliest time, or None when no key is ever due."""
@@ -124,18 +124,22 @@ class TimedMap(Generic[K, V]):
                 due.append(record[2:])
         return due
 
-    def take_all(self) -> deque[tuple[float, int, K, V]]:
+    def take_all(self) -> dict[K, tuple[float, int, K, V]]:
         """Remove every key; returns their records (see `record`) in the order in which they were
         added. It looks into none of them, so that this takes little time."""
-        records = deque(self._records.values())
-        self.drop_all()
-        return records
-
-    def drop_all(self) -> None:
-        """Forget every key."""
-        self._records.clear()
+        taken, self._records = self._records, {}
         self._line.clear()
         self._heap.clear()
+        return taken
+
+    def take_all_but(self, last: int) -> dict[K, tuple[float, int, K, V]]:
+        """As `take_all`, but leave the `last` keys that were added last."""
+        taken = self.take_all()
+        left = [taken.popitem()[1] for _ in range(last)]
+        left.reverse()
+        self._records = {record[2]: record for record in left}
+        self._line = deque(sorted(record for record in left if record[0] != NEVER))
+        return taken
 
     def _first(self) -> tuple[float, int, K, V] | None:
         """The earliest record, in place, once the stale ones before it are removed."""

@@ -17,7 +17,8 @@ class Store(MessageSource, Protocol):
     The node calls `write` with the records of whole commands, then `commit`; publisher confirms
     that stood behind these records go out when `commit` calls back. Several commits may be under
     way at once; they call back in the order they were asked for. What was written between two
-    commits becomes safe as one, or not at all.
+    commits becomes safe as one, or not at all. Between `TransactionBegun` and `TransactionEnded`
+    nothing is made safe: a commit asked for there waits for the next one behind the end.
     """
 
     keeps: bool

@@ -25,6 +25,8 @@ from broker_client.core.records import (
     Settled,
     Spilled,
     TopologyRecord,
+    TransactionBegun,
+    TransactionEnded,
 )
 from broker_client.message import Outgoing
 from broker_client.store import tables
@@ -76,6 +78,8 @@ class Batch:
         self.moved: dict[int, tuple[int, float | None]] = {}
         self.settled: list[int] = []
         self.removed_queues: list[int] = []
+        self.is_open: bool = False
+        """A transaction of a client has begun in it, and not ended: it must not be written yet."""
         self.begun: threading.Lock = threading.Lock()
         """Released by the thread that writes it, once, when it begins."""
         self.begun.acquire()
@@ -183,6 +187,8 @@ class Batch:
                     row = _wide(row)
                     appended[record_id] = (*row[:3], position, *row[4:8], due_at, *row[9:])
                     self._all_fresh = False
+            elif isinstance(record, TransactionBegun | TransactionEnded):
+                self.is_open = isinstance(record, TransactionBegun)
             elif isinstance(record, ACCESS_RECORDS):
                 self.topology += access_statements(record)
             else:

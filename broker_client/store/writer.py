@@ -123,7 +123,7 @@ class SqliteStore:
     def commit(self, committed: Committed) -> None:
         """Make everything written so far safe, then call `committed` in the event loop."""
         self._waiting.append(committed)
-        if self._writing is None:
+        if self._writing is None and not self._batch.is_open:
             self._next()
 
     def load(self, record_ids: Sequence[int]) -> list[Outgoing]:
@@ -173,7 +173,7 @@ class SqliteStore:
         self._error = self._error or error
         asked, self._asked = self._asked, []
         self._writing = None
-        if self._waiting or self._closing:
+        if self._closing or (self._waiting and not self._batch.is_open):
             self._next()
         for committed in asked:
             committed(self._error)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from functools import partial
+from itertools import filterfalse
 from typing import TypedDict
 
 from broker_client.core.arguments import (
@@ -11,6 +13,7 @@ from broker_client.core.arguments import (
     consumer_message_timeout,
     consumer_priority,
 )
+from broker_client.core.bulk import Bulk
 from broker_client.core.commands.topology import NOTHING
 from broker_client.core.delivering import time_limit
 from broker_client.core.direct_reply import REPLY_TO, DirectReplies
@@ -41,8 +44,11 @@ class BasicConsumeArguments(TypedDict, total=False):
 class ConsumeCommands:
     """Start and stop consumers, take messages, settle deliveries."""
 
-    def __init__(self, state: State, transitions: Transitions, replies: DirectReplies) -> None:
+    def __init__(
+        self, state: State, transitions: Transitions, bulk: Bulk, replies: DirectReplies
+    ) -> None:
         self._state, self._transitions, self._replies = state, transitions, replies
+        self._bulk = bulk
         self._channels = state.channels
 
     # ---------------------------------------------------------------- consumers
@@ -174,7 +180,7 @@ class ConsumeCommands:
                 self._transitions.ack(entry, now)
                 return
         entries = self._settle(state, delivery_tag, multiple)
-        self._transitions.settle_each(entries, self._transitions.ack, now)
+        self._bulk.settle_each(entries, self._transitions.ack, now)
 
     def ack_each(self, channel: int, delivery_tags: Iterable[int], now: float) -> None:
         """Settle each of the deliveries; then deliver to the freed prefetch.
@@ -219,7 +225,8 @@ class ConsumeCommands:
             tags = self._tags(state, delivery_tag, multiple)
             state.transaction.settle(Settlement(tags, False, requeue, delay))
             return
-        self.give_away(self._settle(state, delivery_tag, multiple), requeue, delay, now)
+        entries = self._settle(state, delivery_tag, multiple)
+        self._give_away(state, entries, requeue, delay, now)
 
     def release(
         self, channel: int, delivery_tag: int, now: float, *, multiple: bool = False
@@ -233,19 +240,24 @@ class ConsumeCommands:
         if state.transaction is not None:
             self.nack(channel, delivery_tag, now, multiple=multiple)
         else:
-            self._transitions.release(self._settle(state, delivery_tag, multiple), now)
+            self._bulk.release(state, self._settle(state, delivery_tag, multiple), now)
 
-    def give_away(
-        self, entries: Collection[Entry], requeue: bool, delay: float | None, now: float
+    def _give_away(
+        self,
+        state: ChannelState,
+        entries: Collection[Entry],
+        requeue: bool,
+        delay: float | None,
+        now: float,
     ) -> None:
         """Reject deliveries, defer them or requeue them, taken from their ledger."""
         if not requeue:
-            self._transitions.settle_each(entries, self._transitions.reject, now)
+            self._bulk.settle_each(entries, self._transitions.reject, now)
         elif delay is not None:
             defer = partial(self._transitions.defer, delay)
-            self._transitions.settle_each(entries, defer, now)
+            self._bulk.settle_each(entries, defer, now)
         else:
-            self._transitions.requeue(entries, now, REASON_REJECTED)
+            self._bulk.requeue(state, entries, now, REASON_REJECTED)
 
     def recover(self, channel: int, now: float, *, requeue: bool = True) -> None:
         """Requeue everything the channel has in flight (basic.recover).
@@ -256,13 +268,16 @@ class ConsumeCommands:
         if not requeue:
             raise not_implemented("requeue=false")
         state = self._channels[channel]
-        self._transitions.requeue(state.ledger.settle_all(), now, REASON_RECOVERED)
+        self._state.finish_commits(state)
+        self._bulk.requeue(state, state.ledger.settle_all(), now, REASON_RECOVERED)
 
     # ---------------------------------------------------------------- settling, nsq's way
 
     def finish(self, channel: int, delivery_tag: int, now: float) -> SettleResult:
         """Settle one delivery for good (nsq's FIN)."""
         state = self._channels.get(channel)
+        if state is not None and state.committing:
+            self._state.finish_commits(state)
         entry = None if state is None else state.ledger.settle(delivery_tag)
         if entry is None:
             return self._too_late(state, delivery_tag)
@@ -275,10 +290,12 @@ class ConsumeCommands:
         """Give one delivery back (nsq's REQ): without `delay` to where it was, else to the tail
         after so many seconds, of which there are `max_requeue_timeout` at most."""
         state = self._channels.get(channel)
+        if state is not None and state.committing:
+            self._state.finish_commits(state)
         entry = None if state is None else state.ledger.settle(delivery_tag)
-        if entry is None:
+        if state is None or entry is None:
             return self._too_late(state, delivery_tag)
-        self.give_away([entry], True, delay if delay > 0 else None, now)
+        self._give_away(state, [entry], True, delay if delay > 0 else None, now)
         return Done()
 
     def touch(self, channel: int, delivery_tag: int, now: float) -> SettleResult:
@@ -320,6 +337,7 @@ class ConsumeCommands:
 
     def _tags(self, state: ChannelState, tag: int, multiple: bool) -> tuple[int, ...]:
         """The deliveries of a settlement in a transaction; each may be settled once in it."""
+        self._state.finish_commits(state)
         transaction, ledger = state.transaction, state.ledger
         assert transaction is not None, "called in a transaction only"
         if not (multiple and tag == 0):
@@ -327,8 +345,7 @@ class ConsumeCommands:
                 raise unknown_delivery_tag(tag)
             if not multiple:
                 return (tag,)
-        return tuple(
-            each
-            for each, _ in ledger.items()
-            if (tag == 0 or each <= tag) and each not in transaction.tags
-        )
+        tags = ledger.tags()
+        if tag:
+            del tags[bisect_right(tags, tag) :]
+        return tuple(filterfalse(transaction.tags.__contains__, tags))

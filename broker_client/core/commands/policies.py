@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from broker_client.core.policies import Policy
 from broker_client.core.replies import vhost_not_found
 from broker_client.core.state import State
-from broker_client.core.transitions import DEATH, Transitions
+from broker_client.core.transitions import Transitions, cost_so_far
 from broker_client.core.virtual_host import MAX_CONNECTIONS, MAX_QUEUES, VirtualHost
 from broker_client.errors import InvalidPolicyError
 
@@ -81,12 +81,11 @@ class PolicyCommands:
             before = queue.policy
             queue.policy = vhost.policies.of_queue(queue.name, queue.type)
             if queue.policy.definition != before.definition:
-                gone = queue.dropped + queue.dead_lettered
+                cost = cost_so_far(queue)
                 self._transitions.reconfigure(
                     queue, vhost.settings_of(queue), self._state.long_work.now
                 )
-                gone = queue.dropped + queue.dead_lettered - gone
-                yield _CHANGE + DEATH * gone
+                yield _CHANGE + cost_so_far(queue) - cost
             else:
                 yield _LOOK
 

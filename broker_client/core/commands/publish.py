@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from broker_client.amqp.properties import ReceivedProperties
 from broker_client.amqp.tables import has_none_of, replaced
 from broker_client.core.arguments import LONGEST_EXPIRATION, wire_type
-from broker_client.core.commands.consume import ConsumeCommands
+from broker_client.core.bulk import Bulk
 from broker_client.core.commands.topology import NOTHING
 from broker_client.core.dead_lettering import OUR_DEATHS
 from broker_client.core.delivering import HIDDEN, without
 from broker_client.core.direct_reply import REPLY_TO, DirectReplies
 from broker_client.core.effects import Return
-from broker_client.core.queue import ChannelState, Queue
+from broker_client.core.queue import ChannelState, Entry, Queue
+from broker_client.core.records import TransactionBegun, TransactionEnded
 from broker_client.core.replies import precondition_failed
 from broker_client.core.state import State
-from broker_client.core.transaction import Transaction
+from broker_client.core.transaction import Settlement, Transaction
 from broker_client.core.transitions import Transitions
 from broker_client.errors import ReplyError
+from broker_client.events.delivery_event import REASON_REJECTED
 from broker_client.message import Headers, Outgoing, Properties, Returned
 
 _OURS = frozenset(("CC", "BCC", "x-delay", OUR_DEATHS))
 """Headers that affect a publish."""
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FEW_DIGITS = len(str(LONGEST_EXPIRATION))
+_PUBLISH = 15
+"""What a publish of a transaction costs; see `STEP`."""
+_SHORT = 25  # publishes and settlements that are one step
 _MOST_DIGITS = 255  # of a short string; Python refuses to read numbers of thousands
 
 
@@ -37,11 +44,11 @@ class PublishCommands:
         self,
         state: State,
         transitions: Transitions,
+        bulk: Bulk,
         replies: DirectReplies,
-        consuming: ConsumeCommands,
     ) -> None:
         self._state, self._transitions, self._replies = state, transitions, replies
-        self._consuming = consuming
+        self._bulk = bulk
         self._channels, self._vhosts = state.channels, state.vhosts
         self._observer = state.observer
         self._largest_body = state.settings.message_size_limit or sys.maxsize
@@ -192,26 +199,61 @@ class PublishCommands:
     def tx_commit(self, channel: int, now: float) -> None:
         """Carry out the transaction: publishes first, then settlements (RabbitMQ).
 
+        A long one is carried out in steps, while others publish and consume; a store keeps all of
+        it, or nothing. Whatever else the channel asks for waits until it is done.
+
         Raises:
             ReplyError: 406 on a channel that is not in transaction mode.
         """
         state, transaction = self._transaction(channel)
-        state.transaction = None
-        for message in transaction.publishes:
-            if message.exchange in self._vhosts[state.vhost].exchanges:
-                self.publish(channel, message, now)
-            else:
-                self._unroutable(state, message, now)  # deleted since
-        ledger = state.ledger
-        for tags, acked, requeue, delay in transaction.settlements:
-            entries = [entry for tag in tags if (entry := ledger.settle(tag)) is not None]
-            self._state.late_settles += len(tags) - len(entries)
-            if acked:
-                for entry in entries:
-                    self._transitions.ack(entry, now)
-            else:
-                self._consuming.give_away(entries, requeue, delay, now)
         state.transaction = Transaction()
+        state.committing += 1
+        self._state.long_work.begin(self._commit_each(state, transaction), now)
+
+    def _commit_each(self, state: ChannelState, transaction: Transaction) -> Iterator[int]:
+        is_long = len(transaction.publishes) + len(transaction.tags) > _SHORT
+        if is_long:
+            self._state.note(TransactionBegun())
+        for message in _first_to_last(transaction.publishes):
+            self._publish_now(state, message)
+            yield _PUBLISH
+        for settlement in transaction.settlements:
+            yield from self._settle_each(state, settlement)
+        state.committing -= 1
+        if is_long:
+            self._state.note(TransactionEnded())
+
+    def _publish_now(self, state: ChannelState, message: Outgoing) -> None:
+        now = self._state.long_work.now
+        following, state.transaction = state.transaction, None
+        try:
+            self.publish(state.id, message, now)
+        except ReplyError:
+            self._unroutable(state, message, now)  # its exchange is deleted since
+        finally:
+            state.transaction = following
+
+    def _settle_each(self, state: ChannelState, settlement: Settlement) -> Iterator[int]:
+        tags, acked, requeue, delay = settlement
+        transitions = self._transitions
+        if acked:
+            return self._bulk.settling(self._taken(state, tags), transitions.ack)
+        if not requeue:
+            return self._bulk.settling(self._taken(state, tags), transitions.reject)
+        if delay is not None:
+            defer = partial(transitions.defer, delay)
+            return self._bulk.settling(self._taken(state, tags), defer)
+        entries = self._taken(state, reversed(tags))
+        return self._bulk.returning(state.sources(), entries, REASON_REJECTED)
+
+    def _taken(self, state: ChannelState, tags: Iterable[int]) -> Iterator[Entry]:
+        settle = state.ledger.settle
+        for tag in tags:
+            entry = settle(tag)
+            if entry is None:
+                self._state.late_settles += 1  # it timed out since, or was purged
+            else:
+                yield entry
 
     def tx_rollback(self, channel: int) -> None:
         """Discard the transaction; deliveries stay in flight, and can be settled again.
@@ -219,8 +261,14 @@ class PublishCommands:
         Raises:
             ReplyError: 406 on a channel that is not in transaction mode.
         """
-        state, _ = self._transaction(channel)
+        state, transaction = self._transaction(channel)
         state.transaction = Transaction()
+        self.discard(transaction)
+
+    def discard(self, transaction: Transaction) -> None:
+        """Free the messages of a transaction that is not to be carried out, many in steps."""
+        discarded = _first_to_last(transaction.publishes)
+        self._state.long_work.begin(1 for _ in discarded)
 
     def _transaction(self, channel: int) -> tuple[ChannelState, Transaction]:
         state = self._channels[channel]
@@ -240,6 +288,13 @@ class PublishCommands:
         if state.transaction is not None:
             raise precondition_failed("cannot switch from tx to confirm mode")
         state.confirms = True
+
+
+def _first_to_last(messages: list[Outgoing]) -> Iterator[Outgoing]:
+    """One after the other, so that its memory goes with it."""
+    messages.reverse()
+    while messages:
+        yield messages.pop()
 
 
 def _check_expiration(expiration: str) -> None:
