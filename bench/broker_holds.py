@@ -35,6 +35,7 @@ import httpx
 from bench.dashboard_holds import Client, Request
 from bench.holds import HEADINGS, Holds
 from bench.machine import facts
+from broker_client.cli.serve import collect_less
 from broker_client.message import Outgoing, Properties
 from broker_client.node.node import Node
 from broker_client.transport.rabbitmq.connector import NetworkConnector
@@ -289,8 +290,7 @@ async def measure(on: str, count: int, only: list[str], *, why: bool) -> None:
         async with served_node(file=file) as served:
             node, api = served.node, Client(httpx.URL(served.url).port or 0)
             url = f"amqp://guest:guest@127.0.0.1:{served.amqp_port}/"
-            gc.freeze()
-            gc.set_threshold(10_000, 250, 100)  # as serve has it
+            collect_less()
             with holds.watched():
                 warm = Place(node, url, api, "warm", 100, holds)
                 for row in ROWS:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import http.client
 import json
 import tempfile
@@ -28,6 +27,7 @@ import httpx
 
 from bench.holds import HEADINGS, Holds
 from bench.machine import facts
+from broker_client.cli.serve import collect_less
 from broker_client.message import Outgoing, Properties
 from broker_client.transport.rabbitmq.connector import NetworkConnector
 from tests.support.served_node import served_node
@@ -210,9 +210,7 @@ async def measure(queues: int, messages: int, file: Path | None, *, why: bool, o
         client = Client(httpx.URL(served.url).port or 0)
         await asyncio.to_thread(client.log_in)
         await fill(url, client, queues, messages)
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 250, 100)  # as serve has it
+        collect_less()
         with holds.watched():
             await asyncio.sleep(6)  # a sample of the dashboard
             _print(holds, Request("-", "(a sample of the dashboard)"), 0.0, 0)

@@ -189,9 +189,7 @@ class Bulk:
 
     def _release_each(self, queue: Queue, entries: Sequence[Entry]) -> Iterator[int]:
         for batch in _batched(entries, _TOGETHER):
-            waiting = [entry for entry in batch if entry in queue.deferred]
-            for entry in waiting:
-                queue.deferred.discard(entry)
+            waiting = [entry for entry in batch if queue.deferred.discard(entry)]
             yield self._make_ready(queue, waiting)
 
     def release_all(self, queue: Queue, now: float) -> int:
@@ -227,7 +225,7 @@ class Bulk:
             queue.purged += len(ready) + len(deferred)
             yield 1
             yield from self._transitions.forget_each(ready.drain())
-            yield from self._transitions.forget_each(entry for entry, _ in deferred.items())
+            yield from self._transitions.forget_each(deferred.drain())
 
 
 def _first_to_last(entries: Collection[Entry]) -> Iterator[Entry]:

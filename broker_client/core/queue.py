@@ -12,13 +12,13 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from broker_client.core.arguments import Arguments, QueueSettings
+from broker_client.core.deferred import Deferred
 from broker_client.core.in_flight import InFlightLedger
 from broker_client.core.latency import NO_LATENCY, LatencyWindow
 from broker_client.core.policies import NO_POLICY, EffectivePolicy
 from broker_client.core.ready import PriorityReady, Ready
 from broker_client.core.transaction import Transaction
 from broker_client.message import Outgoing, Properties
-from broker_client.runtime.deadlines import Deadlines
 from broker_client.runtime.slotted import slotted
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Queue:
     """It outlives its node, where that has a store. RabbitMQ: an exclusive one does not."""
     ready: Ready[Entry] = field(init=False)
     in_flight: int = 0
-    deferred: Deadlines[Entry] = field(default_factory=Deadlines)
+    deferred: Deferred[Entry] = field(default_factory=Deferred)
     consumers: dict[QueueConsumer, None] = field(default_factory=dict)
     available: deque[QueueConsumer] = field(default_factory=deque)
     """Consumers that would take a message now, the next in turn first."""
@@ -336,9 +336,9 @@ class Queue:
         self.ready_bytes = 0
         return taken
 
-    def take_deferred(self) -> Deadlines[Entry]:
+    def take_deferred(self) -> Deferred[Entry]:
         """Take everything deferred."""
-        taken, self.deferred = self.deferred, Deadlines()
+        taken, self.deferred = self.deferred, Deferred()
         return taken
 
     def _nothing_ready(self) -> Ready[Entry]:

@@ -108,7 +108,7 @@ class Restoring:
             if due_at is None:
                 push(entry)
             else:
-                target.deferred.set(entry, due_at)
+                target.deferred.add(entry, due_at)
             count += 1
             if record_id > highest:
                 highest = record_id

@@ -109,7 +109,7 @@ class Transitions:
         entry = self._new_entry(queue, message, due, now)
         if self._keeps_records:
             self._keep(entry, due)
-        queue.deferred.set(entry, due)
+        queue.deferred.add(entry, due)
         self._schedule.note(queue, due)
 
     def _put_checked(self, queue: Queue, message: Outgoing, now: float) -> bool:
@@ -335,7 +335,7 @@ class Transitions:
         self._count_requeue(entry, REASON_REJECTED, now)
         if not self._is_gone(entry) and not self._dies_of_returns(entry, now):
             due = now + min(max(delay, 0.0), self._settings.max_requeue_timeout)
-            queue.deferred.set(entry, due)
+            queue.deferred.add(entry, due)
             self._journal.moved(entry, due)
             self._schedule.note(queue, due)
         self._flight_ended(entry, now)
@@ -506,7 +506,7 @@ class Transitions:
     def drop_deferred(self, queue: Queue) -> int:
         """Purge what is deferred; see `drop`."""
         taken = queue.take_deferred()
-        return self._drop(queue, len(taken), (entry for entry, _ in taken.items()))
+        return self._drop(queue, len(taken), taken.drain())
 
     def drop(self, queue: Queue, entries: Collection[Entry]) -> int:
         """Purge entries that were taken out of `queue`, which make no dead letters.

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator
-from itertools import islice
+from collections.abc import Hashable, Iterator
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -189,22 +188,8 @@ class Deadlines(TimedMap[K, None]):
         """Every key, in order of its time."""
         return [record[2] for record in sorted(self._records.values(), key=_time_and_order)]
 
-    def records(self) -> Collection[tuple[float, int, K, None]]:
-        """The time, sequence number and key of each, in the order in which they were added.
 
-        These are the records themselves: to look at many makes no new objects.
-        """
-        return self._records.values()
-
-    def earliest(self, most: int) -> list[K]:
-        """Up to `most` keys that are ever due, in order of their time."""
-        records = self._records
-        line = (record for record in self._line if records.get(record[2]) is record)
-        heap = (record for record in _ascending(self._heap) if records.get(record[2]) is record)
-        return [record[2] for record in islice(heapq.merge(line, heap), most)]
-
-
-def _ascending(heap: list[T]) -> Iterator[T]:
+def ascending(heap: list[T]) -> Iterator[T]:
     """The items of a heap from the smallest up, left in place: few of many are had quickly."""
     candidates = [(item, 0) for item in heap[:1]]
     while candidates:

@@ -184,7 +184,7 @@ class EngineMachine(RuleBasedStateMachine):
         held = [
             entry
             for queue in engine.state.vhosts["/"].queues.values()
-            for entry in (*queue.ready, *queue.deferred.keys())
+            for entry in (*queue.ready, *queue.deferred.entries())
         ]
         held += [e for channel in engine.state.channels.values() for e in channel.ledger.entries()]
         assert engine.state.paging.resident_bytes == sum(len(entry.message.body) for entry in held)

@@ -560,7 +560,7 @@ class World:
             if entry.record_id < 0:
                 spilled.add(message_number(entry.record_id))
             elif entry.record_id and not entry.queue.deleted:
-                due_at = entry.queue.deferred.get(entry)
+                due_at = entry.queue.deferred.due_at(entry)
                 in_memory[entry.record_id] = entry.position, entry.attempts, due_at
         on_disk = {
             id: (held.entry.position, held.entry.attempts, held.entry.due_at)
@@ -582,7 +582,7 @@ class World:
                 if queue.ready:
                     found += queue.ready
                 if queue.deferred:
-                    found += queue.deferred.keys()
+                    found += queue.deferred.entries()
         for channel in self.engine.state.channels.values():
             if channel.ledger:
                 found += channel.ledger.entries()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from heapq import nsmallest
-from itertools import chain, compress, islice
-from operator import attrgetter, itemgetter
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from broker_client.core.bulk import Bulk
@@ -72,7 +71,7 @@ class AdminCommands:
                 routing_key=message.routing_key,
                 size_bytes=len(message.body),
                 attempts=entry.attempts,
-                due_at=waiting.get(entry) or 0.0,
+                due_at=waiting.due_at(entry) or 0.0,
             )
             for entry in waiting.earliest(most)
             for message in (self._state.paging.fetch(entry),)
@@ -86,7 +85,7 @@ class AdminCommands:
         target = self._find(vhost, queue)
         if ids is None:
             return self._transitions.drop_deferred(target)
-        entries = _chosen(target, ids)
+        entries = target.deferred.chosen(ids)
         for entry in entries:
             target.deferred.discard(entry)
         return self._transitions.drop(target, entries)
@@ -98,7 +97,7 @@ class AdminCommands:
         target = self._find(vhost, queue)
         if ids is None:
             return self._bulk.release_all(target, now)
-        entries = _chosen(target, ids)
+        entries = target.deferred.chosen(ids)
         self._bulk.release_early(target, entries, now)
         return len(entries)
 
@@ -157,18 +156,3 @@ def _held_by(channel: ChannelState, queue: Queue) -> Iterator[tuple[ChannelState
     for tag, entry in channel.ledger.items():
         if entry.queue is queue:
             yield channel, tag, entry
-
-
-def _chosen(queue: Queue, ids: Collection[int]) -> list[Entry]:
-    """Those deferred that have one of the `ids`, in order of their time.
-
-    It looks at all that are deferred, and does so in C.
-    """
-    wanted = ids if isinstance(ids, frozenset) else frozenset(ids)
-    records = queue.deferred.records()
-    is_wanted = map(wanted.__contains__, map(_position, map(_entry, records)))
-    found = sorted(compress(records, is_wanted), key=_time)
-    return list(map(_entry, found))
-
-
-_time, _entry, _position = itemgetter(0), itemgetter(2), attrgetter("position")

@@ -92,8 +92,8 @@ def test_deferred_ones_that_are_run_come_to_the_tail_in_steps_by_their_time(
         message = a_message(body=b"%d" % number, headers={"x-delay": 90_000 - number})
         harness.engine.publishing.publish(harness.channel, message, harness.now)
     assert harness.engine.admin.run_deferred("/", "q", harness.now) == 1_200
-    assert (harness.stats().ready, harness.stats().deferred) == (500, 700)
-    assert steps(harness) == 2
+    assert (harness.stats().ready, harness.stats().deferred) == (250, 950)
+    assert steps(harness) == 4
     harness.advance(0.0)
     assert harness.drain() == [b"%d" % number for number in reversed(range(1_200))]
     harness.engine.check_conservation()
@@ -157,14 +157,14 @@ def test_what_is_beyond_a_new_length_dies_in_steps_and_is_delivered_to_nobody(
     harness.queue("dead")
     filled(harness, 350, dead_letter_exchange="", dead_letter_routing_key="dead")
     set_length(harness, 10, "^q$")
-    assert (harness.stats().ready, harness.stats("dead").ready) == (300, 50)
+    assert (harness.stats().ready, harness.stats("dead").ready) == (325, 25)
     harness.consume()
     assert harness.deliveries() == []
     turns = 0
     while harness.engine.is_unfinished:
         harness.engine.proceed(harness.now)
         turns += 1
-    assert turns == 6
+    assert turns == 13
     assert harness.bodies() == [b"%d" % number for number in range(340, 350)]
     assert harness.stats("dead").ready == 340
 

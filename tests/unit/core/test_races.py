@@ -97,7 +97,7 @@ class Crowd:
                 assert consumer.in_flight == mine
                 assert consumer.available == consumer.has_room
         assert flying == queue.in_flight
-        waiting = [*queue.ready, *queue.deferred.keys()]
+        waiting = [*queue.ready, *queue.deferred.entries()]
         assert not any(entry.in_flight for entry in waiting)
         assert not (queue.ready and queue.available)
 

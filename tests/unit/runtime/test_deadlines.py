@@ -70,8 +70,7 @@ def test_times_in_any_order_come_out_in_order_and_equal_ones_as_they_came() -> N
     assert deadlines.keys() == left
     assert deadlines.earliest(10) == left[:10]
     assert deadlines.earliest(2_000) == left
-    found = [(record[2], record[0]) for record in sorted(deadlines.records())]
-    assert found == [(key, times[key]) for key in left]
+    assert [deadlines.get(key) for key in left] == [times[key] for key in left]
     assert deadlines.pop_due(25.0, limit=10) == left[:10]
     assert deadlines.pop_due(25.0) == [key for key in left[10:] if times[key] <= 25.0]
     assert deadlines.pop_due(50.0) == [key for key in left[10:] if times[key] > 25.0]
