@@ -95,8 +95,7 @@ class VHostAdded:
 
 @slotted
 class VHostRemoved:
-    """A vhost is gone, and with it its exchanges, bindings, policies, limits and metadata; its
-    queues went before."""
+    """A vhost is gone, and with it all that was in it: of its queues, nothing else is told."""
 
     vhost: str
 

@@ -321,12 +321,12 @@ class VirtualHost:
         self._drop_bindings_to(Destination("queue", queue.name))
 
     def remove_queues(self) -> list[Queue]:
-        """Take all queues out, before the vhost itself goes, and all bindings with it."""
+        """Take all queues out, before the vhost itself goes, and all bindings with it.
+
+        That the vhost is removed is all that a store is told.
+        """
         queues = list(self.queues.values())
         self.queues.clear()
-        for queue in queues:
-            if queue.kept:
-                self._note(QueueRemoved(self.name, queue.name))
         return queues
 
     def set_paused(self, queue: Queue, paused: bool) -> None:

@@ -27,6 +27,7 @@ from broker_client.core.records import (
     TopologyRecord,
     TransactionBegun,
     TransactionEnded,
+    VHostRemoved,
 )
 from broker_client.message import Outgoing
 from broker_client.store import tables
@@ -55,6 +56,11 @@ class QueueIds(dict[tuple[str, str], int]):
         self._last += 1
         self[vhost, queue] = self._last
         return self._last
+
+    def forget(self, vhost: str) -> list[int]:
+        """Remove all queues of a vhost; returns their numbers."""
+        names = [name for name in self if name[0] == vhost]
+        return [self.pop(name) for name in names]
 
 
 class Batch:
@@ -239,6 +245,8 @@ class Batch:
         elif isinstance(record, QueueRemoved):
             queue_id = self._queue_ids.pop((record.vhost, record.name))
             self.removed_queues.append(queue_id)
+        elif isinstance(record, VHostRemoved):
+            self.removed_queues += self._queue_ids.forget(record.vhost)
         self.topology += topology_statements(record, queue_id)
 
 

@@ -43,7 +43,8 @@ def topology_statements(record: TopologyRecord, queue_id: int) -> Iterator[State
             yield put("vhosts", vhost)
         case VHostRemoved(vhost):
             yield "DELETE FROM vhosts WHERE name = ?", (vhost,)
-            for table in ("vhost_limits", "vhost_metadata", "policies", "exchanges", "bindings"):
+            yield _RESUME_ALL, (vhost,)
+            for table in _OF_VHOST:
                 yield f"DELETE FROM {table} WHERE vhost = ?", (vhost,)  # noqa: S608 - our own words
         case VHostLimitsSet(vhost, limits):
             yield put("vhost_limits", vhost, json.dumps(dict(limits)))
@@ -82,6 +83,8 @@ def topology_statements(record: TopologyRecord, queue_id: int) -> Iterator[State
             yield _UNBIND, (vhost, source, kind, destination, key, encode_arguments(arguments))
 
 
+_OF_VHOST = ("vhost_limits", "vhost_metadata", "policies", "exchanges", "bindings", "queues")
+_RESUME_ALL = "DELETE FROM paused WHERE queue_id IN (SELECT id FROM queues WHERE vhost = ?)"
 _UNBIND = (
     "DELETE FROM bindings WHERE vhost = ? AND source = ? AND kind = ? AND destination = ? "
     "AND binding_key = ? AND arguments = ?"

@@ -36,6 +36,8 @@ from broker_client.core.records import (
     TopicPermissionsRemoved,
     TopicPermissionsSet,
     TopologyRecord,
+    TransactionBegun,
+    TransactionEnded,
     UserRemoved,
     UserSet,
     VHostAdded,
@@ -110,7 +112,10 @@ class DiskState:
                 }
                 self._remove("queue", vhost, name)
                 self.topology.pop(("paused", vhost, name), None)
+            case TransactionBegun() | TransactionEnded():
+                pass
             case VHostRemoved(vhost):
+                self.held = {id: held for id, held in self.held.items() if held.vhost != vhost}
                 self.topology = {
                     key: kept for key, kept in self.topology.items() if key[1] != vhost
                 }
@@ -213,7 +218,9 @@ class FaultyStore:
         self.disk = disk
         self._point = point
         self._open: list[Record] = []
-        self._sealed: deque[tuple[list[Record], Committed]] = deque()
+        self._sealed: deque[tuple[list[Record], Callable[[StoreError | None], object]]] = deque()
+        self._asked: list[Committed] = []
+        self._in_transaction = False
         self.error: StoreError | None = None
 
     @property
@@ -235,11 +242,17 @@ class FaultyStore:
     def write(self, records: Sequence[Record]) -> None:
         self._point("write")
         self._open.extend(records)
+        for record in records:
+            if isinstance(record, TransactionBegun | TransactionEnded):
+                self._in_transaction = isinstance(record, TransactionBegun)
 
     def commit(self, committed: Committed) -> None:
         self._point("commit")
-        self._sealed.append((self._open, committed))
-        self._open = []
+        self._asked.append(committed)
+        if not self._in_transaction:
+            asked, self._asked = self._asked, []
+            self._sealed.append((self._open, lambda error: [each(error) for each in asked]))
+            self._open = []
 
     def load(self, record_ids: Sequence[int]) -> list[Outgoing]:
         self._point("load")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -13,6 +13,7 @@ from broker_client.core.policies import Policy
 from broker_client.core.vhost_metadata import VHostMetadata
 from broker_client.core.virtual_host import VirtualHost
 from broker_client.node.node import Node
+from broker_client.runtime.pace import paced
 from broker_client.runtime.slotted import slotted
 
 OPERATOR_POLICY = "operator_policy"
@@ -42,50 +43,93 @@ def export_definitions(node: Node, vhost: str | None = None) -> Export:
     Raises:
         ReplyError: 530 where there is no such vhost.
     """
-    policies = node.administration.policies(vhost)
-    notes: list[str] = []
-    names = node.administration.vhosts if vhost is None else (vhost,)
-    document: dict[str, Any] = {
-        "rabbit_version": _version(node),
-        "rabbitmq_version": _version(node),
-        "product_name": "broker_client",
-    }
-    if vhost is None:
-        users = node.access.users
-        document["users"] = [user_object(user) for user in users]
-        document["permissions"] = [permission_object(each) for each in users.permissions()]
-        document["topic_permissions"] = [
-            topic_permission_object(each) for each in users.topic_permissions()
+    export = _Exporting(node, vhost)
+    for _ in export.steps():
+        pass
+    return export.ended()
+
+
+async def export_in_steps(node: Node, vhost: str | None = None) -> Export:
+    """As `export_definitions`, with turns of the event loop in between for others.
+
+    What is declared or deleted meanwhile may be in it, or not.
+
+    Raises:
+        ReplyError: 530 where there is no such vhost.
+    """
+    export = _Exporting(node, vhost)
+    async for _ in paced(export.steps()):
+        pass
+    return export.ended()
+
+
+class _Exporting:
+    """Definitions that are being collected."""
+
+    def __init__(self, node: Node, vhost: str | None) -> None:
+        self._node, self._vhost = node, vhost
+        self._names = node.administration.vhosts if vhost is None else (vhost,)
+        self._notes: list[str] = []
+        self._document: dict[str, Any] = {
+            "rabbit_version": _version(node),
+            "rabbitmq_version": _version(node),
+            "product_name": "broker_client",
+        }
+        self._document |= self._of_broker() if vhost is None else self._of_vhost(vhost)
+
+    def _of_broker(self) -> dict[str, Any]:
+        users, administration = self._node.access.users, self._node.administration
+        return {
+            "users": [user_object(user) for user in users],
+            "permissions": [permission_object(each) for each in users.permissions()],
+            "topic_permissions": [
+                topic_permission_object(each) for each in users.topic_permissions()
+            ],
+            "vhosts": [
+                {
+                    "name": name,
+                    "limits": administration.vhost_limits(name),
+                    "metadata": metadata_object(administration.vhost_metadata(name)),
+                }
+                for name in self._names
+            ],
+            "global_parameters": [
+                global_parameter_object(name, value)
+                for name, value in administration.global_parameters().items()
+            ],
+        }
+
+    def _of_vhost(self, vhost: str) -> dict[str, Any]:
+        administration = self._node.administration
+        return {
+            "rabbitmq_definition_format": "single_virtual_host",
+            "limits": administration.vhost_limits(vhost),
+            "metadata": metadata_object(administration.vhost_metadata(vhost)),
+        }
+
+    def steps(self) -> Iterator[None]:
+        """Collect: a little each time that it is asked."""
+        document, administration = self._document, self._node.administration
+        document["parameters"] = [
+            each for name in self._names for each in parameter_objects(self._node, name)
         ]
-        document["vhosts"] = [
-            {
-                "name": name,
-                "limits": node.administration.vhost_limits(name),
-                "metadata": metadata_object(node.administration.vhost_metadata(name)),
-            }
-            for name in names
-        ]
-        document["global_parameters"] = [
-            global_parameter_object(name, value)
-            for name, value in node.administration.global_parameters().items()
-        ]
-    else:
-        document["rabbitmq_definition_format"] = "single_virtual_host"
-        document["limits"] = node.administration.vhost_limits(vhost)
-        document["metadata"] = metadata_object(node.administration.vhost_metadata(vhost))
-    document["parameters"] = [each for name in names for each in parameter_objects(node, name)]
-    document["policies"] = [policy_object(policy) for policy in policies if not policy.is_operator]
-    for section in ("queues", "exchanges", "bindings"):
-        document[section] = []
-    for name in names:
-        exported = _topology(node.engine.state.vhosts[name], notes)
-        for section, items in exported.items():
-            document[section] += items
-    if vhost is not None:
-        for section in ("parameters", "policies", "queues", "exchanges", "bindings"):
-            for item in document[section]:
-                del item["vhost"]
-    return Export(document, tuple(notes))
+        policies = administration.policies(self._vhost)
+        document["policies"] = [policy_object(each) for each in policies if not each.is_operator]
+        document |= {"queues": [], "exchanges": [], "bindings": []}
+        for name in self._names:
+            vhost = self._node.engine.state.vhosts.get(name)
+            if vhost is not None:  # else it was deleted meanwhile
+                for section, item in _topology(vhost, self._notes):
+                    document[section].append(item)
+                    yield
+
+    def ended(self) -> Export:
+        """What was collected."""
+        if self._vhost is not None:
+            for section in ("parameters", "policies", "queues", "exchanges", "bindings"):
+                for item in self._document[section]:
+                    del item["vhost"]
+        return Export(self._document, tuple(self._notes))
 
 
 def _version(node: Node) -> str:
@@ -165,7 +209,8 @@ def global_parameter_object(name: str, value: Any) -> dict[str, Any]:
     return {"name": name, "value": value}
 
 
-def _topology(vhost: VirtualHost, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+def _topology(vhost: VirtualHost, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each queue, exchange and binding as it is when its turn comes, with its section."""
     queues = {name: q for name, q in sorted(vhost.queues.items()) if q.owner is None}
     exchanges = sorted(vhost.exchanges.items())
     for name, queue in queues.items():
@@ -174,23 +219,25 @@ def _topology(vhost: VirtualHost, notes: list[str]) -> dict[str, list[dict[str, 
                 f"queue {name!r} in vhost {vhost.name!r}: RabbitMQ refuses x-delivery-limit of a "
                 "classic queue"
             )
-    for name, exchange in exchanges:
-        if exchange.type == DELAYED:
-            notes.append(
-                f"exchange {name!r} in vhost {vhost.name!r}: RabbitMQ needs a plugin for its type"
-            )
-    return {
-        "queues": [
+        yield (
+            "queues",
             {
                 "name": name,
                 "vhost": vhost.name,
                 "durable": queue.durable,
                 "auto_delete": queue.auto_delete,
                 "arguments": plain(queue.arguments),
-            }
-            for name, queue in queues.items()
-        ],
-        "exchanges": [
+            },
+        )
+    for name, exchange in exchanges:
+        if exchange.type == DELAYED:
+            notes.append(
+                f"exchange {name!r} in vhost {vhost.name!r}: RabbitMQ needs a plugin for its type"
+            )
+        if not name or name.startswith(RESERVED):
+            continue
+        yield (
+            "exchanges",
             {
                 "name": name,
                 "vhost": vhost.name,
@@ -199,24 +246,23 @@ def _topology(vhost: VirtualHost, notes: list[str]) -> dict[str, list[dict[str, 
                 "auto_delete": exchange.auto_delete,
                 "internal": exchange.internal,
                 "arguments": plain(exchange.arguments),
-            }
-            for name, exchange in exchanges
-            if name and not name.startswith(RESERVED)
-        ],
-        "bindings": [
-            {
-                "source": name,
-                "vhost": vhost.name,
-                "destination": binding.destination.name,
-                "destination_type": binding.destination.kind,
-                "routing_key": binding.binding_key,
-                "arguments": plain(arguments),
-            }
-            for name, exchange in exchanges
-            for binding, arguments in exchange.bindings.items()
-            if binding.destination.kind == "exchange" or binding.destination.name in queues
-        ],
-    }
+            },
+        )
+    for name, exchange in exchanges:
+        for binding, arguments in list(exchange.bindings.items()):
+            if binding.destination.kind == "queue" and binding.destination.name not in queues:
+                continue
+            yield (
+                "bindings",
+                {
+                    "source": name,
+                    "vhost": vhost.name,
+                    "destination": binding.destination.name,
+                    "destination_type": binding.destination.kind,
+                    "routing_key": binding.binding_key,
+                    "arguments": plain(arguments),
+                },
+            )
 
 
 def plain(value: Any) -> Any:
@@ -224,6 +270,8 @@ def plain(value: Any) -> Any:
     match value:
         case None | bool() | int() | str():
             return value
+        case dict() if not value:  # nearly always, and to ask for a Mapping takes time
+            return {}
         case float():
             return value if value == value and abs(value) != float("inf") else str(value)
         case bytes() | bytearray():

@@ -9,7 +9,7 @@ from email.message import Message
 from starlette.responses import Response
 
 from broker_client.core.access import ADMINISTRATOR
-from broker_client.node.definitions.exporting import export_definitions
+from broker_client.node.definitions.exporting import export_in_steps
 from broker_client.node.definitions.importing import import_in_steps
 from broker_client.runtime.pace import as_json
 from broker_client.server.http.calls import NO_CONTENT, Call, Operations, definitions_json
@@ -70,7 +70,8 @@ async def _exported(call: Call, vhost: str | None) -> Response:
     headers = {}
     if "download" in call.query:
         headers["Content-Disposition"] = 'attachment; filename="definitions.json"'
-    document = shown(export_definitions(call.node, vhost).document, call.query)
+    exported = await export_in_steps(call.node, vhost)
+    document = shown(exported.document, call.query)
     return Response(await as_json(document), media_type="application/json", headers=headers)
 
 

@@ -279,3 +279,30 @@ def test_the_longest_in_flight_are_listed_first_over_all_channels(harness: Engin
         harness.engine.consuming.get(channels[number % 2], "q", harness.now)
     listed = harness.engine.admin.in_flight("/", "q", most=4)
     assert [message.delivered_at for message in listed] == [harness.now - 5 + n for n in range(4)]
+
+
+def test_many_of_several_queues_go_back_and_each_declaration_counts_its_own(
+    harness: EngineHarness,
+) -> None:
+    """From a consumer, one that was cancelled, and basic.get."""
+    channel = harness.another_channel()
+    for name in ("one", "two", "three"):
+        harness.queue(name)
+        harness.publish(*(a_message(name, body=body) for body in numbered(400)))
+    for name in ("one", "two"):
+        harness.engine.consuming.consume(channel, name, harness.now, consumer_tag=name)
+        finish(harness)
+    for _ in range(400):
+        harness.engine.consuming.get(channel, "three", harness.now)
+    harness.engine.consuming.cancel(channel, "one", harness.now)
+    harness.take()
+    leave(harness, channel)
+    topology = harness.engine.topology
+    for name in ("one", "two", "three"):
+        assert topology.check_queue(harness.channel, name, harness.now).message_count == 400
+    harness.consume("three")
+    assert harness.deliveries() == []
+    assert finish(harness) >= 3
+    assert harness.bodies() == numbered(400)
+    for name in ("one", "two"):
+        assert harness.drain(name) == numbered(400)

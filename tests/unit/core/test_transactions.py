@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker_client.core.effects import Return
+from broker_client.core.records import Append, TransactionBegun, TransactionEnded
 from broker_client.errors import ReplyError
+from broker_client.message import PERSISTENT
 from tests.support.builders import EngineHarness, a_message
 
 
@@ -146,3 +149,145 @@ def test_selecting_again_has_no_effect(harness: EngineHarness, channel: int) -> 
     harness.engine.publishing.tx_select(channel)
     harness.engine.publishing.tx_commit(channel, harness.now)
     assert harness.stats().ready == 1
+
+
+# ---------------------------------------------------------------- many at once
+
+MANY = 200
+
+
+def finish(harness: EngineHarness) -> int:
+    """Do what is pending; returns in how many steps."""
+    steps = 0
+    while harness.engine.long_work.is_pending:
+        harness.engine.long_work.proceed(harness.now)
+        steps += 1
+    return steps
+
+
+def published(harness: EngineHarness, channel: int) -> list[bytes]:
+    bodies = [b"%d" % number for number in range(MANY)]
+    messages = [a_message(body=body, delivery_mode=PERSISTENT) for body in bodies]
+    harness.publish(*messages, channel=channel)
+    return bodies
+
+
+def test_many_publishes_are_carried_out_in_steps_between_which_others_publish(
+    harness: EngineHarness, channel: int
+) -> None:
+    bodies = published(harness, channel)
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    assert 0 < harness.stats().ready < MANY / 2
+    harness.publish(a_message(body=b"other"))
+    assert finish(harness) >= 2
+    arrived = harness.drain()
+    assert [body for body in arrived if body != b"other"] == bodies
+    assert len(arrived) == MANY + 1
+
+
+@pytest.mark.parametrize(
+    ("settled", "left"),
+    [
+        ({"acked": True}, []),
+        ({"requeue": False}, []),
+        ({"requeue": True}, [b"%d" % number for number in range(MANY)]),
+    ],
+)
+def test_many_settlements_are_carried_out_in_steps(
+    harness: EngineHarness, channel: int, settled: dict[str, bool], left: list[bytes]
+) -> None:
+    published(harness, harness.channel)
+    harness.engine.consuming.consume(channel, "q", harness.now, consumer_tag="c")
+    while harness.engine.is_unfinished:
+        harness.engine.proceed(harness.now)
+    harness.engine.consuming.cancel(channel, "c", harness.now)
+    consuming = harness.engine.consuming
+    if settled.pop("acked", False):
+        consuming.ack(channel, MANY, harness.now, multiple=True)
+    else:
+        consuming.nack(channel, MANY, harness.now, multiple=True, **settled)
+    assert harness.stats().in_flight == MANY
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    finish(harness)
+    assert harness.stats().in_flight == 0
+    assert harness.drain() == left
+    harness.engine.check_conservation()
+
+
+@pytest.mark.parametrize("end", ["channel", "connection"])
+def test_a_long_commit_is_carried_out_though_its_channel_closes(
+    harness: EngineHarness, channel: int, end: str
+) -> None:
+    connection = harness.engine.open_connection("/")
+    channel = harness.engine.open_channel(connection)
+    harness.engine.publishing.tx_select(channel)
+    harness.publish(a_message(body=b"mine"))
+    harness.engine.consuming.get(channel, "q", harness.now)
+    harness.engine.consuming.ack(channel, 1, harness.now)
+    bodies = published(harness, channel)
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    if end == "channel":
+        harness.engine.close_channel(channel, harness.now)
+    else:
+        harness.engine.close_connection(connection, harness.now)
+    assert harness.drain() == bodies
+
+
+def test_what_the_channel_asks_behind_a_long_commit_sees_all_of_it(
+    harness: EngineHarness, channel: int
+) -> None:
+    published(harness, channel)
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    topology = harness.engine.topology
+    assert topology.check_queue(channel, "q", harness.now).message_count == MANY
+
+
+def test_the_records_of_a_long_commit_stand_between_its_boundaries() -> None:
+    harness = EngineHarness(keep_records=True)
+    harness.queue(durable=True)
+    channel = harness.another_channel()
+    harness.engine.publishing.tx_select(channel)
+    published(harness, channel)
+    harness.take()
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    first = harness.take()
+    harness.publish(a_message(body=b"other", delivery_mode=PERSISTENT))
+    finish(harness)
+    records = [*first, *harness.take()]
+    kept = [each for each in records if isinstance(each, Append)]
+    assert len(kept) == MANY + 1
+    assert (records[0], records[-2]) == (TransactionBegun(), TransactionEnded())  # then a confirm
+
+
+def test_a_short_commit_needs_no_boundaries() -> None:
+    harness = EngineHarness(keep_records=True)
+    harness.queue(durable=True)
+    channel = harness.another_channel()
+    harness.engine.publishing.tx_select(channel)
+    harness.publish(a_message(delivery_mode=PERSISTENT), channel=channel)
+    harness.take()
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    assert [type(each) for each in harness.take()] == [Append]
+
+
+def test_an_exchange_deleted_in_the_midst_of_a_commit_makes_the_rest_unroutable(
+    harness: EngineHarness, channel: int
+) -> None:
+    harness.engine.topology.declare_exchange(harness.channel, "x", "fanout")
+    harness.bind("q", "x")
+    for _ in range(MANY):
+        harness.publish(a_message(exchange="x", mandatory=True), channel=channel)
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    before = harness.stats().ready
+    harness.engine.topology.delete_exchange(harness.channel, "x")
+    finish(harness)
+    returned = [each for each in harness.take() if isinstance(each, Return)]
+    assert 0 < before == harness.stats().ready
+    assert len(returned) == MANY - before
+
+
+def test_a_rollback_of_many_frees_them_in_steps(harness: EngineHarness, channel: int) -> None:
+    harness.publish(*(a_message() for _ in range(2_500)), channel=channel)
+    harness.engine.publishing.tx_rollback(channel)
+    assert finish(harness) == 2
+    assert harness.stats().message_count == 0

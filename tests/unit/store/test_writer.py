@@ -16,6 +16,8 @@ from broker_client.core.records import (
     Record,
     Settled,
     StoredEntry,
+    TransactionBegun,
+    TransactionEnded,
     VHostAdded,
 )
 from broker_client.errors import StoreError, StoreLockedError
@@ -315,3 +317,29 @@ async def test_a_system_that_slept_goes_on_with_what_was_left_of_a_delay(path: P
     after = Clocks(clocks.wall)
     ((_, due_at),) = (await run(path, after)).times
     assert due_at == after.wall + 15.0
+
+
+@pytest.mark.parametrize("is_writing", [False, True], ids=["at rest", "while a commit runs"])
+async def test_nothing_is_committed_in_the_midst_of_a_transaction(
+    store: SqliteStore, gate: Gate, path: Path, is_writing: bool
+) -> None:
+    answers = Answers()
+    gate.open.clear()
+    ask(store, answers, "first")
+    if not is_writing:
+        gate.open.set()
+        await eventually(lambda: answers.heard)
+    store.write([TransactionBegun(), appended(1)])
+    ask(store, answers, "another's")
+    gate.open.set()
+    await eventually(lambda: answers.heard)
+    store.write([appended(2)])
+    ask(store, answers, "another's, later")
+    await asyncio.sleep(0.05)  # nothing is to be seen: a commit would have ended by now
+    assert answers.heard == [("first", None)]
+    assert rows(path, "SELECT count(*) FROM entries") == [(0,)]
+    store.write([appended(3), TransactionEnded()])
+    ask(store, answers, "of the transaction")
+    await eventually(lambda: len(answers.heard) == 4)
+    assert rows(path, "SELECT count(*) FROM entries") == [(3,)]
+    assert gate.transactions == 2
