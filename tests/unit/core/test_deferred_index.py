@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 
 from broker_client.core.deferred import Deferred
 
@@ -45,3 +46,14 @@ def test_drained_one_by_one_they_come_as_they_were_added() -> None:
         deferred.add(Waiting(position), due_at)
     assert ids(list(deferred.drain())) == [0, 1, 2]
     assert (len(deferred), deferred.next_at()) == (0, None)
+
+
+def test_the_earliest_are_found_where_times_come_in_any_order() -> None:
+    rng = Random(7)
+    deferred: Deferred[Waiting] = Deferred()
+    times = [rng.uniform(0.0, 50.0) for _ in range(1_000)]
+    for position, due_at in enumerate(times):
+        deferred.add(Waiting(position), due_at)
+    ordered = sorted(range(1_000), key=times.__getitem__)
+    assert ids(deferred.earliest(10)) == ordered[:10]
+    assert ids(deferred.earliest(2_000)) == ordered

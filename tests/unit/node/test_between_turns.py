@@ -52,7 +52,7 @@ class Place:
         return int(getattr(found[0], name)) if found else 0
 
     def handled(self) -> int:
-        """A number that rises by one with each step in the life of a message (two where it is requeued)."""
+        """A number that rises with each step in the life of a message."""
         vhost = self.node.engine.state.vhosts["/"]
         done = 0
         for queue in vhost.queues.values():
