@@ -44,6 +44,7 @@ from tests.support.served_node import served_node
 _BODY = b'{"order": 1, "customer": "Ada Lovelace", "lines": [{"sku": "A-1", "count": 2}]}'
 _BATCH = 1_000
 _DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+_PERSISTENT = aiormq.spec.Basic.Properties(delivery_mode=2)
 _SOON = 3.0  # seconds: longer than it takes to fill a queue
 
 
@@ -85,8 +86,8 @@ def _none(name: str) -> Callable[[Place], bool]:
     return lambda place: _figure(place, name) == 0
 
 
-def _all(name: str) -> Callable[[Place], bool]:
-    return lambda place: _figure(place, name) >= place.count
+def _all(name: str, *, of: int = 1) -> Callable[[Place], bool]:
+    return lambda place: _figure(place, name) >= place.count * of
 
 
 def _is_short(place: Place) -> bool:
@@ -163,6 +164,8 @@ ROWS = [
     Row("requeue all", _nothing, unacked=True, then=_all("ready")),
     Row("reject all", _nothing, unacked=True, then=_none("in_flight")),
     Row("reject all, dead letters", _nothing, _DEAD, unacked=True, then=_all("dead_letter_count")),
+    Row("commit publishes", _nothing, then=_all("message_count", of=2)),
+    Row("commit acks", _nothing, unacked=True, then=_none("in_flight")),
     Row("recover", _nothing, unacked=True, then=_all("ready")),
     Row("close the channel", _nothing, unacked=True, then=_all("ready")),
     Row("close the connection", _nothing, unacked=True, then=_all("ready")),
@@ -170,7 +173,7 @@ ROWS = [
 ]
 
 
-async def _settle(name: str, connection: Any, channel: Any, last: int) -> None:
+async def _settle(name: str, queue: str, connection: Any, channel: Any, last: int) -> None:
     """What the consumer does of rows where nobody else does anything."""
     if name.startswith("ack all"):
         await channel.basic_ack(last, multiple=True)
@@ -178,6 +181,15 @@ async def _settle(name: str, connection: Any, channel: Any, last: int) -> None:
         await channel.basic_nack(last, multiple=True, requeue=True)
     elif name.startswith("reject all"):
         await channel.basic_nack(last, multiple=True, requeue=False)
+    elif name == "commit publishes":
+        await channel.tx_select()
+        for _ in range(last):
+            await channel.basic_publish(_BODY, routing_key=queue, properties=_PERSISTENT)
+        await channel.tx_commit()
+    elif name == "commit acks":
+        await channel.tx_select()
+        await channel.basic_ack(last, multiple=True)
+        await channel.tx_commit()
     elif name == "recover":
         await channel.basic_cancel("c")
         await channel.basic_recover(requeue=True)
@@ -198,7 +210,7 @@ async def consume(url: str, queue: str, count: int, name: str) -> None:
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
     )
     connection = await aiormq.connect(url)
-    channel = await connection.channel()
+    channel = await connection.channel(publisher_confirms=False)
     tags: list[int] = []
     full = asyncio.Event()
 
@@ -207,13 +219,14 @@ async def consume(url: str, queue: str, count: int, name: str) -> None:
         if len(tags) == count:
             full.set()
 
-    await channel.basic_consume(queue, take, consumer_tag="c")
-    await full.wait()
+    if name != "commit publishes":
+        await channel.basic_consume(queue, take, consumer_tag="c")
+        await full.wait()
     if name in ("requeue all", "close the channel"):
         await channel.basic_cancel("c")
     print("full", flush=True)
     if await lines.readline() == b"act\n":
-        await _settle(name, connection, channel, tags[-1])
+        await _settle(name, queue, connection, channel, tags[-1] if tags else count)
         print("acted", flush=True)
         await lines.readline()
     os._exit(0)  # what is still open is closed by the system
@@ -221,7 +234,7 @@ async def consume(url: str, queue: str, count: int, name: str) -> None:
 
 @asynccontextmanager
 async def _consuming(place: Place, row: Row) -> AsyncIterator[asyncio.subprocess.Process | None]:
-    if not row.unacked:
+    if not row.unacked and row.name != "commit publishes":
         yield None
         return
     options = ("--consume", place.url, place.queue, str(place.count), row.name)

@@ -157,12 +157,12 @@ def collect_less() -> None:
 
     Messages that wait are a great many objects, none of which is garbage, and to look at 10,000
     of them takes a millisecond or more, in which nobody is served. So a search of the first
-    generation looks at 1,000, and one of the second at less than 10,000. All that came since the
+    generation looks at 1,000, and one of the second at 5,000. All that came since the
     start are searched once in a very long time.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(1_000, 8, 30_000)
+    gc.set_threshold(1_000, 4, 60_000)
 
 
 async def _recover(node: Node) -> None:

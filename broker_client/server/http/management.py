@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import broker_client.core.snapshots  # noqa: F401 - else a request waits for it
 from broker_client.config.server import ServerConfig
 from broker_client.core.global_parameters import CLUSTER_NAME
 from broker_client.core.queue import ChannelState
