@@ -11,11 +11,11 @@ import pytest
 from broker_client.core.settings import EngineSettings
 from broker_client.message import PERSISTENT
 from broker_client.node.node import Node
-from broker_client.runtime.clock import ManualClock
 from broker_client.store.base import Store
 from broker_client.store.memory import MemoryStore
 from broker_client.store.writer import SqliteStore
 from tests.support.builders import a_message
+from tests.support.clock import ManualClock
 from tests.support.eventually import eventually
 from tests.support.receivers import RecordingReceiver
 
