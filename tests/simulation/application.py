@@ -14,7 +14,12 @@ from typing import Any
 from broker_client import AckOrNack, Broker, Message, Nack, PublishItem, Republish
 from broker_client.config import BrokerConfig
 from broker_client.connection.substitutes import Substitutes
-from broker_client.errors import BrokerClientError, PublishError, TransportError
+from broker_client.errors import (
+    BrokerClientError,
+    BrokerClosedError,
+    PublishError,
+    TransportError,
+)
 from broker_client.moving.move import replay
 from broker_client.publication import Publication
 from broker_client.subscription import Subscription
@@ -161,6 +166,8 @@ class Application:
         self._pace, self._oversleep = pace, oversleep
         self._numbers: dict[str, int] = {WORK: 0, ORDERED: 0}
         self._backlog: list[tuple[str, int]] = []
+        self._last = ""
+        """Id of the message that it was to publish last."""
         self._publishing: asyncio.Task[None] | None = None
         self._stop_asked = asyncio.Event()
 
@@ -177,6 +184,8 @@ class Application:
             await self._serve(self.broker)
         finally:
             await self.broker.shutdown()
+        if self._publishing is not None:  # it may have begun after we were told to stop
+            await self._publishing
         self._promises.closed(self.name)
 
     async def _serve(self, broker: Broker) -> None:
@@ -231,8 +240,9 @@ class Application:
         while self._backlog:
             try:
                 await self._publish_some(*self._backlog.pop(0))
-            except PublishError as error:  # the file of the outbox has failed
-                self._promises.ended(error.message_id, f"error {error}")
+            except (PublishError, BrokerClosedError) as error:
+                # The file of the outbox has failed, or we stop: that one was refused.
+                self._promises.ended(self._last, f"error {error}")
 
     async def _publish_some(self, name: str, count: int) -> None:
         assert self.broker is not None
@@ -251,6 +261,7 @@ class Application:
         self._numbers[name] += 1
         id = message_id(name, self.name, self._numbers[name])
         self._promises.accepted(id)
+        self._last = id
         several: Any = self._variant.overrides if name == WORK else ({},)
         overrides: dict[str, Any] = several[self._numbers[name] % len(several)]
         options: Any = {"message_id": id, **overrides}
