@@ -63,7 +63,7 @@ def _told(world: World) -> object:
         ("early-remember", EMBEDDED, 0),
         ("early-ack-outbox", EMBEDDED, 108),
         ("early-ack-shovel", EMBEDDED, 38),
-        ("short-batch", EMBEDDED, 70),
+        ("short-batch", EMBEDDED, 50),
     ],
     ids=lambda each: getattr(each, "name", None),
 )
