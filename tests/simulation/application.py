@@ -238,11 +238,13 @@ class Application:
 
     async def _publish_all(self) -> None:
         while self._backlog:
+            self._last = ""
             try:
                 await self._publish_some(*self._backlog.pop(0))
             except (PublishError, BrokerClosedError) as error:
                 # The file of the outbox has failed, or we stop: that one was refused.
-                self._promises.ended(self._last, f"error {error}")
+                if self._last:
+                    self._promises.ended(self._last, f"error {error}")
 
     async def _publish_some(self, name: str, count: int) -> None:
         assert self.broker is not None
