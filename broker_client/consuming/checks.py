@@ -80,6 +80,11 @@ class Checks:
             message.redeliveries = 0
         return self._handled is not None or (self._counter is not None and message.redelivered)
 
+    def line_up(self, entry: UnackedDelivery) -> None:
+        """Put `entry` behind the copies of its message that arrived before it; `ask` follows."""
+        if self._handled is not None:
+            self._handled.line_up(self._key(entry), entry)
+
     async def ask(self, entry: UnackedDelivery) -> Passed | DeliveryRefusal:
         """Decide whether `entry` must be handled."""
         if self._counter is not None and entry.message.redelivered:
@@ -168,7 +173,9 @@ class Checks:
 class Deduplication:
     """Ids of handled messages, and of those being handled.
 
-    Of two copies that arrive together, the second waits to see what becomes of the first.
+    Of copies that arrive together, each waits to see what becomes of those before it. Deliveries
+    are handled in the order in which they arrive, so copies must be asked about in this order too:
+    else one waits for the handler of another, which waits for it to be handled first.
     """
 
     def __init__(self, handled: HandledIds, timeout: float) -> None:
@@ -178,13 +185,26 @@ class Deduplication:
             timeout: seconds it has to answer; one that never does would hold up everything.
         """
         self._handled, self._timeout = handled, timeout
-        self._current: dict[str, tuple[UnackedDelivery, asyncio.Event]] = {}
+        self._lines: dict[str, dict[UnackedDelivery, asyncio.Event]] = {}
+        """Of each key, its unacked deliveries in the order of their arrival; each is told when it
+        is the first, or has ended."""
+
+    def line_up(self, key: str, entry: UnackedDelivery) -> None:
+        """Note `entry`, until `end`."""
+        turn = asyncio.Event()
+        line = self._lines.setdefault(key, {})
+        if not line:
+            turn.set()
+        line[entry] = turn
 
     async def begin(self, key: str, entry: UnackedDelivery) -> bool:
-        """Reserve `key` for `entry` until `end`; False if another delivery has it."""
-        while (other := self._current.get(key)) is not None:
-            await other[1].wait()
-        self._current[key] = (entry, asyncio.Event())
+        """Wait until no copy is before `entry`; False if one of them was handled, or `entry` has
+        ended."""
+        turn = self._lines.get(key, {}).get(entry)
+        if turn is not None:
+            await turn.wait()
+        if not self.has(key, entry):
+            return False
         try:
             is_new = not await self._in_time(self._handled.contains(key))
         except BaseException:
@@ -196,7 +216,7 @@ class Deduplication:
 
     def has(self, key: str, entry: UnackedDelivery) -> bool:
         """True when it is `entry` that is being handled for `key`."""
-        return self._current.get(key, (None,))[0] is entry
+        return next(iter(self._lines.get(key, ())), None) is entry
 
     async def remember(self, key: str) -> None:
         """Record that `key` has been handled."""
@@ -213,6 +233,13 @@ class Deduplication:
             raise OperationTimeoutError("store of handled ids", self._timeout) from error
 
     def end(self, key: str, entry: UnackedDelivery) -> None:
-        """Release the reservation of `key` by `entry`, if any."""
-        if self.has(key, entry):
-            self._current.pop(key)[1].set()
+        """Take `entry` out of its line."""
+        line = self._lines.get(key, {})
+        turn = line.pop(entry, None)
+        if turn is None:
+            return
+        turn.set()
+        if line:
+            next(iter(line.values())).set()
+        else:
+            del self._lines[key]

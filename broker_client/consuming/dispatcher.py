@@ -136,6 +136,8 @@ class Dispatcher:
         checks, answer = self._checks, None
         if checks is not None and not checks.must_ask(ack_or_nack):
             checks = None
+        if checks is not None:
+            checks.line_up(ack_or_nack)
         if checks is not None or claim is not None:
             answer = self._handlers.spawn(self._prepare(ack_or_nack, checks, claim), "checks")
             answer.add_done_callback(self._checked)

@@ -18,6 +18,7 @@ from tests.support.warp import WarpLoop, settle
 
 loop_factory = WarpLoop
 
+ACK_2 = ("ack", 2, False)
 DEAD = ("nack", 1, False, False)
 
 
@@ -359,6 +360,41 @@ async def test_copy_that_arrives_while_the_first_is_handled_waits_for_it() -> No
         await gate.let(1)
         assert harness.events() == ["duplicate"]
         assert len(channel.settled) == 2
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_copy_behind_one_that_is_still_being_counted_waits_for_its_turn(dead: bool) -> None:
+    """It would hold the message's id, and wait for the one before it, which waits for the id."""
+    config = DeduplicateConfig()
+    setup = {"counter": Counter(5 if dead else 1, delay=0.5), "handled": handled_ids_from(config)}
+    async with SubscriptionHarness(setup=setup, redeliveries={"limit": 2}) as harness:
+        harness.listen("duplicate")
+        channel = await harness.consume(ack)
+        channel.deliver(message_id="m", redelivered=True)
+        channel.deliver(message_id="m")
+        channel.deliver(message_id="n")
+        await asyncio.sleep(10)
+        assert channel.settled == [DEAD if dead else ("ack", 1, False), ACK_2, ("ack", 3, False)]
+        assert harness.events() == ([] if dead else ["duplicate"])
+
+
+async def test_copies_that_wait_for_a_lost_one_are_handled_once() -> None:
+    async with once() as harness:
+        harness.listen("duplicate", "ack_lost")
+        gate = GatedHandler()
+        channel = await harness.consume(gate)
+        for _ in range(3):
+            channel.deliver(message_id="m")
+        await settle()
+        harness.replace_link()
+        await settle()
+        for _ in range(3):
+            harness.channel.deliver(message_id="m", redelivered=True)
+        await gate.let(2)
+        await settle()
+        assert gate.begun == ["m", "m"]
+        assert harness.events() == ["ack_lost", "duplicate", "duplicate"]
+        assert len(harness.channel.settled) == 3
 
 
 async def test_without_an_id_every_message_is_handled() -> None:
