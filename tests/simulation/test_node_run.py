@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -52,10 +53,16 @@ async def test_ctrl_c_keeps_what_was_done_and_says_so(tmp_path: Path) -> None:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
+        # A shell that runs tests in the background has them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    await eventually(file.exists, timeout=90.0)
-    os.killpg(campaign.pid, signal.SIGINT)  # as a terminal does
-    output, errors = await campaign.communicate()
+    try:
+        await eventually(file.exists, timeout=90.0)
+        os.killpg(campaign.pid, signal.SIGINT)  # as a terminal does
+        output, errors = await campaign.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(campaign.pid, signal.SIGKILL)
     done = json.loads(file.read_text())["done"]
     assert f"interrupted after {done:,} of 1,000,000 seeds" in output.decode()
     assert errors == b""
