@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from broker_client.core.in_flight import TakenDeliveries
@@ -30,6 +31,7 @@ Settle = Callable[[Entry, float], None]
 _SETTLE, _RETURN, _RELEASE = 4, 3, 4
 """What each of these costs, besides what it causes; see `STEP`."""
 _FEW_SETTLED, _FEW_RETURNED = 25, STEP // _RETURN
+_SORTED = 500  # deferred messages that are sorted between two looks at the cost
 _TOGETHER = 25  # deferred messages made ready, or deliveries revoked, between two looks at the cost
 
 
@@ -183,13 +185,24 @@ class Bulk:
 
     # ---------------------------------------------------------------- deferred to ready
 
-    def release_early(self, queue: Queue, entries: Sequence[Entry], now: float) -> None:
-        """Put deferred messages at the tail before their time, many of them in steps."""
-        self._work.begin(self._release_each(queue, entries), now)
+    def release_early(self, queue: Queue, ids: Collection[int], now: float) -> int:
+        """Put deferred messages at the tail before their time, earliest first, many in steps.
 
-    def _release_each(self, queue: Queue, entries: Sequence[Entry]) -> Iterator[int]:
-        for batch in _batched(entries, _TOGETHER):
-            waiting = [entry for entry in batch if queue.deferred.discard(entry)]
+        Returns:
+            Their number.
+        """
+        known = queue.deferred.known(ids)
+        self._work.begin(self._release_each(queue, known), now)
+        return len(known)
+
+    def _release_each(self, queue: Queue, ids: Sequence[int]) -> Iterator[int]:
+        runs = []
+        for batch in _batched(ids, _SORTED):
+            runs.append(queue.deferred.run_of(batch))
+            yield len(batch)
+        earliest = queue.deferred.merged(runs)
+        while entries := list(islice(earliest, _TOGETHER)):
+            waiting = [entry for entry in entries if queue.deferred.discard(entry)]
             yield self._make_ready(queue, waiting)
 
     def release_all(self, queue: Queue, now: float) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -38,8 +38,19 @@ class Deferred(TimedMap[int, E], Generic[E]):
 
     def chosen(self, ids: Iterable[int]) -> list[E]:
         """The entries of these ids that wait, each once, earliest first."""
-        found = sorted(filter(None, map(self._records.get, frozenset(ids))))
-        return list(map(_entry, found))
+        return list(self.merged([self.run_of(frozenset(ids))]))
+
+    def known(self, ids: Iterable[int]) -> list[int]:
+        """Those of these ids whose entries wait, each once, in no order."""
+        return list(filter(self._records.__contains__, frozenset(ids)))
+
+    def run_of(self, ids: Iterable[int]) -> list[tuple[float, int, int, E]]:
+        """What waits of these ids, earliest first, for `merged`."""
+        return sorted(filter(None, map(self._records.get, ids)))
+
+    def merged(self, runs: Iterable[Sequence[tuple[float, int, int, E]]]) -> Iterator[E]:
+        """The entries of `runs`, earliest first: to sort many in steps."""
+        return map(_entry, merge(*runs))
 
     def earliest(self, most: int) -> list[E]:
         """Up to `most` entries, earliest first."""

@@ -73,6 +73,16 @@ def test_growth_is_measured_in_every_direction() -> None:
 
 
 @pytest.mark.timeout(120)
+def test_file_is_measured_beside_memory(tmp_path: Path) -> None:
+    file = tmp_path / "store.json"
+    sizes = ["--messages", "200", "--rounds", "1", "--stored", "500", "--queued", "5000"]
+    done = run_python("-m", "bench.store", *sizes, "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(file.read_text()).keys() == {"machine", "speed", "start", "memory"}
+    assert "publish: memory" in done.stdout
+
+
+@pytest.mark.timeout(120)
 def test_replay_is_measured_beside_plain_republishing() -> None:
     done = run_python("-m", "bench.replay", "--count", "300", "--rounds", "1")
     assert done.returncode == 0, done.stderr

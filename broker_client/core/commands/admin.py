@@ -97,9 +97,7 @@ class AdminCommands:
         target = self._find(vhost, queue)
         if ids is None:
             return self._bulk.release_all(target, now)
-        entries = target.deferred.chosen(ids)
-        self._bulk.release_early(target, entries, now)
-        return len(entries)
+        return self._bulk.release_early(target, ids, now)
 
     def purge(
         self,

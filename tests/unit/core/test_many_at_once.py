@@ -260,7 +260,7 @@ def test_many_deferred_that_are_run_by_their_ids_come_in_steps_by_their_time(
         harness.engine.publishing.publish(harness.channel, message, harness.now)
     ids = [message.id for message in harness.engine.admin.deferred("/", "q", most=MANY)]
     assert harness.engine.admin.run_deferred("/", "q", harness.now, ids[:-1]) == MANY - 1
-    assert 0 < harness.stats().ready < MANY - 1
+    assert harness.stats().deferred > 1
     finish(harness)
     assert (harness.stats().ready, harness.stats().deferred) == (MANY - 1, 1)
     assert harness.drain() == numbered(MANY)[:0:-1]
