@@ -81,6 +81,16 @@ async def test_channel_given_back_is_lent_again(a_pool: Make) -> None:
         assert second is first
 
 
+async def test_stats_tell_idle_channels_from_lent_ones(a_pool: Make) -> None:
+    pool = a_pool(max=3)
+    first, second = User(pool), User(pool)
+    await settle()
+    await first.give_back()
+    stats = pool.stats()
+    assert (stats.name, stats.size, stats.idle, stats.leased) == ("orders", 2, 1, 1)
+    await second.give_back()
+
+
 async def test_channel_of_a_block_that_raised_is_aborted_and_not_lent_again(
     a_pool: Make, opener: ChannelOpener
 ) -> None:
