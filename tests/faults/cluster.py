@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from broker_client import Broker
+from broker_client.errors import ChannelClosedError
 from tests.faults.app import App, a_config, drained
 from tests.support.eventually import eventually
 from tests.support.rabbitmq import RabbitMQ
@@ -36,6 +37,7 @@ PAUSE = 12.0
 _QUEUES = ("work", "record")
 _STREAM = "history"
 _BATCH, _EVERY = 5, 0.02  # messages, seconds
+_PRECONDITION_FAILED = 406
 _PATIENCE = 120.0  # seconds within which everything must end
 
 
@@ -158,11 +160,27 @@ async def run(
         app.check_record(record)
     except AssertionError:
         report.in_order = False
-    history = await drained(
-        cluster.nodes[0].url(), vhost, _STREAM, offset="first", least=len(published)
-    )
+    history = await _history(cluster, vhost, len(published))
     report.lost_of_stream = sorted(published - set(history))
     return report
+
+
+async def _history(cluster: Cluster, vhost: str, least: int) -> list[str]:
+    """Read the stream at the first node, as soon as that has a running replica of it again."""
+    found: list[str] = []
+
+    async def read() -> bool:
+        try:
+            read = drained(cluster.nodes[0].url(), vhost, _STREAM, offset="first", least=least)
+            found.extend(await read)
+        except ChannelClosedError as error:
+            if error.reply_code != _PRECONDITION_FAILED:
+                raise
+            return False
+        return True
+
+    await eventually(read, timeout=_PATIENCE, message="a replica of the stream")
+    return found
 
 
 def _in_use(cluster: Cluster, broker: Broker, vhost: str) -> RabbitMQ:
