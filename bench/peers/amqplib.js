@@ -1,23 +1,8 @@
 "use strict";
 // amqplib (node): a confirm channel with a window of publishes, and a consumer that acks.
-// Called as: node amqplib.js URL MESSAGES
 
 const amqplib = require("amqplib");
-
-const QUEUE = "bench";
-const BODY = Buffer.alloc(256, "x");
-const WINDOW = 1000;
-const PREFETCH = 200;
-
-const [url, messages] = [process.argv[2], Number(process.argv[3])];
-
-async function timed(work) {
-  const start = process.hrtime.bigint();
-  const before = process.cpuUsage();
-  await work();
-  const { user, system } = process.cpuUsage(before);
-  return { passed: Number(process.hrtime.bigint() - start) / 1e9, processor: (user + system) / 1e6 };
-}
+const { BODY, PREFETCH, QUEUE, WINDOW, messages, run, timed, url } = require("./load");
 
 async function main() {
   const connection = await amqplib.connect(url);
@@ -59,11 +44,7 @@ async function main() {
   const consume = await timed(consumeAll);
   await consumer.close(); // after the last ack
   await connection.close();
-  const versions = { amqplib: require("amqplib/package.json").version, node: process.versions.node };
-  console.log(JSON.stringify({ publish, consume, versions }));
+  return { publish, consume };
 }
 
-main().catch((error) => {
-  console.error(error);
-  process.exit(1);
-});
+run("amqplib", main);

@@ -1,15 +1,9 @@
 "use strict";
 // rascal (node): broker.publish in a window, and a subscription that acks.
-// Called as: node rascal.js URL MESSAGES
 
 const rascal = require("rascal");
+const { BODY, PREFETCH, QUEUE, WINDOW, messages, run, timed, url } = require("./load");
 
-const QUEUE = "bench";
-const BODY = Buffer.alloc(256, "x");
-const WINDOW = 1000;
-const PREFETCH = 200;
-
-const [url, messages] = [process.argv[2], Number(process.argv[3])];
 const address = new URL(url);
 const vhost = decodeURIComponent(address.pathname.slice(1)) || "/";
 
@@ -23,14 +17,6 @@ const config = {
     },
   },
 };
-
-async function timed(work) {
-  const start = process.hrtime.bigint();
-  const before = process.cpuUsage();
-  await work();
-  const { user, system } = process.cpuUsage(before);
-  return { passed: Number(process.hrtime.bigint() - start) / 1e9, processor: (user + system) / 1e6 };
-}
 
 async function main() {
   const broker = await rascal.BrokerAsPromised.create(rascal.withDefaultConfig(config));
@@ -67,11 +53,7 @@ async function main() {
   const publish = await timed(publishAll);
   const consume = await timed(consumeAll);
   await broker.shutdown();
-  const versions = { rascal: require("rascal/package.json").version, node: process.versions.node };
-  console.log(JSON.stringify({ publish, consume, versions }));
+  return { publish, consume };
 }
 
-main().catch((error) => {
-  console.error(error);
-  process.exit(1);
-});
+run("rascal", main);

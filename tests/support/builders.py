@@ -70,6 +70,14 @@ class EngineHarness:
         self.now += seconds
         self.engine.tick(self.now)
 
+    def finish(self) -> int:
+        """Do the long work that is pending; returns in how many steps."""
+        count = 0
+        while self.engine.long_work.is_pending:
+            self.engine.long_work.proceed(self.now)
+            count += 1
+        return count
+
     def another_channel(self, **options: Any) -> int:
         return self.engine.open_channel(self.connection, **options)
 

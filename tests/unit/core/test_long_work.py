@@ -19,15 +19,6 @@ def filled(harness: EngineHarness, count: int, **options: object) -> None:
     harness.take()
 
 
-def steps(harness: EngineHarness) -> int:
-    """Finish what is pending; returns in how many steps."""
-    count = 0
-    while harness.engine.long_work.is_pending:
-        harness.engine.long_work.proceed(harness.now)
-        count += 1
-    return count
-
-
 def test_a_purge_of_many_counts_all_at_once_and_frees_them_in_steps(harness: EngineHarness) -> None:
     filled(harness, 2_500)
     assert harness.engine.topology.purge_queue(harness.channel, "q") == 2_500
@@ -36,7 +27,7 @@ def test_a_purge_of_many_counts_all_at_once_and_frees_them_in_steps(harness: Eng
     resident = harness.engine.state.paging.resident_bytes
     assert resident > 0
     harness.publish(a_message(body=b"new"))
-    assert steps(harness) == 2
+    assert harness.finish() == 2
     assert harness.engine.state.paging.resident_bytes == len(b"new")
     assert harness.drain() == [b"new"]
 
@@ -54,7 +45,7 @@ def test_the_records_of_a_purge_come_step_by_step_from_the_head() -> None:
     filled(harness, 1_500)
     harness.engine.topology.purge_queue(harness.channel, "q")
     first = [record.record_id for record in harness.take() if isinstance(record, Settled)]
-    steps(harness)
+    harness.finish()
     rest = [record.record_id for record in harness.take() if isinstance(record, Settled)]
     assert (len(first), len(rest)) == (STEP, 500)
     assert first + rest == sorted(first + rest)
@@ -66,7 +57,7 @@ def test_a_queue_with_many_is_gone_at_once_and_may_be_declared_anew(harness: Eng
     assert harness.engine.queue_count == 0
     harness.queue()
     harness.publish(a_message(body=b"new"))
-    assert steps(harness) == 2
+    assert harness.finish() == 2
     assert harness.drain() == [b"new"]
 
 
@@ -79,7 +70,7 @@ def test_deferred_ones_are_dropped_in_steps_too(harness: EngineHarness) -> None:
     assert harness.stats().deferred == 1_500
     purged = harness.engine.admin.purge("/", "q", harness.now, deferred=True)
     assert (purged.deferred, harness.stats().deferred) == (1_500, 0)
-    assert steps(harness) == 1
+    assert harness.finish() == 1
     harness.advance(3_600.0)
     assert harness.drain() == []
 
@@ -93,7 +84,7 @@ def test_deferred_ones_that_are_run_come_to_the_tail_in_steps_by_their_time(
         harness.engine.publishing.publish(harness.channel, message, harness.now)
     assert harness.engine.admin.run_deferred("/", "q", harness.now) == 1_200
     assert (harness.stats().ready, harness.stats().deferred) == (250, 950)
-    assert steps(harness) == 4
+    assert harness.finish() == 4
     harness.advance(0.0)
     assert harness.drain() == [b"%d" % number for number in reversed(range(1_200))]
     harness.engine.check_conservation()
@@ -112,7 +103,7 @@ def test_a_vhost_is_gone_at_once_with_all_its_queues() -> None:
     assert kinds == [VHostRemoved]
     assert (harness.engine.queue_count, harness.engine.long_work.is_pending) == (0, True)
     harness.engine.add_vhost("/")
-    assert steps(harness) == 3
+    assert harness.finish() == 3
     assert harness.engine.state.paging.resident_bytes == 0
     assert not [record for record in harness.take() if isinstance(record, Settled)]
 
@@ -135,7 +126,7 @@ def test_a_policy_on_many_queues_reaches_them_step_by_step(harness: EngineHarnes
     harness.engine.topology.delete_queue(harness.channel, "q249")
     harness.queue("new")
     assert lengths(harness)[-1] == 5  # what is declared meanwhile does from its start
-    assert steps(harness) == 2
+    assert harness.finish() == 2
     assert lengths(harness) == [5] * 250
 
 
@@ -144,10 +135,10 @@ def test_of_two_changes_of_a_policy_the_last_holds_everywhere(harness: EngineHar
         harness.queue(f"q{number}")
     set_length(harness, 5)
     set_length(harness, 7)
-    steps(harness)
+    harness.finish()
     assert lengths(harness) == [7] * 250
     assert harness.engine.policies.delete_policy("/", "length", harness.now, is_operator=False)
-    steps(harness)
+    harness.finish()
     assert lengths(harness) == [None] * 250
 
 

@@ -156,15 +156,6 @@ def test_selecting_again_has_no_effect(harness: EngineHarness, channel: int) -> 
 MANY = 200
 
 
-def finish(harness: EngineHarness) -> int:
-    """Do what is pending; returns in how many steps."""
-    steps = 0
-    while harness.engine.long_work.is_pending:
-        harness.engine.long_work.proceed(harness.now)
-        steps += 1
-    return steps
-
-
 def published(harness: EngineHarness, channel: int) -> list[bytes]:
     bodies = [b"%d" % number for number in range(MANY)]
     messages = [a_message(body=body, delivery_mode=PERSISTENT) for body in bodies]
@@ -179,7 +170,7 @@ def test_many_publishes_are_carried_out_in_steps_between_which_others_publish(
     harness.engine.publishing.tx_commit(channel, harness.now)
     assert 0 < harness.stats().ready < MANY / 2
     harness.publish(a_message(body=b"other"))
-    assert finish(harness) >= 2
+    assert harness.finish() >= 2
     arrived = harness.drain()
     assert [body for body in arrived if body != b"other"] == bodies
     assert len(arrived) == MANY + 1
@@ -208,7 +199,7 @@ def test_many_settlements_are_carried_out_in_steps(
         consuming.nack(channel, MANY, harness.now, multiple=True, **settled)
     assert harness.stats().in_flight == MANY
     harness.engine.publishing.tx_commit(channel, harness.now)
-    finish(harness)
+    harness.finish()
     assert harness.stats().in_flight == 0
     assert harness.drain() == left
     harness.engine.check_conservation()
@@ -252,7 +243,7 @@ def test_the_records_of_a_long_commit_stand_between_its_boundaries() -> None:
     harness.engine.publishing.tx_commit(channel, harness.now)
     first = harness.take()
     harness.publish(a_message(body=b"other", delivery_mode=PERSISTENT))
-    finish(harness)
+    harness.finish()
     records = [*first, *harness.take()]
     kept = [each for each in records if isinstance(each, Append)]
     assert len(kept) == MANY + 1
@@ -280,7 +271,7 @@ def test_an_exchange_deleted_in_the_midst_of_a_commit_makes_the_rest_unroutable(
     harness.engine.publishing.tx_commit(channel, harness.now)
     before = harness.stats().ready
     harness.engine.topology.delete_exchange(harness.channel, "x")
-    finish(harness)
+    harness.finish()
     returned = [each for each in harness.take() if isinstance(each, Return)]
     assert 0 < before == harness.stats().ready
     assert len(returned) == MANY - before
@@ -289,5 +280,5 @@ def test_an_exchange_deleted_in_the_midst_of_a_commit_makes_the_rest_unroutable(
 def test_a_rollback_of_many_frees_them_in_steps(harness: EngineHarness, channel: int) -> None:
     harness.publish(*(a_message() for _ in range(2_500)), channel=channel)
     harness.engine.publishing.tx_rollback(channel)
-    assert finish(harness) == 2
+    assert harness.finish() == 2
     assert harness.stats().message_count == 0
