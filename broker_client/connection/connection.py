@@ -50,6 +50,8 @@ class Outage:
     def __init__(self, error: Exception) -> None:
         self.error: Exception = error
         """The loss, or the last failed attempt since."""
+        self.was_refused: bool = False
+        """A login has been refused in it."""
         self._loop = asyncio.get_running_loop()  # a probe may ask from another thread
         self._since = self._loop.time()
         self._refused_since: float | None = None
@@ -68,7 +70,7 @@ class Outage:
         if not isinstance(error, AuthenticationRefusedError):
             self._refused_since = None
         elif self._refused_since is None:
-            self._refused_since = self._loop.time()
+            self._refused_since, self.was_refused = self._loop.time(), True
 
 
 class Connection:
@@ -268,8 +270,8 @@ class Connection:
         return self._leader.current
 
     def _attempt_failed(self, error: Exception) -> None:
-        was_refused = self.outage is not None and self.outage.refused_for > 0
-        refused = isinstance(error, AuthenticationRefusedError) and not was_refused
+        is_news = self.outage is None or not self.outage.was_refused
+        refused = isinstance(error, AuthenticationRefusedError) and is_news
         log.log(logging.WARNING if refused else logging.INFO, "%s: %s", self._name, error)
         if self.outage is not None:
             self.outage.attempt_failed(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import struct
 from typing import Self
@@ -172,7 +171,7 @@ class Proxy:
         (reader, _), (_, writer) = (
             (pair.client, pair.server) if to_server else (pair.server, pair.client)
         )
-        with contextlib.suppress(OSError):  # either end may close at any time
+        try:
             while data := await reader.read(_SMALL_CHUNK_BYTES if self._rate else _CHUNK_BYTES):
                 if to_server and self._rate:
                     await asyncio.sleep(len(data) / self._rate)
@@ -186,3 +185,6 @@ class Proxy:
             await self._flowing.wait()  # a stalled network does not carry FIN, either
             if writer.can_write_eof() and not writer.is_closing():
                 writer.write_eof()
+        except OSError:  # either end may reset at any time, which is a reset for the other
+            await self._flowing.wait()
+            pair.reset()

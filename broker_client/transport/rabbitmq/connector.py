@@ -22,6 +22,7 @@ from broker_client.errors import (
     ConnectFailedError,
     ConnectionLostError,
     InvalidMessageError,
+    MalformedFrameError,
     TransportError,
     UnsupportedError,
 )
@@ -30,6 +31,7 @@ from broker_client.transport.limits import SizeLimit
 from broker_client.transport.rabbitmq.errors import (
     FOREIGN_ERRORS,
     Cancellation,
+    cut_short,
     translate,
     unreachable,
 )
@@ -180,6 +182,8 @@ class NetworkConnector:
         except FOREIGN_ERRORS as error:
             cancellation.reraise()
             raise self._refusal(link, error) from without_frames(error)
+        except MalformedFrameError as error:
+            raise ConnectFailedError(self._masked, str(error)) from without_frames(error)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # aiormq takes for granted what a broker says of itself, such as its capabilities.
             reason = f"the broker's part of the handshake is incomplete: {error!r}"
@@ -212,13 +216,10 @@ class NetworkConnector:
         if isinstance(error, ssl.SSLError):
             return await explained(error, *self._place)
         reader = link.streams.reader
-        if self._ssl_context is None and reader is not None:
-            if reader.speaks_tls:
-                return "the server there uses TLS: write amqps://"
-            if not reader.has_heard and isinstance(error, ConnectionError):
-                return "closed without an answer: if this port expects TLS, write amqps://"
         during = reader is None and type(error) in _CUT_SHORT
         after = reader is not None and not reader.has_heard and isinstance(error, ConnectionError)
+        if self._ssl_context is None and after:
+            return "closed without an answer: if this port expects TLS, write amqps://"
         if self._ssl_context and (during or after):
             # TLS 1.3: the server looks at our certificate after its own part of the handshake, and
             # its alert may be lost to the reset that follows.
@@ -237,6 +238,8 @@ class NetworkConnector:
         mapped = translate(self._masked, error)
         if isinstance(mapped, ConnectionLostError):
             reason = unreachable(error) or mapped.reason
+            if link.streams.has_heard:
+                reason = cut_short(error) or reason
             frame_max = self._limits.frame_max
             if frame_max is not None and frame_max < LEAST_FRAME_MAX and link.streams.has_heard:
                 # RabbitMQ says why in its log alone.

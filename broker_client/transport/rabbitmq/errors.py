@@ -72,6 +72,16 @@ def unreachable(error: BaseException) -> str | None:
     return None
 
 
+def cut_short(error: BaseException) -> str | None:
+    """In words, if `error` says that the broker ended the connection amid the handshake."""
+    cause = error if error.__cause__ is None else error.__cause__
+    if isinstance(cause, EOFError):
+        return "the broker closed the connection during the handshake; its log may say why"
+    if isinstance(cause, ConnectionError):
+        return "the connection was cut off during the handshake; the broker's log may say why"
+    return None
+
+
 def is_bare(error: Exception) -> bool:
     """True for what aiormq ends waiting calls with when its connection ends for no reason."""
     return type(error) is Exception

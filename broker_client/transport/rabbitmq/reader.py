@@ -23,6 +23,7 @@ from broker_client.amqp.received_properties import received_header
 from broker_client.amqp.table_decoding import decode_short
 from broker_client.errors import MalformedFrameError
 from broker_client.message import Delivery, Properties, Returned
+from broker_client.transport.rabbitmq.other_protocols import other_protocol
 from broker_client.transport.rabbitmq.rewritten_frames import (
     CLOSE_OK_FRAME,
     TUNE,
@@ -40,7 +41,6 @@ _UNTUNED_FRAME_MAX = 131_072  # bytes; RabbitMQ's own, until connection.tune say
 _LARGEST_HEADER = 2**24
 """Bytes of a content header. RabbitMQ takes headers of up to the publisher's frame_max, which may
 be larger than ours, adds its own (x-death), and does not look at ours as it sends them."""
-_TLS_ALERT = b"\x15\x03"  # RFC 8446 §5.1: content type and the first byte of the version
 _READ_LIMIT = 2**20  # bytes aiormq may leave unread before the socket is paused
 
 
@@ -50,6 +50,13 @@ _UNREADABLE = (
     struct.error,
 )
 """What splitting or decoding raises for malformed bytes."""
+
+
+class OtherProtocolError(MalformedFrameError):
+    """The server's first bytes are not of AMQP 0-9-1."""
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class ChannelReceiver(Protocol):
@@ -97,6 +104,7 @@ class FrameReader(asyncio.StreamReader):
         self._link = link
         self._limits = limits
         self._instead = b""  # what aiormq is to read in place of the frame just taken
+        self._greeted = False
         self._established = False
         self._finished = False
         self._at_end = False
@@ -113,8 +121,6 @@ class FrameReader(asyncio.StreamReader):
         """Loop time of the last bytes from the broker."""
         self.has_heard: bool = False
         """True once there were any."""
-        self.speaks_tls: bool = False
-        """True when the first bytes were a TLS alert."""
         self.frame_max: int = _UNTUNED_FRAME_MAX
         """Largest frame in bytes, as negotiated; 0 for no limit."""
 
@@ -166,22 +172,33 @@ class FrameReader(asyncio.StreamReader):
             return
         self.heard_at = self._clock()
         buffer = self._rest + bytes(data) if self._rest else bytes(data)
-        if not self.has_heard:
-            self.has_heard, self.speaks_tls = True, buffer.startswith(_TLS_ALERT)
+        self.has_heard = True
         if self._broken:
             super().feed_data(buffer)
             return
         try:
+            if not self._greeted:
+                self._greet(buffer)
             used = self._split(buffer)
         except _UNREADABLE as error:
-            # aiormq may read on forever where we cannot: the connection ends here. Before it is
-            # established, aiormq reads the same bytes and says what is wrong with them.
-            log.error("unreadable bytes from the broker: %s", error)
+            # aiormq may read on forever where we cannot: the connection ends here.
             self._broken = True
-            super().feed_data(buffer[self._passed_on :])
+            if self._established:
+                log.error("unreadable bytes from the broker: %s", error)
+                super().feed_data(buffer[self._passed_on :])
+            else:
+                known = isinstance(error, MalformedFrameError)
+                self.set_exception(error if known else MalformedFrameError(str(error)))
             self._link.socket_lost(error)
             return
         self._rest = buffer[used:]
+
+    def _greet(self, first: bytes) -> None:
+        """Look at the first bytes of all."""
+        reason = other_protocol(first)
+        if reason is not None:
+            raise OtherProtocolError(reason)
+        self._greeted = len(first) > decode.FRAME_HEADER_SIZE
 
     def _split(self, buffer: bytes) -> int:
         """Go through the whole frames in `buffer`; returns how many bytes they take."""
@@ -191,9 +208,6 @@ class FrameReader(asyncio.StreamReader):
         taken = False
         while end - at > decode.FRAME_HEADER_SIZE:
             kind, number, size = decode.frame_header(buffer, at)
-            if kind == ord("A"):  # "AMQP....": the broker speaks another version
-                self._broken = True
-                raise MalformedFrameError("the broker offers another version of AMQP")
             stop = at + decode.FRAME_HEADER_SIZE + size + 1
             if stop - at > frame_max and (
                 kind != decode.HEADER or stop - at > max(frame_max, _LARGEST_HEADER)

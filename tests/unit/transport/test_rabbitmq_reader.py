@@ -261,6 +261,7 @@ async def test_unreadable_bytes_end_the_link_and_go_on_to_aiormq_once(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = ReaderHarness()
+    harness.reader.established(131_072)
     harness.reader.feed_data(OPEN_OK + marshal(commands.Basic.Ack(1), 1) + QOS_OK + BAD[what])
     assert harness.channel.heard == [("confirmed", 1, False, True)]
     assert [heard[0] for heard in harness.link.heard] == ["socket_lost"]
