@@ -189,6 +189,10 @@ def _why(error: Exception) -> str:
         return f"its certificate is not trusted ({reason.verify_message}): {ways}"
     if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
         return "the server there does not use TLS: is it http://?"
+    if type(reason) is http.client.BadStatusLine:
+        if reason.line.startswith("AMQP"):
+            return "an AMQP broker answers there; the usual port of its management API is 15672"
+        return f"what answers there does not speak HTTP: {_printable(reason.line)}"
     return str(reason)
 
 
@@ -198,8 +202,12 @@ def _reason(error: urllib.error.HTTPError) -> str:
         reason = str(json.loads(error.read())["reason"])
     except (ValueError, RecursionError, KeyError, TypeError, OSError, http.client.HTTPException):
         reason = str(error.reason)
-    # What answers may be anything, and a terminal obeys control characters.
-    return " ".join("".join(each if each.isprintable() else " " for each in reason).split())
+    return _printable(reason)
+
+
+def _printable(said: str) -> str:
+    """On one line; what answers may be anything, and a terminal obeys control characters."""
+    return " ".join("".join(each if each.isprintable() else " " for each in said).split())
 
 
 def _authorized(config: ManagementConfig, url: str, method: str) -> urllib.request.Request:

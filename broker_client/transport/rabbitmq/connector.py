@@ -177,7 +177,11 @@ class NetworkConnector:
             cancellation.reraise()
             raise ConnectFailedError(self._masked, "closed during the handshake") from None
         except TimeoutError as error:
-            reason = f"no answer within {timeout:g} s" if deadline.expired() else str(error)
+            reason = str(error)
+            if deadline.expired():
+                reason = f"no answer within {timeout:g} s"
+                if link.streams.reader is not None and not link.streams.has_heard:
+                    reason += "; something accepts connections there: is this its port for AMQP?"
             raise ConnectFailedError(self._masked, reason) from without_frames(error)
         except FOREIGN_ERRORS as error:
             cancellation.reraise()

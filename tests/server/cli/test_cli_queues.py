@@ -10,6 +10,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -212,6 +213,33 @@ def test_an_https_address_of_a_server_without_tls_is_told() -> None:
     with other_program(200, b"[]") as api:
         result = run("", "queues", "--management", api.replace("http", "https"))
     assert "does not use TLS: is it http://?" in result.stderr
+
+
+def _answer_once(listener: socket.socket, answer: bytes) -> None:
+    client, _ = listener.accept()
+    with client:
+        client.recv(65_536)
+        client.sendall(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"AMQP\x00\x00\x09\x01", "an AMQP broker answers there"),
+        (b"-ERR \x1b[31munknown\x07\r\n", "does not speak HTTP: -ERR [31munknown"),
+    ],
+)
+def test_another_protocol_at_the_address_of_the_api_is_told_without_control_characters(
+    answer: bytes, told: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_answer_once, args=(listener, answer))
+        thread.start()
+        port = listener.getsockname()[1]
+        result = run("", "queues", "--management", f"http://guest:guest@127.0.0.1:{port}")
+        thread.join()
+    assert told in result.stderr
+    assert result.stderr.rstrip("\n").isprintable()
 
 
 def test_queues_of_a_server_tell_the_age_of_what_waits() -> None:

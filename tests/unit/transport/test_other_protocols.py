@@ -50,3 +50,18 @@ async def test_error_says_at_once_what_answers(first: bytes, reason: str) -> Non
 @pytest.mark.parametrize("first", [b"\x01", b"\x01\x00\x00", b"A", b"AMQP\x00\x00\x09"])
 def test_what_may_still_become_amqp_is_waited_for(first: bytes) -> None:
     assert other_protocol(first) is None
+
+
+async def test_server_that_waits_for_more_is_asked_about_when_the_time_is_over() -> None:
+    """A web server may wait for the rest of a request."""
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(
+            ConnectFailedError, match=r"no answer within 0\.2 s; .* its port for AMQP"
+        ):
+            await NetworkConnector(f"amqp://127.0.0.1:{port}").connect(timeout=0.2)
