@@ -190,9 +190,10 @@ def _why(error: Exception) -> str:
     if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
         return "the server there does not use TLS: is it http://?"
     if type(reason) is http.client.BadStatusLine:
-        if reason.line.startswith("AMQP"):
+        said = str(reason)
+        if said.startswith("AMQP"):
             return "an AMQP broker answers there; the usual port of its management API is 15672"
-        return f"what answers there does not speak HTTP: {_printable(reason.line)}"
+        return f"what answers there does not speak HTTP: {_printable(said)}"
     return str(reason)
 
 
