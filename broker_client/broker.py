@@ -326,7 +326,8 @@ class Broker(Emitter):
             BrokerClosedError: the broker was shut down.
         """
         self._check_may_publish()
-        return await self._publisher.publish(name, content, routing_key, overrides)
+        begun = self._publisher.begin(name, content, routing_key, overrides)
+        return begun if isinstance(begun, Publication) else await begun
 
     async def publish_many(
         self,

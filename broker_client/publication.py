@@ -11,6 +11,7 @@ from broker_client.errors import PublishAbortedError, PublishError
 from broker_client.message import Outgoing, Returned
 from broker_client.runtime.deadlines import NEVER
 from broker_client.runtime.emitter import Emitter, Listener
+from broker_client.runtime.slotted import slotted
 from broker_client.runtime.tasks import TaskGroup
 
 log: logging.Logger = logging.getLogger("broker_client.publication")
@@ -25,6 +26,20 @@ class Outcome(NamedTuple):
     maybe_duplicate: bool
     """True if it was sent more than once, with the same message id; the broker may have it
     twice."""
+
+
+@slotted(eq=False)
+class Origin:
+    """What all publishes of one publication have in common: one object, shared by all of them."""
+
+    name: str
+    """Of the publication."""
+    withdraw: Callable[[Publication, PublishError], bool]
+    """Ends one that was not sent, with an error; False if it is too late."""
+    tasks: TaskGroup
+    """Owner of async listeners."""
+    max_nacks: float = 0
+    """Times a nacked message is sent again, within its time-out."""
 
 
 WAITING, SENT, ENDED = "waiting", "sent", "ended"
@@ -43,27 +58,24 @@ class Publication(Emitter):
 
     EVENTS: ClassVar[frozenset[str]] = frozenset({"success", "error", "return", "paused"})
 
+    # One is made for each message: what most never need is not set before it is.
     __slots__ = (
         "_complaint",
+        "_ended_at",
         "_event",
         "_noticed",
+        "_origin",
         "_paused",
         "_returned",
-        "_seconds",
         "_then",
         "_waiters",
-        "_withdraw",
         "deadline",
         "error",
-        "max_nacks",
         "maybe_duplicate",
-        "message_id",
         "nacks",
-        "name",
         "order",
         "outgoing",
         "sent_at",
-        "size",
         "started",
         "state",
         "suspected",
@@ -73,45 +85,40 @@ class Publication(Emitter):
     """Its position among the publications of its sender."""
     sent_at: float
     """Loop time when it was sent last; not set before."""
+    _event: str
+    _ended_at: float
+    """The event it ended with, and when in loop time; not set before."""
+    _returned: Returned
+    """What came back; not set otherwise."""
+    _complaint: _Complaint | None
+    """Of a failure; not set otherwise."""
 
-    def __init__(
-        self,
-        name: str,
-        outgoing: Outgoing,
-        withdraw: Callable[[Publication, PublishError], bool],
-        tasks: TaskGroup,
-        *,
-        started: float,
-        timeout: float,
-        max_nacks: float = 0,
-    ) -> None:
-        self._tasks = tasks
+    def __init__(self, origin: Origin, outgoing: Outgoing, started: float, timeout: float) -> None:
+        """Args:
+        origin: its publication.
+        outgoing: the message.
+        started: loop time of the call.
+        timeout: seconds for the whole publish; 0 for any time.
+        """
+        self._origin = origin
+        self._tasks = origin.tasks
         self._listeners = None  # as in `Emitter.__init__`: one call less for each publish
-        self.name: str = name
         self.outgoing: Outgoing = outgoing
-        self.message_id: str = outgoing.properties.message_id or ""
-        self.size: int = len(outgoing.body)
         self.started: float = started
         self.deadline: float = started + timeout if timeout else NEVER
-        self.max_nacks: float = max_nacks
         self.nacks: int = 0  # times the broker refused it
         self.suspected: bool = False  # the broker may have closed a channel or connection over it
         self.state: str = WAITING
         self.maybe_duplicate: bool = False
-        self._withdraw = withdraw
         self._paused = False
-        self._waiters: list[asyncio.Future[None]] | None = None
         self._noticed = False
+        self._waiters: list[asyncio.Future[None]] | None = None
         self._then: Callable[[Publication], None] | None = None
-        self._complaint: _Complaint | None = None
-        self._event = ""  # that it ended with
-        self._seconds = 0.0
         self.error: PublishError | None = None
         """Why it did not succeed; None while it has not ended, and if it did."""
-        self._returned: Returned | None = None
 
     def __repr__(self) -> str:
-        how = f" {self._event}" if self._event else ""
+        how = f" {self.event}" if self.event else ""
         return f"<Publication {self.name} {self.message_id}: {self.state}{how}>"
 
     def __await__(self) -> Generator[Any, None, Outcome]:
@@ -121,7 +128,8 @@ class Publication(Emitter):
         if self.error is not None:
             self._withdraw_complaint()
             raise self.error.with_traceback(None)  # not the traceback of another awaiter
-        return _new(Outcome, (self.message_id, self._seconds, self.maybe_duplicate))
+        seconds = self._ended_at - self.started
+        return _new(Outcome, (self.message_id, seconds, self.maybe_duplicate))
 
     def _wait(self) -> Generator[Any, None, None]:
         """Wait on a separate future, so that cancelling one waiter does not affect others."""
@@ -145,7 +153,7 @@ class Publication(Emitter):
             WrongLoopError: called in another event loop, or in a thread.
         """
         self._tasks.check_loop("a Publication")
-        withdrawn = self._withdraw(self, PublishAbortedError(self.name, self.message_id))
+        withdrawn = self._origin.withdraw(self, PublishAbortedError(self.name, self.message_id))
         if withdrawn:
             self._withdraw_complaint()  # the caller of `abort` knows how it ended
         return withdrawn
@@ -176,9 +184,29 @@ class Publication(Emitter):
         self._waiters.append(ended)
 
     @property
+    def name(self) -> str:
+        """Name of the publication."""
+        return self._origin.name
+
+    @property
+    def message_id(self) -> str:
+        """Id of the message, the same however often it is sent."""
+        return self.outgoing.properties.message_id or ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.outgoing.body)
+
+    @property
+    def max_nacks(self) -> float:
+        """Times it is sent again after the broker refused it, within its time-out."""
+        return self._origin.max_nacks
+
+    @property
     def event(self) -> str:
         """The event it ended with: ``success``, ``return`` or ``error``; empty until then."""
-        return self._event
+        return self._event if self.state is ENDED else ""
 
     @property
     def was_sent(self) -> bool:
@@ -194,17 +222,20 @@ class Publication(Emitter):
 
     def succeed(self, now: float) -> None:
         """End as confirmed, or as written on a channel without confirms."""
-        self._seconds = now - self.started
-        self._end("success")
+        self._ended_at = now
+        if self._waiters is not None or self._then is not None or self._listeners is not None:
+            self._end("success")
+        else:
+            self.state, self._event = ENDED, "success"  # nobody to tell, as usual
 
     def fail(self, error: PublishError) -> None:
         """End with an error."""
-        self.error = error
+        self.error, self._complaint = error, None
         self._end("error")
 
     def give_back(self, error: PublishError, message: Returned) -> None:
         """End as returned by the broker."""
-        self.error, self._returned = error, message
+        self.error, self._complaint, self._returned = error, None, message
         self._end("return")
 
     def pause(self) -> None:
@@ -213,8 +244,7 @@ class Publication(Emitter):
         self.emit("paused", self.message_id)
 
     def _end(self, event: str) -> None:
-        self.state = ENDED
-        self._event = event
+        self.state, self._event = ENDED, event
         if self._waiters is not None:
             for waiter in self._waiters:
                 if not waiter.done():
@@ -231,7 +261,8 @@ class Publication(Emitter):
             self._complaint = _Complaint(self.error)
 
     def _withdraw_complaint(self) -> None:
-        if self._complaint is not None:
+        """The failure was noticed."""
+        if self.error is not None and self._complaint is not None:
             self._complaint.withdraw()
 
     def _told(self) -> tuple[Any, ...]:
@@ -243,7 +274,7 @@ class Publication(Emitter):
     def _add(self, event: str, listener: Listener) -> None:
         self._tasks.check_loop("a Publication")
         super()._add(event, listener)
-        if self._event == event:
+        if self.event == event:
             self._withdraw_complaint()
             asyncio.get_running_loop().call_soon(self._tell_late, event, listener, self._told())
         elif event == "paused" and self.state is WAITING and self._paused:

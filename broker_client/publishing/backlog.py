@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 
 from broker_client.config import PublishQueueConfig
 from broker_client.errors import MessageReturnedError, PublishError
 from broker_client.events.stats import PublishQueueStats
 from broker_client.message import Returned
-from broker_client.publication import Publication
+from broker_client.publication import ENDED, Publication
+from broker_client.publishing.deadlines import PublishDeadlines
 from broker_client.publishing.publish_log import PublishLog
-from broker_client.runtime.deadlines import NEVER, Deadlines
+from broker_client.runtime.deadlines import NEVER
 
 
 class Backlog:
@@ -33,7 +35,7 @@ class Backlog:
         self._waiting_for_room: deque[asyncio.Event] = deque()  # first come, first served
         self._empty = asyncio.Event()
         self._empty.set()
-        self.deadlines: Deadlines[Publication] = Deadlines()
+        self.deadlines: PublishDeadlines = PublishDeadlines()
         self.is_closed: bool = False
 
     def __len__(self) -> int:
@@ -60,14 +62,6 @@ class Backlog:
         config = self._config
         return self._count >= config.max_queued or (
             self._size_bytes + publication.size > config.max_queued_bytes and self._count > 0
-        )
-
-    def has_room_now(self, publication: Publication) -> bool:
-        """True if there is room and no earlier caller waits."""
-        config, count = self._config, self._count  # as in `is_full_for`, for every publish
-        return not self._waiting_for_room and (
-            count < config.max_queued
-            and (self._size_bytes + publication.size <= config.max_queued_bytes or not count)
         )
 
     async def wait_for_room(self, publication: Publication) -> None:
@@ -111,31 +105,55 @@ class Backlog:
 
     # ------------------------------------------------------------------ in and out
 
-    def accept(self, publication: Publication, *, confirm: bool) -> None:
+    def accept(
+        self, publication: Publication, confirm: bool, *, was_waited_for: bool = False
+    ) -> bool:
+        """Enter `publication`; False where there is no room, or an earlier caller waits for it.
+
+        Args:
+            publication: to be entered.
+            confirm: it goes to a channel with confirms.
+            was_waited_for: its room.
+        """
+        count, size_bytes = self._count, self._size_bytes + len(publication.outgoing.body)
+        if not was_waited_for and (  # as `is_full_for`, for every publish
+            count >= self._config.max_queued
+            or (size_bytes > self._config.max_queued_bytes and count)
+            or self._waiting_for_room
+        ):
+            return False
         if self._log is not None:
             self._log.accepted(publication, confirm)
         self._published += 1
-        if not self._count:
+        if not count:
             self._empty.clear()
-        self._count += 1
-        self._size_bytes += publication.size
+        self._count, self._size_bytes = count + 1, size_bytes
         if publication.deadline != NEVER:
-            self.deadlines.put(publication, publication.deadline, None)
+            self.deadlines.put(publication)
+        return True
 
-    def succeeded(self, publication: Publication, now: float) -> None:
-        """End `publication` as confirmed."""
+    def succeeded(self, publications: Sequence[Publication], now: float) -> None:
+        """End those of `publications` as confirmed that have not ended: one may have been returned,
+        or its time had run out."""
+        publications = [each for each in publications if each.state is not ENDED]
+        size = sum([len(each.outgoing.body) for each in publications])
         if self._log is not None:
-            self._log.succeeded(publication)
-        self._succeeded += 1
-        publication.succeed(now)
-        self._ended(publication)
+            for publication in publications:
+                self._log.succeeded(publication)
+        self._succeeded += len(publications)
+        # All are out before the first is told: who is told of it may publish, where there is room.
+        self._leave(len(publications), size)
+        for publication in publications:
+            publication.succeed(now)
+        self._left()
 
     def failed(self, publication: Publication, error: PublishError) -> None:
         if self._log is not None:
             self._log.failed(publication, error)
         self._failed += 1
+        self._leave(1, publication.size)
         publication.fail(error)
-        self._ended(publication)
+        self._left()
 
     def returned(self, publication: Publication, message: Returned) -> None:
         if self._log is not None:
@@ -149,13 +167,16 @@ class Backlog:
             message.exchange,
             message.routing_key,
         )
+        self._leave(1, publication.size)
         publication.give_back(error, message)
-        self._ended(publication)
+        self._left()
 
-    def _ended(self, publication: Publication) -> None:
-        self.deadlines.pop(publication)
-        self._count -= 1
-        self._size_bytes -= publication.size
+    def _leave(self, count: int, size_bytes: int) -> None:
+        self._count -= count
+        self._size_bytes -= size_bytes
+
+    def _left(self) -> None:
+        self.deadlines.forget_ended(self._count)
         if not self._count:
             self._empty.set()
         if self._waiting_for_room:

@@ -83,14 +83,13 @@ class ManyPublishes:
     async def take(
         self,
         many: Iterable[Any] | AsyncIterable[Any],
-        begin: Callable[[Any], Awaitable[None] | None],
+        begin: Callable[[Any], Publication | Awaitable[Publication]],
     ) -> None:
         """Begin the publish of each of `many` when there is room; returns when all have ended.
 
         Args:
             many: what is to be published.
-            begin: begins one publish, and calls `began`; returns the rest where something has to
-                be awaited.
+            begin: begins one publish; returns what to await for it where it could not at once.
         """
         try:
             if isinstance(many, AsyncIterable):
@@ -104,22 +103,19 @@ class ManyPublishes:
         await self._ended()
 
     async def _begin(
-        self, items: Iterable[Any], begin: Callable[[Any], Awaitable[None] | None]
+        self, items: Iterable[Any], begin: Callable[[Any], Publication | Awaitable[Publication]]
     ) -> None:
+        ended = self._one_ended
         for each in items:
             while self._under_way >= self._window:
                 await self._wait()
-            rest = begin(each)
-            if rest is not None:
-                await rest
-
-    def began(self, publication: Publication) -> None:
-        """`publication` is under way."""
-        self._published += 1
-        self._under_way += 1
-        if self._under_way > self._most:
-            self._most = self._under_way
-        publication.tell_end(self._one_ended)
+            begun = begin(each)
+            publication = begun if isinstance(begun, Publication) else await begun
+            self._published += 1
+            self._under_way += 1
+            if self._under_way > self._most:
+                self._most = self._under_way
+            publication.tell_end(ended)
 
     def _one_ended(self, publication: Publication) -> None:
         self._under_way -= 1

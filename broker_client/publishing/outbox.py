@@ -33,7 +33,7 @@ from broker_client.errors import (
     PublishUnconfirmedError,
 )
 from broker_client.message import PERSISTENT, Delivery, Outgoing, Properties
-from broker_client.publication import Publication
+from broker_client.publication import Origin, Publication
 from broker_client.publishing.queue import PublishQueue
 from broker_client.runtime.tasks import TaskGroup
 from broker_client.transport.base import Channel, Connector, ConsumerCallbacks, Link
@@ -220,13 +220,10 @@ class Outbox:
             publication = self._mine.get(stored.key)
             if publication is None:  # of a process before this one
                 publication = Publication(
-                    stored.publication,
+                    Origin(stored.publication, self._queue.withdraw, self._tasks, float("inf")),
                     stored.outgoing,
-                    self._queue.withdraw,
-                    self._tasks,
-                    started=asyncio.get_running_loop().time(),
-                    timeout=0.0,
-                    max_nacks=float("inf"),
+                    asyncio.get_running_loop().time(),
+                    0.0,
                 )
                 publication.maybe_duplicate = True
             publication.when_ended(partial(self._ended, delivery.delivery_tag))

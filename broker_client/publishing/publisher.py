@@ -89,14 +89,25 @@ class Publisher:
     def __repr__(self) -> str:
         return f"<Publisher: {len(self._templates)} publications used>"
 
-    def publish(
+    async def publish(
         self, name: str, content: Any, routing_key: str | None, overrides: PublishOverrides
-    ) -> Awaitable[Publication]:
+    ) -> Publication:
         """See `Broker.publish`."""
+        begun = self.begin(name, content, routing_key, overrides)
+        return begun if isinstance(begun, Publication) else await begun
+
+    def begin(
+        self, name: str, content: Any, routing_key: str | None, overrides: PublishOverrides
+    ) -> Publication | Awaitable[Publication]:
+        """As `publish`: the publication if it is in the publish queue at once, as nearly all are;
+        else await what this returns for it, which may be nothing that has begun."""
         template = self._templates.get(name) or self._template(name)
         if name in self._chains:
             return self._chains[name](PublishCall.of(name, content, routing_key, overrides))
-        return self._publish_content(template, content, routing_key, overrides)
+        if overrides:
+            overrides = cast(PublishOverrides, given(overrides))
+            check_overrides(overrides)
+        return self._begin(template, content, routing_key, overrides)
 
     def forward(
         self,
@@ -112,19 +123,18 @@ class Publisher:
             return self._chains[name](call)
         return self._forward(template, message, routing_key, overrides)
 
-    async def _publish_content(
+    def _begin(
         self,
         template: Template,
         content: Any,
         routing_key: str | None,
         overrides: PublishOverrides,
-    ) -> Publication:
+    ) -> Publication | Awaitable[Publication]:
+        """As `begin`, with options that were checked, and without middleware."""
         started = asyncio.get_running_loop().time()
-        if overrides:
-            overrides = cast(PublishOverrides, given(overrides))
-            check_overrides(overrides)
         body, content_type = template.encode(content)
-        return await self._publish(template, body, content_type, routing_key, overrides, started)
+        outgoing = template.outgoing(body, content_type, routing_key, overrides)
+        return self._accept(template, outgoing, overrides, started)
 
     async def _forward(
         self,
@@ -138,31 +148,33 @@ class Publisher:
             overrides = cast(ForwardOverrides, given(overrides))
             check_overrides(overrides, forward=True)
         key = routing_key or template.config.routing_key or message.routing_key
-        return await self._publish(
-            template,
+        options = template.forwarded(message, key, overrides)
+        outgoing = template.outgoing(
             message.body,
             message.properties.content_type,
             key,
-            template.forwarded(message, key, overrides),
-            started,
+            options,
             encrypted=is_sealed(message.properties),
         )
+        begun = self._accept(template, outgoing, options, started)
+        return begun if isinstance(begun, Publication) else await begun
 
-    async def _publish(
-        self,
-        template: Template,
-        body: bytes,
-        content_type: str | None,
-        routing_key: str | None,
-        overrides: PublishOverrides,
-        started: float,
-        *,
-        encrypted: bool = False,
+    def _accept(
+        self, template: Template, outgoing: Outgoing, overrides: PublishOverrides, started: float
+    ) -> Publication | Awaitable[Publication]:
+        if not template.is_plain or template.vhost.outbox is not None or "delay" in overrides:
+            return self._accept_later(template, outgoing, overrides, started)
+        timeout = overrides.get("timeout", template.timeout) if overrides else template.timeout
+        publication = Publication(template.origin, outgoing, started, timeout)
+        if template.queue.put_now(publication, template.confirms):
+            return publication
+        return _put(template, publication)
+
+    async def _accept_later(
+        self, template: Template, outgoing: Outgoing, overrides: PublishOverrides, started: float
     ) -> Publication:
+        """Accept once the body is in its store, the delay is prepared, or the outbox has it."""
         config, vhost = template.config, template.vhost
-        outgoing = template.outgoing(
-            body, content_type, routing_key, overrides, encrypted=encrypted
-        )
         bodies = template.bodies
         if bodies is not None and len(outgoing.body) > bodies.above:
             outgoing = await _with_body_in(bodies, outgoing)
@@ -172,19 +184,10 @@ class Publisher:
         delay = overrides.get("delay", config.delay)
         if delay:
             outgoing = await vhost.delayed(config.name, outgoing, delay, timeout)
-        publication = Publication(
-            config.name,
-            outgoing,
-            vhost.queue.withdraw,
-            self._tasks,
-            started=started,
-            timeout=timeout,
-            max_nacks=template.max_nacks,
-        )
-        if outbox is not None:
-            await outbox.accept(publication)
-        elif not vhost.queue.put_now(publication, confirm=config.confirm):
-            await vhost.queue.put(publication, confirm=config.confirm)
+        publication = Publication(template.origin, outgoing, started, timeout)
+        if outbox is None:
+            return await _put(template, publication)
+        await outbox.accept(publication)
         return publication
 
     # ------------------------------------------------------------------ middleware
@@ -208,13 +211,16 @@ class Publisher:
         if chosen:
             self._chains[name] = publish_chain(chosen, self._run_call)
 
-    def _run_call(self, call: PublishCall) -> Awaitable[Publication]:
+    async def _run_call(self, call: PublishCall) -> Publication:
         """Publish what has passed through all middleware."""
         template, overrides = self._template(call.publication), call.overrides()
-        if call.message is None:
-            return self._publish_content(template, call.content, call.routing_key, overrides)
-        options = cast(ForwardOverrides, overrides)  # `_forward` refuses others
-        return self._forward(template, call.message, call.routing_key, options)
+        if call.message is not None:
+            options = cast(ForwardOverrides, overrides)  # `_forward` refuses others
+            return await self._forward(template, call.message, call.routing_key, options)
+        overrides = cast(PublishOverrides, given(overrides))
+        check_overrides(overrides)
+        begun = self._begin(template, call.content, call.routing_key, overrides)
+        return begun if isinstance(begun, Publication) else await begun
 
     def check_publication(self, name: str) -> None:
         """Check that there is a publication called `name`.
@@ -232,7 +238,7 @@ class Publisher:
                 raise UnknownNameError("publication", name, list(self._config.publications))
             encode = self._encoders.get(name, contents.encode)
             vhost, bodies = self._vhosts[config.vhost], self._bodies.get(name)
-            template = Template(self._config, config, vhost, encode, bodies)
+            template = Template(self._config, config, vhost, self._tasks, encode, bodies)
             self._templates[name] = template
             self._build_chain(name)
         return template
@@ -252,25 +258,12 @@ class Publisher:
         check_many(many)
         run = ManyPublishes(window, on_end)
         template = self._template(name)
-        config, queue = template.config, template.vhost.queue
         if overrides:
             overrides = cast(PublishOverrides, given(overrides))
             check_overrides(overrides)
-        common_timeout = overrides.get("timeout", config.timeout)
-        outbox = template.vhost.outbox if config.confirm else None
-        is_plain = not (outbox or template.bodies or config.delay)
-        time, encode, outgoing = asyncio.get_running_loop().time, template.encode, template.outgoing
 
-        async def begin_alone(content: Any, key: str | None, options: PublishOverrides) -> None:
-            run.began(await self.publish(name, content, key, options.copy()))
-
-        async def begin_when_room(publication: Publication) -> None:
-            await queue.put(publication, confirm=config.confirm)
-            run.began(publication)
-
-        def begin(each: Any) -> Awaitable[None] | None:
-            """Begin one publish; returns the rest where something has to be awaited."""
-            content, key, options, timeout = each, None, overrides, common_timeout
+        def begin(each: Any) -> Publication | Awaitable[Publication]:
+            content, key, options = each, None, overrides
             if type(each) is PublishItem:
                 content, key, own = each
                 if own:
@@ -278,26 +271,11 @@ class Publisher:
                         own = cast(PublishOverrides, given(own))
                     check_overrides(own)
                     options = {**overrides, **own} if overrides else own
-                    timeout = own.get("timeout", common_timeout)
             if key is None:
                 key = routing_key(content) if callable(routing_key) else routing_key
-            if name in self._chains or not is_plain or "delay" in options:
-                # Middleware, a delay, a store or the outbox takes part.
-                return begin_alone(content, key, options)
-            started = time()  # as `publish`, with all that is the same for each taken out
-            publication = Publication(
-                config.name,
-                outgoing(*encode(content), key, options),
-                queue.withdraw,
-                self._tasks,
-                started=started,
-                timeout=timeout,
-                max_nacks=template.max_nacks,
-            )
-            if not queue.put_now(publication, confirm=config.confirm):
-                return begin_when_room(publication)
-            run.began(publication)
-            return None
+            if name in self._chains:
+                return self.begin(name, content, key, options.copy())
+            return self._begin(template, content, key, options)
 
         await run.take(many, begin)
         return run.report()
@@ -357,6 +335,11 @@ class Publisher:
         await template.vhost.send_confirmed(
             config.name, outgoing, config.timeout, template.max_nacks
         )
+
+
+async def _put(template: Template, publication: Publication) -> Publication:
+    await template.queue.put(publication, confirm=template.confirms)
+    return publication
 
 
 async def _with_body_in(bodies: BodyStore, outgoing: Outgoing) -> Outgoing:

@@ -97,12 +97,13 @@ class PublishQueue:
             PublishTimeoutError: no room within the publication's own time-out.
             PublishAbortedError: the queue was closed.
         """
-        if not self.put_now(publication, confirm=confirm):
+        if not self.put_now(publication, confirm):
             await self._make_room(publication)
-            self._accept(publication, confirm)
+            self._backlog.accept(publication, confirm, was_waited_for=True)
+            self._send(publication, confirm)
             self._backlog.offer_room()
 
-    def put_now(self, publication: Publication, *, confirm: bool) -> bool:
+    def put_now(self, publication: Publication, confirm: bool) -> bool:
         """Accept `publication` if there is room for it; else `put` it.
 
         Raises:
@@ -110,13 +111,12 @@ class PublishQueue:
         """
         if self._backlog.is_closed:
             raise _closed(publication)
-        if not self._backlog.has_room_now(publication):
+        if not self._backlog.accept(publication, confirm):
             return False
-        self._accept(publication, confirm)
+        self._send(publication, confirm)
         return True
 
-    def _accept(self, publication: Publication, confirm: bool) -> None:
-        self._backlog.accept(publication, confirm=confirm)
+    def _send(self, publication: Publication, confirm: bool) -> None:
         if publication.deadline < self._timer_at:
             self._plan_timer(publication.deadline)
         key = (publication.name, confirm)
@@ -205,7 +205,7 @@ class PublishQueue:
         self._timer, self._timer_at = None, NEVER
         now = asyncio.get_running_loop().time()
         deadlines = self._backlog.deadlines
-        for publication in deadlines.pop_due(now):
+        for publication in deadlines.take_due(now):
             if not self.withdraw(publication, self._timed_out(publication)):
                 self._unconfirmed(publication)
         following = deadlines.next_at()

@@ -94,7 +94,7 @@ class Sender:
         self._ledger: ConfirmLedger[Publication] = ConfirmLedger()
         self._window = Window(config.max_in_flight)
         self._task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._news: asyncio.Future[None] | None = None  # while the task waits for any
         self._refusals = Backoff(_REFUSALS)  # of nacks, and of a broker that is short of something
         self._rest_until = 0.0  # loop time
         self._heard_at = 0.0  # loop time of the last sign of life of the present channel
@@ -128,8 +128,8 @@ class Sender:
         self._waiting.line.append(publication)
         if self._task is None:
             self._task = self._tasks.spawn(self._run(), f"publish {self._name}")
-        else:
-            self._changed.set()
+        elif self._news is not None:
+            self.wake()
 
     def remove(self, publication: Publication) -> bool:
         """Remove a waiting publication; False if it is not waiting."""
@@ -145,8 +145,9 @@ class Sender:
             publication.pause()
 
     def wake(self) -> None:
-        """The link is up again."""
-        self._changed.set()
+        """Something has changed, such as the link, which is up again."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     def overdue(self, publication: Publication) -> None:
         """A sent publication was not confirmed in time."""
@@ -157,7 +158,7 @@ class Sender:
             and publication in self._ledger
         ):
             self._silent = True
-            self._changed.set()
+            self.wake()
 
     async def close(self) -> list[Publication]:
         """Stop sending; returns unfinished publications, in order."""
@@ -277,14 +278,20 @@ class Sender:
             OperationTimeoutError: the channel answers but does not confirm, and all its publishes
                 have ended: giving it up sends nothing again.
         """
-        self._changed.clear()
         try:
             async with asyncio.timeout_at(self._give_up_at):
-                await self._changed.wait()
+                await self._wait()
         except TimeoutError:
             self._give_up_at = None
             if all(publication.is_ended for publication in self._ledger):
                 raise OperationTimeoutError("publisher confirm", _CONFIRM_GRACE) from None
+
+    async def _wait(self) -> None:
+        self._news = asyncio.get_running_loop().create_future()
+        try:
+            await self._news
+        finally:
+            self._news = None
 
     async def _hear_why(self) -> None:
         """Wait for the reason of the channel's end: the confirms it still had come before it.
@@ -294,8 +301,7 @@ class Sender:
         try:
             async with asyncio.timeout(_REASON_GRACE):
                 while self._close_reason is None:
-                    self._changed.clear()
-                    await self._changed.wait()
+                    await self._wait()
         except TimeoutError:
             log.debug("%r: its channel ended and gave no reason", self)
 
@@ -308,10 +314,7 @@ class Sender:
         self._sent_alone = batch[0].suspected
         await channel.publish([publication.outgoing for publication in batch])
         if not self._confirm:
-            now = asyncio.get_running_loop().time()
-            for publication in batch:
-                if publication.state is not ENDED:
-                    self._backlog.succeeded(publication, now)
+            self._backlog.succeeded(batch, asyncio.get_running_loop().time())
             self._ledger.take_all()
         return len(batch)
 
@@ -325,7 +328,8 @@ class Sender:
             if line[0].suspected and batch:
                 break
             publication = line.popleft()
-            if 0 < limit.size_bytes < publication.size:
+            body_bytes = len(publication.outgoing.body)
+            if 0 < limit.size_bytes < body_bytes:
                 self._backlog.failed(publication, too_large(publication, limit))
             elif publication.deadline < latest:
                 self._waiting.set_aside(publication)
@@ -333,7 +337,7 @@ class Sender:
                 publication.state = SENT
                 publication.sent_at = now
                 batch.append(publication)
-                size += publication.size
+                size += body_bytes
                 if publication.suspected:
                     break
         return batch
@@ -367,7 +371,7 @@ class Sender:
         now = asyncio.get_running_loop().time()
         if now >= self._rest_until:
             self._rest_until = now + self._refusals.next()
-            asyncio.get_running_loop().call_at(self._rest_until, self._changed.set)
+            asyncio.get_running_loop().call_at(self._rest_until, self.wake)
 
     # ------------------------------------------------------------------ from the channel
 
@@ -381,14 +385,11 @@ class Sender:
             self._acked(settled, now)
         else:
             self._nacked(settled)
-        self._changed.set()
+        self.wake()
 
     def _acked(self, settled: list[Publication], now: float) -> None:
-        succeeded = self._backlog.succeeded
         self._window.confirmed(len(settled), now - settled[-1].sent_at, now)
-        for publication in settled:
-            if publication.state is not ENDED:  # returned before, or its time had run out
-                succeeded(publication, now)
+        self._backlog.succeeded(settled, now)
         self._failures.confirmed(settled)
         if self._refusals.failures:
             self._refusals.reset()
@@ -416,8 +417,8 @@ class Sender:
         self._heard_at = asyncio.get_running_loop().time()
         for publication in self._ledger:
             if (
-                publication.message_id == message.properties.message_id
-                and publication.state is not ENDED
+                publication.state is not ENDED
+                and publication.message_id == message.properties.message_id
                 and publication.outgoing.routing_key == message.routing_key
             ):
                 self._backlog.returned(publication, message)
@@ -426,7 +427,7 @@ class Sender:
 
     def _on_close(self, error: BrokerClientError) -> None:
         self._close_reason = error
-        self._changed.set()
+        self.wake()
 
 
 def nacked(publication: Publication) -> PublishNackedError:

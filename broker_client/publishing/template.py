@@ -23,9 +23,12 @@ from broker_client.message import (
     Outgoing,
     Properties,
 )
+from broker_client.publication import Origin
 from broker_client.publishing.encoding import Encode
 from broker_client.publishing.message_ids import new_message_id
+from broker_client.publishing.queue import PublishQueue
 from broker_client.publishing.vhost_publisher import VhostPublisher
+from broker_client.runtime.tasks import TaskGroup
 
 
 class PublishOverrides(TypedDict, total=False):
@@ -162,15 +165,22 @@ class Template:
     __slots__ = (
         "_after_id",
         "_before_id",
+        "_content_type",
+        "_encryption",
         "_is_queue",
         "_mandatory",
         "_properties",
         "bodies",
         "config",
+        "confirms",
         "encode",
         "exchange",
+        "is_plain",
         "max_nacks",
+        "origin",
+        "queue",
         "routing_key",
+        "timeout",
         "vhost",
     )
 
@@ -179,6 +189,7 @@ class Template:
         every: BrokerConfig,
         config: PublicationConfig,
         vhost: VhostPublisher,
+        tasks: TaskGroup,
         encode: Encode = contents.encode,
         bodies: BodyStore | None = None,
     ) -> None:
@@ -188,6 +199,11 @@ class Template:
         self.encode: Encode = encode
         """Makes a body and its content type of a content."""
         self.vhost: VhostPublisher = vhost
+        self.queue: PublishQueue = vhost.queue
+        self.confirms: bool = config.confirm
+        self.timeout: float = config.timeout
+        self.is_plain: bool = bodies is None and not config.delay
+        """Nothing has to be awaited between the call and the publish queue."""
         self.exchange: str
         self.routing_key: str
         self.exchange, self.routing_key = every.target_of(config)
@@ -200,8 +216,11 @@ class Template:
             target = "" if self.exchange else self.routing_key
             full = rejects_when_full(vhost.vhost.config, exchange=self.exchange, queue=target)
             self.max_nacks = 0 if full else float("inf")
+        self.origin: Origin = Origin(config.name, vhost.queue.withdraw, tasks, self.max_nacks)
+        """What its publishes have in common."""
         options = config.options
         self._mandatory = options.mandatory
+        self._encryption = config.encryption
         self._properties = Properties(
             content_type=options.content_type,
             content_encoding=config.compress or options.content_encoding,
@@ -217,6 +236,7 @@ class Template:
         )
         check_publish(Outgoing(self.exchange, self.routing_key, b"", self._properties))
         before = Properties._fields.index("message_id")
+        self._content_type = options.content_type
         self._before_id, self._after_id = self._properties[1:before], self._properties[before + 1 :]
 
     def forwarded(
@@ -314,25 +334,27 @@ class Template:
             overrides: what the call says.
             encrypted: `body` is encrypted already, or in a store.
         """
-        content_type = self._properties.content_type or content_type
-        message_id = overrides.get("message_id") or new_message_id()
+        message_id = (overrides and overrides.get("message_id")) or new_message_id()
+        content_type = self._content_type or content_type
         properties: Properties = _new(
             Properties, (content_type, *self._before_id, message_id, *self._after_id)
         )
+        key, mandatory = self.routing_key, self._mandatory
+        is_other_key = False
         # A publish to a queue goes to that queue, whatever routing headers its message has.
-        key = self.routing_key if routing_key is None or self._is_queue else routing_key
-        mandatory = self._mandatory
+        if routing_key is not None and not self._is_queue:
+            key, is_other_key = routing_key, True
         if overrides:
             mandatory = overrides.get("mandatory", mandatory)
             properties = _overridden(properties, overrides)
-        if self.config.encryption is not None and not encrypted:
-            body, properties = encrypt(self.config.encryption, body, properties)
-        headers = properties.headers
-        if headers is not None and type(headers) is not FrozenTable:
+        if self._encryption is not None and not encrypted:
+            body, properties = encrypt(self._encryption, body, properties)
             # Encoded now: what the caller does to them later is not sent.
-            properties = properties._replace(headers=FrozenTable.of(headers))
+            properties = properties._replace(headers=FrozenTable.of(properties.headers or {}))
         outgoing: Outgoing = _new(Outgoing, (self.exchange, key, body, properties, mandatory, ""))
-        if overrides or not isinstance(key, str) or len(key) > 255 or not key.isascii():
+        if overrides or (
+            is_other_key and (not isinstance(key, str) or len(key) > 255 or not key.isascii())
+        ):
             check_publish(outgoing, overrides)  # the publication's own were, by `__init__`
         return outgoing
 

@@ -14,7 +14,7 @@ from broker_client.errors import (
     PublishTimeoutError,
 )
 from broker_client.message import Outgoing
-from broker_client.publication import Publication
+from broker_client.publication import Origin, Publication
 from broker_client.publishing.delay import check_delay, delayed_by_header, step_for
 from broker_client.publishing.outbox import Outbox
 from broker_client.publishing.publish_log import PublishLog
@@ -138,13 +138,10 @@ class VhostPublisher:
             PublishError: it was not.
         """
         publication = Publication(
-            name,
+            Origin(name, self.queue.withdraw, self._tasks, max_nacks),
             outgoing,
-            self.queue.withdraw,
-            self._tasks,
-            started=asyncio.get_running_loop().time(),
-            timeout=timeout,
-            max_nacks=max_nacks,
+            asyncio.get_running_loop().time(),
+            timeout,
         )
         await self.queue.put(publication, confirm=True)
         await publication

@@ -13,7 +13,7 @@ from broker_client.errors import (
 )
 from broker_client.message import Outgoing, Properties
 from broker_client.pool import ChannelPool
-from broker_client.publication import Publication
+from broker_client.publication import Origin, Publication
 from broker_client.publishing.queue import PublishQueue
 from broker_client.runtime.tasks import TaskGroup
 from tests.support.links import FakeChannel, FakeLink
@@ -49,19 +49,16 @@ class PublishQueueHarness:
     async def restore_topology(self) -> None:
         self.restored += 1
 
-    def make(self, name: str = "orders", **more: Any) -> Publication:
+    def make(self, name: str = "orders", max_nacks: float = 0, **more: Any) -> Publication:
         self.made += 1
         message_id = more.pop("message_id", f"m{self.made}")
         body = more.pop("body", b"x")
         key = more.pop("routing_key", "placed")
         publication = Publication(
-            name,
+            Origin(name, self.queue.withdraw, self.tasks, max_nacks),
             Outgoing("orders", key, body, Properties(message_id=message_id), mandatory=True),
-            self.queue.withdraw,
-            self.tasks,
-            started=asyncio.get_running_loop().time(),
-            timeout=more.pop("timeout", 10.0),
-            **more,
+            asyncio.get_running_loop().time(),
+            **{"timeout": 10.0, **more},
         )
         for event in ("success", "return", "error", "paused"):
             publication.on(

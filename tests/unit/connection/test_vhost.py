@@ -14,7 +14,7 @@ from broker_client.errors import (
     TopologyError,
 )
 from broker_client.message import Outgoing, Properties
-from broker_client.publication import Publication
+from broker_client.publication import Origin, Publication
 from broker_client.publishing.vhost_publisher import VhostPublisher
 from broker_client.runtime.emitter import Emitter
 from broker_client.runtime.tasks import TaskGroup
@@ -59,12 +59,10 @@ class VhostHarness:
 
     async def publish(self, message_id: str, timeout: float = 10.0) -> Publication:
         publication = Publication(
-            "orders",
+            Origin("orders", self.publisher.queue.withdraw, self.tasks),
             Outgoing("", "fulfil", b"x", Properties(message_id=message_id)),
-            self.publisher.queue.withdraw,
-            self.tasks,
-            started=asyncio.get_running_loop().time(),
-            timeout=timeout,
+            asyncio.get_running_loop().time(),
+            timeout,
         )
         await self.publisher.queue.put(publication, confirm=True)
         return publication

@@ -7,7 +7,7 @@ import pytest
 
 from broker_client.errors import PublishAbortedError, PublishError, PublishNackedError
 from broker_client.message import Outgoing, Properties, Returned
-from broker_client.publication import Outcome, Publication
+from broker_client.publication import Origin, Outcome, Publication
 from broker_client.runtime.tasks import TaskGroup
 from tests.support.warp import WarpLoop, settle
 
@@ -34,9 +34,8 @@ def publication(withdrawals: Withdrawals) -> Publication:
 
 def a_publication(withdrawals: Withdrawals, *, timeout: float = 10.0) -> Publication:
     outgoing = Outgoing("orders", "placed", b"x", Properties(message_id="m1"))
-    return Publication(
-        "orders", outgoing, withdrawals, TaskGroup("test"), started=1_000.0, timeout=timeout
-    )
+    origin = Origin("orders", withdrawals, TaskGroup("test"))
+    return Publication(origin, outgoing, 1_000.0, timeout)
 
 
 NACKED = PublishNackedError("orders", "m1", "orders", "placed")
@@ -263,7 +262,7 @@ async def test_abort_that_succeeded_is_not_logged_as_an_unobserved_failure(
         return True
 
     outgoing = Outgoing("", "q", b"", Properties(message_id="m1"))
-    publication = Publication("p", outgoing, withdraw, TaskGroup("test"), started=0.0, timeout=1.0)
+    publication = Publication(Origin("p", withdraw, TaskGroup("test")), outgoing, 0.0, 1.0)
     assert publication.abort()
     del publication
     gc.collect()
