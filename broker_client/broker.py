@@ -325,7 +325,9 @@ class Broker(Emitter):
             PublishUnconfirmedError: it failed meanwhile; the message may be in it.
             BrokerClosedError: the broker was shut down.
         """
-        self._check_may_publish()
+        self._check_loop()
+        if self._closed:
+            raise BrokerClosedError
         begun = self._publisher.begin(name, content, routing_key, overrides)
         return begun if isinstance(begun, Publication) else await begun
 

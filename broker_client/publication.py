@@ -64,7 +64,6 @@ class Publication(Emitter):
         "_ended_at",
         "_event",
         "_noticed",
-        "_origin",
         "_paused",
         "_returned",
         "_then",
@@ -74,6 +73,7 @@ class Publication(Emitter):
         "maybe_duplicate",
         "nacks",
         "order",
+        "origin",
         "outgoing",
         "sent_at",
         "started",
@@ -100,7 +100,7 @@ class Publication(Emitter):
         started: loop time of the call.
         timeout: seconds for the whole publish; 0 for any time.
         """
-        self._origin = origin
+        self.origin: Origin = origin
         self._tasks = origin.tasks
         self._listeners = None  # as in `Emitter.__init__`: one call less for each publish
         self.outgoing: Outgoing = outgoing
@@ -129,7 +129,8 @@ class Publication(Emitter):
             self._withdraw_complaint()
             raise self.error.with_traceback(None)  # not the traceback of another awaiter
         seconds = self._ended_at - self.started
-        return _new(Outcome, (self.message_id, seconds, self.maybe_duplicate))
+        message_id = self.outgoing.properties.message_id or ""
+        return _new(Outcome, (message_id, seconds, self.maybe_duplicate))
 
     def _wait(self) -> Generator[Any, None, None]:
         """Wait on a separate future, so that cancelling one waiter does not affect others."""
@@ -153,7 +154,7 @@ class Publication(Emitter):
             WrongLoopError: called in another event loop, or in a thread.
         """
         self._tasks.check_loop("a Publication")
-        withdrawn = self._origin.withdraw(self, PublishAbortedError(self.name, self.message_id))
+        withdrawn = self.origin.withdraw(self, PublishAbortedError(self.name, self.message_id))
         if withdrawn:
             self._withdraw_complaint()  # the caller of `abort` knows how it ended
         return withdrawn
@@ -186,7 +187,7 @@ class Publication(Emitter):
     @property
     def name(self) -> str:
         """Name of the publication."""
-        return self._origin.name
+        return self.origin.name
 
     @property
     def message_id(self) -> str:
@@ -201,7 +202,7 @@ class Publication(Emitter):
     @property
     def max_nacks(self) -> float:
         """Times it is sent again after the broker refused it, within its time-out."""
-        return self._origin.max_nacks
+        return self.origin.max_nacks
 
     @property
     def event(self) -> str:

@@ -57,11 +57,9 @@ class ChannelCommands:
 
     def publish(self, channel: int, messages: Sequence[Outgoing]) -> None:
         """Publish `messages` in order, up to the first that is refused."""
-        publish, now = self._engine.publishing.publish, self._clock.now()
         state = self._engine.state.channels[channel]
         try:
-            for message in messages:
-                publish(channel, message, now)
+            self._engine.publishing.publish_each(channel, messages, self._clock.now())
         except ReplyError as refusal:
             self._runner.refuse(channel, refusal)
             raise

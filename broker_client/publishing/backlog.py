@@ -28,7 +28,7 @@ class Backlog:
     """
 
     def __init__(self, config: PublishQueueConfig, publish_log: PublishLog | None) -> None:
-        self._config = config
+        self._most, self._most_bytes = config.max_queued, config.max_queued_bytes
         self._log = publish_log
         self._count = self._size_bytes = 0
         self._published = self._succeeded = self._returned = self._failed = 0
@@ -59,9 +59,8 @@ class Backlog:
 
     def is_full_for(self, publication: Publication) -> bool:
         """True when there is no room for `publication`. One that is too large alone has room."""
-        config = self._config
-        return self._count >= config.max_queued or (
-            self._size_bytes + publication.size > config.max_queued_bytes and self._count > 0
+        return self._count >= self._most or (
+            self._size_bytes + publication.size > self._most_bytes and self._count > 0
         )
 
     async def wait_for_room(self, publication: Publication) -> None:
@@ -117,8 +116,8 @@ class Backlog:
         """
         count, size_bytes = self._count, self._size_bytes + len(publication.outgoing.body)
         if not was_waited_for and (  # as `is_full_for`, for every publish
-            count >= self._config.max_queued
-            or (size_bytes > self._config.max_queued_bytes and count)
+            count >= self._most
+            or (size_bytes > self._most_bytes and count)
             or self._waiting_for_room
         ):
             return False

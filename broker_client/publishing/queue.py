@@ -119,7 +119,7 @@ class PublishQueue:
     def _send(self, publication: Publication, confirm: bool) -> None:
         if publication.deadline < self._timer_at:
             self._plan_timer(publication.deadline)
-        key = (publication.name, confirm)
+        key = (publication.origin.name, confirm)
         sender = self._senders.get(key)
         if sender is None:
             if len(self._senders) >= self._many:

@@ -56,9 +56,14 @@ class PublishCommands:
     # ---------------------------------------------------------------- publishing
 
     def publish(self, channel: int, message: Outgoing, now: float) -> None:
-        """Route, store in every queue, deliver; then return it or confirm it.
+        """As `publish_each`, for one."""
+        self.publish_each(channel, (message,), now)
 
-        With the header `x-delay` (milliseconds) the message waits in each queue it is routed to,
+    def publish_each(self, channel: int, messages: Iterable[Outgoing], now: float) -> None:
+        """Route, store in every queue, deliver; then return it or confirm it: one after the other,
+        up to the first that is refused.
+
+        With the header `x-delay` (milliseconds) a message waits in each queue it is routed to,
         and becomes ready when the time is over; see docs/core.md for why there.
 
         Raises:
@@ -67,47 +72,53 @@ class PublishCommands:
                 a consumer of them.
         """
         state = self._channels[channel]
-        properties = message.properties
-        if len(message.body) > self._largest_body:
-            raise self._too_large(message)
-        if properties.expiration is not None:
-            _check_expiration(properties.expiration)
-        if properties.reply_to == REPLY_TO:
-            message = self._replies.with_address(state, message)
-        if state.transaction is not None:
-            vhost = self._vhosts[state.vhost]
-            vhost.check_publish(message.exchange)
-            self._prepare(message)
-            state.transaction.publishes.append(message)
-            return
         vhost = self._vhosts[state.vhost]
-        headers = properties.headers
-        delay = 0.0
-        queues: tuple[Queue, ...] | None
-        if headers is not None and not _has_none(properties, headers, _OURS):
-            vhost.check_publish(message.exchange)
-            message, keys, delay = self._prepare(message)
-            queues = vhost.route(message.exchange, keys, headers)
-        else:
-            queues = vhost.routes.get(message[:2])
-            if queues is None:
-                queues = vhost.route_publish(message.exchange, message.routing_key)
-            if queues is None:
-                queues = vhost.route(message.exchange, (message.routing_key,), headers or NOTHING)
-        if self._observer is not None:
-            self._observer.published(state, message, now)
-        acked = True
-        if delay:
-            for queue in queues:
-                self._transitions.put_later(queue, message, now + delay, now)
-        else:
-            for queue in queues:
-                if not self._transitions.put(queue, message, now):
-                    acked = False
-        if not queues and not self._is_answer(message):
-            self._unroutable(state, message, now)
-        if state.confirms:
-            self._state.confirm(state, acked)
+        put, largest = self._transitions.put, self._largest_body
+        for message in messages:
+            properties = message.properties
+            if len(message.body) > largest:
+                raise self._too_large(message)
+            if properties.expiration is not None:
+                _check_expiration(properties.expiration)
+            if properties.reply_to == REPLY_TO:
+                message = self._replies.with_address(state, message)
+            if state.transaction is not None:
+                vhost.check_publish(message.exchange)
+                self._prepare(message)
+                state.transaction.publishes.append(message)
+                continue
+            headers = properties.headers
+            delay = 0.0
+            queues: tuple[Queue, ...] | None
+            if headers is not None and not _has_none(properties, headers, _OURS):
+                vhost.check_publish(message.exchange)
+                message, keys, delay = self._prepare(message)
+                queues = vhost.route(message.exchange, keys, headers)
+            else:
+                queues = vhost.routes.get(message[:2])
+                if queues is None:
+                    queues = vhost.route_publish(message.exchange, message.routing_key)
+                if queues is None:
+                    queues = vhost.route(
+                        message.exchange, (message.routing_key,), headers or NOTHING
+                    )
+            if self._observer is not None:
+                self._observer.published(state, message, now)
+            acked = True
+            if delay:
+                for queue in queues:
+                    self._transitions.put_later(queue, message, now + delay, now)
+            else:
+                for queue in queues:
+                    if not put(queue, message, now):
+                        acked = False
+            if not queues and not self._is_answer(message):
+                self._unroutable(state, message, now)
+            if state.confirms:
+                if state.confirms_from and state.confirms_ack is acked:
+                    state.publish_seq += 1  # as `State.confirm`, for all but the first of a run
+                else:
+                    self._state.confirm(state, acked)
 
     def _is_answer(self, message: Outgoing) -> bool:
         """Deliver a direct reply; False when `message` is to come back where it is mandatory.
