@@ -25,6 +25,10 @@ class PublishDeadlines:
         self._heap: list[tuple[float, int, Publication]] = []
         self._seq = 0  # keeps equal deadlines in order, and publications uncompared
 
+    def __len__(self) -> int:
+        """Those that have ended and were not let go of included."""
+        return len(self._line) + len(self._heap)
+
     def put(self, publication: Publication) -> None:
         """Add `publication`, which has a deadline."""
         line = self._line
@@ -43,7 +47,7 @@ class PublishDeadlines:
         line, heap = self._line, self._heap
         while line and line[0].state is ENDED:
             line.popleft()
-        if len(line) + len(heap) > 2 * unended + _FEW:
+        if len(self) > 2 * unended + _FEW:
             self._line = deque(each for each in line if each.state is not ENDED)
             self._heap = [each for each in heap if each[2].state is not ENDED]
             heapq.heapify(self._heap)
@@ -66,5 +70,6 @@ class PublishDeadlines:
             line.popleft()
         while heap and heap[0][2].state is ENDED:
             heapq.heappop(heap)
-        firsts = [each[0].deadline for each in (line,) if each] + [each[0] for each in heap[:1]]
-        return min(firsts, default=None)
+        if line and heap:
+            return min(line[0].deadline, heap[0][0])
+        return line[0].deadline if line else heap[0][0] if heap else None
