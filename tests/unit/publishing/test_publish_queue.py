@@ -162,7 +162,7 @@ async def test_full_queue_that_drops_the_oldest_ends_it_and_takes_the_new() -> N
     harness.lose_link()
     made = await harness.publish(5)
     assert harness.ends() == [("error", "m1"), ("error", "m2")]
-    assert "dropped: the queue was full" in str(await failure_of(made[0]))
+    assert (await failure_of(made[0])).args == ("orders", "m1", "dropped: the queue was full")
     harness.restore_link(auto_confirm=True)
     await settle()
     assert harness.channel.ids == ["m3", "m4", "m5"]
@@ -179,6 +179,25 @@ async def test_drop_oldest_never_drops_what_the_broker_may_have() -> None:
     harness.restore_link(auto_confirm=True)
     await settle()
     assert harness.channel.ids == ["m1", "m2", "m4"]
+    await harness.close()
+
+
+async def test_drop_oldest_drops_what_was_published_first_under_any_name() -> None:
+    harness = PublishQueueHarness(max_queued=2, policy="drop_oldest")
+    harness.lose_link()
+    for name in ("orders", "bills", "orders", "orders"):
+        await harness.publish(name=name)
+        await asyncio.sleep(0.1)
+    assert harness.ends() == [("error", "m1"), ("error", "m2")]
+    await harness.close()
+
+
+async def test_drop_oldest_with_nothing_to_drop_takes_the_new_one_all_the_same() -> None:
+    harness = PublishQueueHarness(max_queued=2, policy="drop_oldest")
+    await harness.publish(2)
+    await harness.publish(1)
+    assert harness.channel.ids == ["m1", "m2", "m3"]
+    assert harness.ends() == []
     await harness.close()
 
 
@@ -299,10 +318,11 @@ async def test_close_ends_all_that_is_left_and_says_which_was_sent() -> None:
     made = await harness.publish(4)
     waiting = harness.make()
     put = asyncio.create_task(harness.queue.put(waiting, confirm=True))
-    await settle()
+    await asyncio.sleep(1.5)
     await harness.close()
-    with pytest.raises(PublishAbortedError):
+    with pytest.raises(PublishAbortedError) as refused:
         await put
+    assert refused.value.args == ("orders", "m5", "the broker was shut down")
     errors = [await failure_of(publication) for publication in made]
     assert [type(error) for error in errors] == [
         PublishUnconfirmedError,
@@ -310,6 +330,8 @@ async def test_close_ends_all_that_is_left_and_says_which_was_sent() -> None:
         PublishAbortedError,
         PublishAbortedError,
     ]
+    assert errors[1].args == ("orders", "m2", 1.5, "closed")
+    assert errors[2].args == ("orders", "m3", "the broker was shut down")
     assert len(harness.ends()) == 4
     with pytest.raises(PublishAbortedError, match="shut down"):
         await harness.publish(1)
