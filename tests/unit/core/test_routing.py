@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from broker_client.core.effects import Confirm, Return
 from broker_client.core.engine import Engine
-from broker_client.core.exchange import Destination
+from broker_client.core.exchange import Destination, HeadersMatch
 from broker_client.core.records import Append
-from broker_client.core.settings import EngineSettings
+from broker_client.core.settings import EngineSettings, RabbitMQVersion
 from broker_client.errors import ReplyError
 from broker_client.message import PERSISTENT, TRANSIENT, Returned
 from tests.support.builders import EngineHarness, a_message
@@ -94,10 +97,65 @@ def test_headers_matching(
     assert bool(harness.drain()) is matches
 
 
+ONE_SECOND = datetime.fromtimestamp(1, UTC)
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
+ALIKE: list[list[Any]] = [
+    [True],
+    [False],
+    ["1", b"1"],
+    ["\udfff", b"\xed\xbf\xbf"],
+    [Decimal("1")],
+    [Decimal("1.0")],
+    [[], {}],
+    [["1"]],
+    [[b"1"]],
+    [[1]],
+    [[2]],
+    [[1.0]],
+    [{"a": 1}],
+    [{"a": 2}],
+    [{"a": 1.0}],
+    [{"b": 1}],
+]
+"""Values that match those of their own group, and no others."""
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [
+        ((4, 0), [[1], [1.0], [2], [0], [0.0], [-0.0]]),
+        ((3, 13), [[1, 1.0, ONE_SECOND], [2, 2.0], [0, 0.0, -0.0], [NOON]]),
+    ],
+)
+def test_headers_compare_by_value_as_in_their_version(
+    version: RabbitMQVersion, numbers: list[list[Any]]
+) -> None:
+    groups = [*numbers, *ALIKE]
+    for group in groups:
+        for wanted in group:
+            match = HeadersMatch({"k": wanted}, version)
+            fitting = [each for each in groups for sent in each if match.matches({"k": sent})]
+            assert fitting == [group] * len(group), wanted
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sent", "matches"),
+    [(ONE_SECOND, 1, True), (1, ONE_SECOND, False), (ONE_SECOND, ONE_SECOND, False)],
+)
+def test_a_time_in_a_binding_is_seconds_and_one_in_a_message_equals_nothing(
+    wanted: object, sent: object, matches: bool
+) -> None:
+    assert HeadersMatch({"k": wanted}, (4, 0)).matches({"k": sent}) is matches
+
+
 def test_a_bad_x_match_is_refused(harness: EngineHarness) -> None:
     harness.queue()
-    with pytest.raises(ReplyError, match="x-match"):
-        harness.bind("q", "amq.headers", "", {"x-match": "some"})
+    for mode, what in (
+        ("some", 'value <<"some">>; expected all'),
+        (1, "type byte (value 1); expected longstr"),
+    ):
+        with pytest.raises(ReplyError, match=re.escape(f"Invalid x-match field {what}")):
+            harness.bind("q", "amq.headers", "", {"x-match": mode})
 
 
 def test_two_bindings_to_one_queue_give_one_copy(harness: EngineHarness) -> None:
