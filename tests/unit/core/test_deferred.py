@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from broker_client.core.effects import Confirm
+from broker_client.core.records import Append
 from broker_client.errors import ReplyError
-from broker_client.message import Outgoing
+from broker_client.message import PERSISTENT, Outgoing
 from broker_client.publishing.delay import MAX_DELAY
 from tests.support.builders import EngineHarness, a_message
 
@@ -37,6 +38,15 @@ def test_a_delayed_publish_is_confirmed_at_once(harness: EngineHarness) -> None:
     harness.queue()
     harness.publish(delayed(200))
     assert harness.take() == [Confirm(harness.channel, 1, 1, True)]
+
+
+def test_a_persistent_one_is_kept_with_its_time() -> None:
+    harness = EngineHarness(keep_records=True)
+    harness.queue(durable=True)
+    harness.publish(delayed(500, delivery_mode=PERSISTENT))
+    assert [each.due_at for each in harness.take() if isinstance(each, Append)] == [
+        harness.now + 0.5
+    ]
 
 
 def test_each_queue_that_it_is_routed_to_holds_it_and_counts_it(harness: EngineHarness) -> None:

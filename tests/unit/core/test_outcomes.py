@@ -219,6 +219,15 @@ def test_what_is_in_flight_is_listed_with_who_since_when_until_when_and_attempt(
     assert len(harness.engine.admin.in_flight("/", "q", most=1)) == 1
 
 
+def test_what_was_got_without_a_consumer_is_in_flight_with_nobodys_tag(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
+    harness.publish(a_message())
+    harness.get()
+    assert [each.consumer_tag for each in harness.engine.admin.in_flight("/", "q")] == [""]
+
+
 def test_a_missing_queue_cannot_be_looked_into(harness: EngineHarness) -> None:
     for look in (harness.engine.admin.in_flight, harness.engine.admin.deferred):
         for vhost in ("/", "none"):

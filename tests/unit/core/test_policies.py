@@ -75,6 +75,20 @@ def test_an_empty_pattern_matches_every_name(harness: EngineHarness) -> None:
         ({"queue_type": "quorum"}, {"delivery-limit": 3}, "delivery_limit", 3),
         ({}, {"delivery-limit": 3}, "delivery_limit", None),
         (
+            {"queue_type": "quorum", "delivery_limit": -1},
+            {"delivery-limit": 3},
+            "delivery_limit",
+            3,
+        ),
+        (
+            {"queue_type": "quorum", "delivery_limit": 2},
+            {"delivery-limit": -1},
+            "delivery_limit",
+            2,
+        ),
+        ({"queue_type": "quorum", "delivery_limit": 0}, {"delivery-limit": 3}, "delivery_limit", 0),
+        ({"queue_type": "quorum", "delivery_limit": 5}, {"delivery-limit": 3}, "delivery_limit", 3),
+        (
             {"queue_type": "quorum", "consumer_timeout": 9000},
             {"consumer-timeout": 5000},
             "consumer_timeout",
@@ -332,8 +346,21 @@ def test_limits_of_a_vhost_refuse_what_is_beyond_them(harness: EngineHarness) ->
     engine.open_connection("/")
 
 
-@pytest.mark.parametrize("limits", [{"max-channels": 1}, {"max-queues": "1"}, {"max-queues": True}])
-def test_limits_that_are_none_are_refused(harness: EngineHarness, limits: Any) -> None:
-    with pytest.raises(InvalidPolicyError):
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        (
+            {"max-channels": 1},
+            "'max-channels' is not a limit; there are max-connections, max-queues",
+        ),
+        ({"max-queues": "1"}, "max-queues should be a number, actually was '1'"),
+        ({"max-queues": True}, "max-queues should be a number, actually was True"),
+    ],
+)
+def test_limits_that_are_none_are_refused(
+    harness: EngineHarness, limits: Any, problem: str
+) -> None:
+    with pytest.raises(InvalidPolicyError) as refused:
         harness.engine.policies.set_limits("/", limits)
+    assert refused.value.args == ("limits", "/", (problem,))
     assert harness.engine.policies.limits("/") == {}

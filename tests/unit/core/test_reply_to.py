@@ -102,6 +102,21 @@ def test_a_mandatory_answer_arrives(harness: EngineHarness, server: int) -> None
     assert [type(effect).__name__ for effect in harness.take()] == ["Deliver"]
 
 
+@pytest.mark.parametrize("mandatory", [True, False])
+def test_a_mandatory_answer_arrives_and_comes_back_up_to_4_2(mandatory: bool) -> None:
+    harness = EngineHarness(compatibility=(4, 2))
+    server = harness.engine.open_channel(harness.engine.open_connection("/"))
+    harness.queue()
+    harness.consume(REPLY_TO, no_ack=True)
+    address = ask(harness, server)
+    harness.take()
+    harness.publish(a_message(address, mandatory=mandatory), channel=server)
+    expected = ["Deliver", "Return"] if mandatory else ["Deliver"]
+    assert [type(effect).__name__ for effect in harness.take()] == expected
+    harness.publish(a_message(f"{REPLY_TO}.nobody", mandatory=mandatory), channel=server)
+    assert len(harness.returns()) == mandatory
+
+
 def test_the_address_can_be_checked(harness: EngineHarness, server: int) -> None:
     harness.consume(REPLY_TO, no_ack=True)
     address = ask(harness, server)

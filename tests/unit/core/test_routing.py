@@ -285,11 +285,37 @@ def test_cc_that_is_no_array_of_strings_is_refused(harness: EngineHarness) -> No
     assert harness.stats().ready == 0
 
 
-@pytest.mark.parametrize("expiration", ["-1", "1.5", "soon", ""])
-def test_a_bad_expiration_is_refused(harness: EngineHarness, expiration: str) -> None:
+@pytest.mark.parametrize("expiration", ["0", "-0", "+5", "00000000000000005", "315360000000"])
+def test_an_expiration_is_any_whole_number_up_to_ten_years(
+    harness: EngineHarness, expiration: str
+) -> None:
     harness.queue()
-    with pytest.raises(ReplyError, match=r"^406 .*invalid expiration"):
+    harness.consume()
+    harness.publish(a_message(expiration=expiration))
+    assert harness.bodies() == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    ("expiration", "reason"),
+    [
+        ("", "no_integer"),
+        ("soon", "no_integer"),
+        ("1.5", '{leftover_string,".5"}'),
+        ("-1", "{value_negative,-1}"),
+        ("-0010", "{value_negative,-10}"),
+        ("315360000001", "{value_too_large,315360000001}"),
+        ("+0315360000010", "{value_too_large,315360000010}"),
+        ("9" * 300, f"{{value_too_large,{'9' * 300}}}"),
+    ],
+)
+def test_a_bad_expiration_is_refused_in_rabbitmqs_words(
+    harness: EngineHarness, expiration: str, reason: str
+) -> None:
+    harness.queue()
+    with pytest.raises(ReplyError) as refused:
         harness.publish(a_message(expiration=expiration))
+    assert refused.value.reply_code == 406
+    assert refused.value.reply_text.endswith(f" - invalid expiration '{expiration}': {reason}")
 
 
 def test_copies_in_several_queues_share_the_message(harness: EngineHarness) -> None:

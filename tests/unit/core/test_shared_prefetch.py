@@ -38,6 +38,17 @@ def test_it_holds_at_once_and_may_be_raised_lowered_and_lifted(harness: EngineHa
     assert len(harness.deliveries()) == 1
 
 
+def test_a_limit_below_what_is_in_flight_stops_what_comes_next(harness: EngineHarness) -> None:
+    two_queues(harness, 2)
+    harness.consume("a")
+    assert harness.bodies() == [b"a0", b"a1"]
+    harness.engine.consuming.qos(harness.channel, 1, harness.now, shared=True)
+    harness.publish(a_message("a", b"a2"))
+    assert harness.deliveries() == []
+    harness.ack(2, multiple=True)
+    assert harness.bodies() == [b"a2"]
+
+
 def test_each_consumers_own_limit_holds_beside_it(harness: EngineHarness) -> None:
     two_queues(harness, 5)
     harness.engine.consuming.qos(harness.channel, 2)

@@ -200,8 +200,11 @@ def test_an_exclusive_queue_is_locked_for_other_connections_and_goes_with_its_ow
 ) -> None:
     other = harness.engine.open_channel(harness.engine.open_connection("/"))
     harness.queue(exclusive=True)
+    here = Destination("queue", "q")
     for command in (
         lambda: harness.queue(channel=other, exclusive=True),
+        lambda: harness.engine.topology.bind(other, here, "amq.topic", "k", {}),
+        lambda: harness.engine.topology.unbind(other, here, "amq.topic", "k", {}),
         lambda: harness.engine.topology.check_queue(other, "q", harness.now),
         lambda: harness.consume(channel=other),
         lambda: harness.engine.topology.purge_queue(other, "q"),
