@@ -12,6 +12,7 @@ import pytest
 from broker_client.core.arguments import (
     LONGEST_EXPIRATION,
     QueueSettings,
+    alternate_exchange,
     check_arguments,
     check_flag,
     check_new_queue,
@@ -24,7 +25,7 @@ from broker_client.core.settings import NEWEST, RabbitMQVersion
 from broker_client.errors import ReplyError
 
 
-def settings(version: RabbitMQVersion = NEWEST, **arguments: Any) -> QueueSettings:
+def settings(*, version: RabbitMQVersion = NEWEST, **arguments: Any) -> QueueSettings:
     named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
     return queue_settings(named, "q", "/", version)
 
@@ -75,7 +76,7 @@ def test_type_of_a_value_is_named_as_the_field_it_is_sent_in(value: object, name
     ],
 )
 def test_number_is_taken_up_to_its_bound_and_refused_beyond(
-    argument: str, most_or_least: int, setting: float, beyond: int, reason: str
+    argument: str, most_or_least: Any, setting: float, beyond: Any, reason: str
 ) -> None:
     assert getattr(settings(**{argument: most_or_least}), argument) == setting
     whole = f"invalid arg 'x-{argument.replace('_', '-')}' for queue 'q' in vhost '/': {reason}"
@@ -139,12 +140,12 @@ def test_argument_that_cannot_be_is_refused_in_rabbitmqs_words(
 def test_quorum_queue_has_the_priorities_and_time_outs_of_its_version(
     version: RabbitMQVersion, priorities: tuple[int, int], cancels: bool
 ) -> None:
-    found = settings(version, queue_type="quorum")
+    found = settings(version=version, queue_type="quorum")
     assert (found.max_priority, found.default_priority) == priorities
     assert (found.quorum, found.cancels_on_timeout) == (True, cancels)
-    own = settings(version, queue_type="quorum", max_priority=5)
+    own = settings(version=version, queue_type="quorum", max_priority=5)
     assert (own.max_priority, own.default_priority) == (5, 0)
-    classic = settings(version)
+    classic = settings(version=version)
     assert (classic.max_priority, classic.cancels_on_timeout, classic.quorum) == (0, False, False)
 
 
@@ -206,6 +207,14 @@ def test_priority_of_a_consumer_is_any_integer_and_zero_where_it_has_none() -> N
         consumer_priority({"x-priority": 1.0}, "q", "/")
 
 
+def test_alternate_exchange_is_a_name_or_none() -> None:
+    assert alternate_exchange({}, "x", "/") is None
+    assert alternate_exchange({"alternate-exchange": "spare"}, "x", "/") == "spare"
+    text = "invalid type 'byte' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
+    with pytest.raises(ReplyError, match=re.escape(text)):
+        alternate_exchange({"alternate-exchange": 1}, "x", "/")
+
+
 @pytest.mark.parametrize(
     ("received", "current", "difference"),
     [
@@ -237,7 +246,7 @@ def test_flag_that_differs_is_told_with_both_values() -> None:
     check_flag("queue", "q", "/", "durable", True, True)
     for received, current, text in (
         (True, False, "arg 'durable' for queue 'q' in vhost '/': received 'true' but current is"),
-        ("topic", "direct", "received 'topic' but current is 'direct'"),
+        ("Topic", "direct", "received 'Topic' but current is 'direct'"),
     ):
         with pytest.raises(ReplyError, match=re.escape(text)):
             check_flag("queue", "q", "/", "durable", received, current)

@@ -653,6 +653,7 @@ def test_recover_without_requeue_is_not_implemented(harness: EngineHarness) -> N
     with pytest.raises(ReplyError) as refused:
         harness.engine.consuming.recover(harness.channel, harness.now, requeue=False)
     assert (refused.value.reply_code, refused.value.scope) == (540, "connection")
+    assert refused.value.reply_text == "NOT_IMPLEMENTED - requeue=false"
 
 
 def test_settling_many_at_once_costs_as_many_as_there_are(harness: EngineHarness) -> None:

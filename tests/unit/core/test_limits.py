@@ -514,6 +514,15 @@ def test_without_a_limit_a_body_may_be_of_any_size() -> None:
     assert harness.stats().ready == 1
 
 
+def test_a_release_of_one_leaves_those_before_it_in_flight(harness: EngineHarness) -> None:
+    harness.queue()
+    for _ in range(2):
+        harness.publish(a_message())
+        harness.get()
+    harness.engine.consuming.release(harness.channel, 2, harness.now)
+    assert (harness.stats().ready, harness.stats().in_flight) == (1, 1)
+
+
 def test_released_deliveries_do_not_count_towards_the_delivery_limit(
     harness: EngineHarness,
 ) -> None:

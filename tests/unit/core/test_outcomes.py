@@ -9,6 +9,7 @@ import pytest
 from broker_client.core.effects import Deliver, MessageTimedOut
 from broker_client.core.settle_results import Done, NotInFlight, NotOwner
 from broker_client.errors import ReplyError
+from broker_client.runtime.deadlines import NEVER
 from tests.support.builders import EngineHarness, a_message
 
 
@@ -137,6 +138,31 @@ def test_touch_gives_the_time_left_and_stops_at_the_most_from_delivery() -> None
         lefts.append(outcome.seconds_left if isinstance(outcome, Done) else None)
     assert lefts == [60.0, 40.0, 10.0, None]
     assert harness.stats().timeout_count == 1
+
+
+def test_touch_tells_of_less_than_a_second_left() -> None:
+    harness = EngineHarness(message_timeout=60.0, max_message_timeout=60.5)
+    filled(harness)
+    harness.get()
+    harness.advance(59.75)
+    assert harness.engine.consuming.touch(harness.channel, 1, harness.now) == Done(0.75)
+
+
+def test_touch_of_a_delivery_that_may_take_forever_leaves_it_so() -> None:
+    harness = EngineHarness(message_timeout=0.0)
+    filled(harness)
+    harness.get()
+    assert harness.engine.consuming.touch(harness.channel, 1, harness.now) == Done(NEVER)
+
+
+def test_requeue_with_a_delay_of_less_than_a_second_waits_that_long(
+    harness: EngineHarness,
+) -> None:
+    filled(harness)
+    harness.get()
+    assert harness.engine.consuming.requeue(harness.channel, 1, harness.now, delay=0.5) == Done()
+    assert harness.engine.next_deadline() == harness.now + 0.5
+    assert (harness.stats().ready, harness.stats().deferred) == (0, 1)
 
 
 def test_touch_never_makes_a_deadline_earlier() -> None:

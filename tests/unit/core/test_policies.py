@@ -109,6 +109,18 @@ def test_limits_take_the_lower_number_and_all_else_the_argument(
     assert settings_of(harness) == settings_of(harness, "fresh")
 
 
+def test_deleting_a_policy_tells_whether_it_was_there(harness: EngineHarness) -> None:
+    set_policy(harness, "p", "^q")
+
+    def delete(*, is_operator: bool) -> bool:
+        return harness.engine.policies.delete_policy("/", "p", 0.0, is_operator=is_operator)
+
+    assert not delete(is_operator=True)
+    assert [each.name for each in harness.engine.policies.policies()] == ["p"]
+    assert delete(is_operator=False)
+    assert not delete(is_operator=False)
+
+
 def test_an_operator_policy_limits_what_a_policy_asks_for(harness: EngineHarness) -> None:
     harness.queue()
     set_policy(harness, "user", "^q", {"max-length": 9, "message-ttl": 100})

@@ -83,6 +83,7 @@ def test_topic_patterns(harness: EngineHarness, pattern: str, key: str, matches:
         ({"x-seen": 1}, {}, True),
         ({"x-match": "all-with-x", "x-seen": 1}, {}, False),
         ({"x-match": "any-with-x", "x-seen": 1}, {"x-seen": 1}, True),
+        ({"x-match": "all-with-x", "x-seen": 1}, {"x-seen": 1}, True),
         ({"a": None}, {"a": "anything"}, True),
         ({"a": None}, {}, False),
         ({"a": 1}, {"a": True}, False),
@@ -151,7 +152,7 @@ def test_a_time_in_a_binding_is_seconds_and_one_in_a_message_equals_nothing(
 def test_a_bad_x_match_is_refused(harness: EngineHarness) -> None:
     harness.queue()
     for mode, what in (
-        ("some", 'value <<"some">>; expected all'),
+        ("some", 'value <<"some">>; expected all, any, all-with-x, or any-with-x'),
         (1, "type byte (value 1); expected longstr"),
     ):
         with pytest.raises(ReplyError, match=re.escape(f"Invalid x-match field {what}")):
@@ -176,6 +177,35 @@ def test_one_of_two_bindings_goes_and_the_other_still_routes(harness: EngineHarn
     )
     harness.publish(a_message("k", exchange="amq.direct"))
     assert harness.drain() == [b"hello"]
+
+
+@pytest.mark.parametrize("exchange", ["amq.direct", "amq.fanout", "amq.topic", "amq.headers"])
+def test_what_is_unbound_routes_no_more(harness: EngineHarness, exchange: str) -> None:
+    here = Destination("queue", "q")
+    bound(harness, exchange, "k")
+    harness.engine.topology.unbind(harness.channel, here, exchange, "k", {})
+    harness.publish(a_message("k", exchange=exchange, mandatory=True))
+    assert len(harness.returns()) == 1
+
+
+@pytest.mark.parametrize("other", [{"k": [2]}, {"k": {"a": 2}}, {"k": 1.0}, {"k": [1, 1]}])
+def test_bindings_that_differ_in_what_an_argument_holds_are_two(
+    harness: EngineHarness, other: dict[str, Any]
+) -> None:
+    here = Destination("queue", "q")
+    for own in ({"k": [1]}, {"k": {"a": 1}}, {"k": 1}):
+        bound(harness, "amq.direct", "k", **own)
+        harness.engine.topology.unbind(harness.channel, here, "amq.direct", "k", other)
+        harness.publish(a_message("k", exchange="amq.direct"))
+        assert harness.drain() == [b"hello"]
+
+
+def test_headers_are_compared_as_the_version_of_the_broker_does() -> None:
+    for version, matches in (((3, 13), True), ((4, 0), False)):
+        harness = EngineHarness(compatibility=version)
+        bound(harness, "amq.headers", "", a=1)
+        harness.publish(a_message("", exchange="amq.headers", headers={"a": 1.0}))
+        assert bool(harness.drain()) is matches
 
 
 def test_exchanges_bound_in_a_circle_deliver_once(harness: EngineHarness) -> None:

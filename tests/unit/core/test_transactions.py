@@ -58,6 +58,19 @@ def test_acks_of_a_run_count_at_the_commit(harness: EngineHarness, channel: int)
     assert harness.stats().ack_count == 2
 
 
+@pytest.mark.parametrize(("multiple", "ready"), [(False, 1), (True, 2)])
+def test_a_release_in_a_transaction_gives_back_at_the_commit(
+    harness: EngineHarness, channel: int, multiple: bool, ready: int
+) -> None:
+    for _ in range(2):
+        harness.publish(a_message())
+        harness.engine.consuming.get(channel, "q", harness.now)
+    harness.engine.consuming.release(channel, 2, harness.now, multiple=multiple)
+    assert harness.stats().ready == 0
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    assert harness.stats().ready == ready
+
+
 def test_a_rollback_leaves_deliveries_in_flight_to_be_settled_again(
     harness: EngineHarness, channel: int
 ) -> None:

@@ -93,6 +93,17 @@ async def test_channel_that_dies_before_the_confirms_sends_the_unconfirmed_again
     assert harness.queue.stats().resent == 6
 
 
+async def test_each_time_that_a_publish_is_sent_again_is_counted(
+    harness: PublishQueueHarness,
+) -> None:
+    await harness.publish(2)
+    for _ in range(3):
+        harness.channel.fail()
+        await asyncio.sleep(1.0)
+    assert harness.queue.stats().resent == 6
+    harness.channel.confirm_all()
+
+
 async def test_order_holds_over_many_failures(harness: PublishQueueHarness) -> None:
     for number in range(10):
         await harness.publish(3)

@@ -39,6 +39,25 @@ async def test_abort_of_an_unsent_one_removes_it(harness: PublishQueueHarness) -
     assert harness.ends() == [("error", "m2"), ("success", "m1"), ("success", "m3")]
 
 
+async def test_abort_of_one_that_waits_for_room_is_refused() -> None:
+    harness = PublishQueueHarness(max_queued=1)
+    await harness.publish(1)
+    waiting = harness.make()
+    put = asyncio.create_task(harness.queue.put(waiting, confirm=True))
+    await settle()
+    assert not waiting.abort()
+    harness.channel.confirm(1)
+    await put
+    assert not waiting.is_ended
+    await harness.close()
+
+
+async def test_abort_of_one_without_confirms_removes_it_too(harness: PublishQueueHarness) -> None:
+    harness.lose_link()
+    [publication] = await harness.publish(1, confirm=False)
+    assert publication.abort()
+
+
 async def test_abort_of_a_sent_one_is_refused_and_changes_nothing(
     harness: PublishQueueHarness,
 ) -> None:
@@ -124,6 +143,19 @@ async def test_full_queue_in_bytes_takes_what_waits_as_soon_as_it_just_fits() ->
     await settle()
     assert entering.done()
     assert harness.queue.stats().held_bytes == 10
+    harness.channel.confirm_all()
+    await harness.close()
+
+
+async def test_body_larger_than_the_limit_waits_until_the_queue_is_empty() -> None:
+    harness = PublishQueueHarness(max_queued_bytes=10)
+    await harness.publish(1)
+    put = asyncio.create_task(harness.queue.put(harness.make(body=b"x" * 11), confirm=True))
+    await settle()
+    assert not put.done()
+    harness.channel.confirm(1)
+    await settle()
+    assert put.done()
     harness.channel.confirm_all()
     await harness.close()
 

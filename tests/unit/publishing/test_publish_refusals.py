@@ -138,7 +138,12 @@ async def test_publish_that_costs_the_link_each_time_is_refused_once_others_have
     await asyncio.sleep(30.0)
     assert [end for end in harness.ends() if end[0] == "error"] == [("error", "m2")]
     assert len(harness.ends()) == 10
-    assert "not with others" in str(await failure_of(made[1]))
+    error = await failure_of(made[1])
+    assert isinstance(error, PublishRefusedError)
+    assert (error.reply_code, error.reply_text) == (
+        320,
+        "the link was lost each time it carried this message alone, and not with others",
+    )
     await harness.close()
 
 
@@ -168,6 +173,46 @@ async def test_links_lost_a_few_times_in_a_row_let_no_publish_overtake_another()
     await asyncio.sleep(5.0)
     assert harness.ends() == [("success", f"m{number}") for number in range(1, 6)]
     await harness.close()
+
+
+async def test_links_lost_five_times_in_a_row_send_one_by_one_and_a_confirm_starts_over(
+    harness: PublishQueueHarness,
+) -> None:
+    async def lose(times: int) -> list[list[int]]:
+        batches = []
+        for _ in range(times):
+            harness.lose_link()
+            await settle()
+            harness.restore_link()
+            await asyncio.sleep(1.0)
+            batches.append(harness.channel.batches)
+        return batches
+
+    await harness.publish(4)
+    assert await lose(4) == [[4]] * 4
+    harness.channel.confirm(1)
+    assert await lose(5) == [*([[3]] * 4), [1]]
+    while len(harness.ends()) < 4:
+        harness.channel.confirm_all()
+        await settle()
+
+
+async def test_links_lost_over_one_that_is_probed_without_the_turn_let_no_other_overtake_it(
+    harness: PublishQueueHarness,
+) -> None:
+    ChannelClosingBroker(harness, 406, "m1", once=True)
+    harness.link.auto_confirm = False
+    await harness.publish(3)
+    for _ in range(4):
+        assert harness.channel.ids == ["m1"]
+        harness.lose_link()
+        await settle()
+        harness.restore_link()
+        await asyncio.sleep(1.0)
+    assert harness.channel.ids == ["m1"]
+    while len(harness.ends()) < 3:
+        harness.channel.confirm_all()
+        await settle()
 
 
 async def test_two_publishes_that_cost_the_link_are_both_refused_and_all_others_pass() -> None:

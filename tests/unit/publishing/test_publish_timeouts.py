@@ -54,6 +54,7 @@ async def test_sent_and_not_confirmed_in_time_is_unconfirmed_and_its_channel_ret
     error = await failure_of(publication)
     assert isinstance(error, PublishUnconfirmedError)
     assert "may or may not have it" in str(error)
+    assert error.args == ("orders", "m1", 2.0, "up")
     assert first.is_usable
     await asyncio.sleep(6.0)
     assert first.how_ended == "aborted"
@@ -70,13 +71,26 @@ async def test_channel_that_answers_is_not_given_up_for_an_overdue_confirm(
     [other] = await harness.publish(1, timeout=30.0)
     first = harness.channel
     await asyncio.sleep(3.0)
-    assert ("qos", 0) in first.asked
+    assert first.asked == [("qos", 0)]
     assert harness.channel is first
-    assert first.ids == ["m1", "m2"]
-    first.confirm(1, 2)
+    await harness.publish(1)
+    assert first.ids == ["m1", "m2", "m3"]
+    assert first.asked == [("qos", 0)]
+    first.confirm(1, 3)
     assert not (await other).maybe_duplicate
-    assert harness.ends() == [("error", "m1"), ("success", "m2")]
+    assert harness.ends() == [("error", "m1"), ("success", "m2"), ("success", "m3")]
     assert harness.queue.stats().resent == 0
+
+
+async def test_channel_that_is_silent_since_it_was_sent_is_asked_even_if_heard_right_then(
+    harness: PublishQueueHarness,
+) -> None:
+    await harness.publish(2, timeout=30.0)
+    harness.channel.confirm(1)
+    await harness.publish(1, timeout=2.0)  # no time has passed
+    await asyncio.sleep(3.0)
+    assert harness.channel.asked == [("qos", 0)]
+    harness.channel.confirm(2, 3)
 
 
 async def test_channel_that_confirms_others_is_not_even_asked(harness: PublishQueueHarness) -> None:
