@@ -268,6 +268,12 @@ async def test_dead_letter_is_logged_where_the_chain_is_the_subscriptions_own(
     assert len([each for each in caplog.messages if "was dead-lettered" in each]) == lines
 
 
+async def test_error_that_a_message_was_settled_with_stays_with_it() -> None:
+    harness, error = SettlingHarness(), ValueError("no")
+    await harness.settle(error, Nack())
+    assert harness.settle.error is error
+
+
 async def test_empty_error_text_is_an_error_still() -> None:
     harness = SettlingHarness()
     await harness.settle("")

@@ -459,15 +459,56 @@ def test_a_consumer_timeout_closes_the_channel_as_rabbitmq_3_does(kind: str) -> 
     (closed,) = harness.take()
     assert isinstance(closed, CloseChannel)
     assert (closed.channel, closed.reply_code) == (harness.channel, 406)
-    told = (
-        f"delivery acknowledgement on channel {harness.channel} timed out. Timeout value used: 1000"
+    assert closed.reply_text == (
+        f"PRECONDITION_FAILED - delivery acknowledgement on channel {harness.channel} timed out. "
+        "Timeout value used: 1000 ms. This timeout value can be configured, see consumers doc "
+        "guide to learn more"
     )
-    assert told in closed.reply_text
     assert (harness.stats().ready, harness.stats().in_flight, harness.stats().consumers) == (
         2,
         0,
         0,
     )
+
+
+def test_a_delivery_that_is_only_given_back_does_not_close_the_channel_of_one_that_would() -> None:
+    harness = EngineHarness(compatibility=(3, 10))
+    harness.queue("closes", consumer_timeout=9000)
+    harness.consume("closes")
+    filled(harness, 1, message_timeout=1000)
+    harness.consume()
+    harness.take()
+    harness.advance(1.0)
+    assert CloseChannel not in map(type, harness.take())
+    assert harness.stats().timeout_count == 1
+
+
+def test_a_queue_that_is_gone_does_not_stop_others_from_having_theirs_back(
+    harness: EngineHarness,
+) -> None:
+    for name in ("a", "b", "c"):
+        harness.queue(name)
+        harness.publish(a_message(name))
+        harness.get(name)
+    harness.engine.topology.delete_queue(harness.channel, "a")
+    harness.advance(60.0)
+    assert [(harness.stats(name).ready, harness.stats(name).timeout_count) for name in "bc"] == [
+        (1, 1),
+        (1, 1),
+    ]
+
+
+def test_several_consumers_of_quorum_queues_are_cancelled_at_once(harness: EngineHarness) -> None:
+    tags = []
+    for name in ("a", "b"):
+        harness.queue(name, consumer_timeout=1000, queue_type="quorum")
+        harness.publish(a_message(name), a_message(name))
+        tags.append(harness.consume(name))
+    harness.take()
+    harness.advance(1.0)
+    assert harness.take() == [CancelConsumer(harness.channel, tag) for tag in tags]
+    assert [harness.stats(name).ready for name in "ab"] == [2, 2]
+    assert [harness.stats(name).timeout_count for name in "ab"] == [2, 2]
 
 
 @pytest.mark.parametrize("take", [EngineHarness.consume, EngineHarness.get])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker_client.core.effects import Confirm
-from broker_client.core.records import Append
+from broker_client.core.records import Append, Moved
 from broker_client.errors import ReplyError
 from broker_client.message import PERSISTENT, Outgoing
 from broker_client.publishing.delay import MAX_DELAY
@@ -46,6 +46,18 @@ def test_a_persistent_one_is_kept_with_its_time() -> None:
     harness.publish(delayed(500, delivery_mode=PERSISTENT))
     assert [each.due_at for each in harness.take() if isinstance(each, Append)] == [
         harness.now + 0.5
+    ]
+
+
+def test_a_persistent_one_that_is_deferred_again_is_kept_with_its_new_time() -> None:
+    harness = EngineHarness(keep_records=True)
+    harness.queue(durable=True)
+    harness.publish(a_message(delivery_mode=PERSISTENT))
+    harness.get()
+    harness.take()
+    harness.nack(1, delay=0.25)
+    assert [each.due_at for each in harness.take() if isinstance(each, Moved)] == [
+        harness.now + 0.25
     ]
 
 

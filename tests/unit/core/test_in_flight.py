@@ -55,6 +55,13 @@ def test_settle_through_takes_up_to_the_tag_in_order(ledger: InFlightLedger[str]
     assert (ledger.settle_through(2), ledger.settle_all()) == (["a", "b"], ["c"])
 
 
+def test_no_more_expire_than_asked_for_the_earliest_first(ledger: InFlightLedger[str]) -> None:
+    for number, entry in enumerate("abc"):
+        ledger.start(entry, 3.0 - number)
+    assert ledger.expire(9.0, 2) == [(3, "c"), (2, "b")]
+    assert ledger.tags() == [1]
+
+
 def test_a_time_out_is_forgiven_once(ledger: InFlightLedger[str]) -> None:
     ledger.start("a", 1.0)
     assert not ledger.forgives(1)

@@ -40,6 +40,9 @@ def test_a_queue_ttl_drops_what_waits_too_long(harness: EngineHarness) -> None:
 
 def test_the_earlier_of_queue_ttl_and_expiration_counts(harness: EngineHarness) -> None:
     harness.queue(message_ttl=1000)
+    harness.publish(a_message(expiration="3000"))
+    assert harness.engine.next_deadline() == harness.now + 1.0
+    harness.drain()
     harness.publish(a_message(expiration="300"))
     assert harness.engine.next_deadline() == harness.now + 0.3
 
@@ -512,6 +515,15 @@ def test_without_a_limit_a_body_may_be_of_any_size() -> None:
     harness.queue()
     harness.publish(a_message(body=b"x" * 100_000))
     assert harness.stats().ready == 1
+
+
+def test_what_goes_straight_to_a_consumer_of_a_limited_queue_is_confirmed(
+    harness: EngineHarness,
+) -> None:
+    harness.queue(max_length=1, overflow="reject-publish")
+    harness.consume()
+    harness.publish(a_message())
+    assert harness.confirms() == [(1, 1, True)]
 
 
 def test_a_release_of_one_leaves_those_before_it_in_flight(harness: EngineHarness) -> None:

@@ -236,6 +236,19 @@ def test_a_consumer_that_is_there_gets_the_time_limit_of_the_policy() -> None:
     assert harness.channel not in harness.engine.state.channels
 
 
+def test_a_policy_without_a_time_limit_cancels_no_consumer_of_a_quorum_queue(
+    harness: EngineHarness,
+) -> None:
+    harness.queue(queue_type="quorum", message_timeout=1000)
+    harness.consume()
+    set_policy(harness, "p", "^q", {"max-length": 5})
+    harness.publish(a_message())
+    harness.take()
+    harness.advance(1.0)
+    assert CancelConsumer not in map(type, harness.take())
+    assert harness.stats().consumers == 1
+
+
 def test_a_consumer_of_a_quorum_queue_is_cancelled_by_the_time_limit_of_a_policy(
     harness: EngineHarness,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,16 @@ def test_a_queue_counts_first_puts_only_and_knows_its_bytes(harness: EngineHarne
     assert (stats.message_count, stats.message_bytes) == (2, 8)
     assert (stats.requeue_count, stats.timeout_count, stats.deliver_count) == (1, 1, 3)
     assert (stats.ready, stats.in_flight, stats.deferred) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"max_length": 9}, {"max_priority": 9}])
+def test_bytes_of_all_messages_add_up_in_a_queue_of_any_kind(
+    harness: EngineHarness, arguments: dict[str, Any]
+) -> None:
+    harness.queue(**arguments)
+    harness.publish(a_message(body=b"12345"), a_message(body=b"678"))
+    assert harness.stats().message_bytes == 8
+    assert harness.engine.state.paging.resident_bytes == 8
 
 
 def test_age_of_the_oldest_is_that_of_the_head_and_none_without_one(harness: EngineHarness) -> None:
@@ -48,10 +59,11 @@ def test_a_consumer_counts_what_it_did(harness: EngineHarness) -> None:
     harness.engine.consuming.qos(harness.channel, 10)
     began = harness.now
     tag = harness.consume(arguments={"x-priority": 3})
-    harness.publish(*(a_message() for _ in range(6)))
+    harness.publish(*(a_message() for _ in range(7)))
     harness.ack(1)
     harness.nack(2, delay=100.0)
     harness.nack(3, requeue=False)
+    harness.nack(7, requeue=False)
     harness.engine.consuming.finish(harness.channel, 4, harness.now)
     harness.advance(60.0)
     (consumer,) = harness.stats().consumer_stats
@@ -61,9 +73,9 @@ def test_a_consumer_counts_what_it_did(harness: EngineHarness) -> None:
         began,
     )
     assert (consumer.prefetch, consumer.priority, consumer.active) == (10, 3, True)
-    assert (consumer.ack_count, consumer.requeue_count, consumer.reject_count) == (2, 1, 1)
+    assert (consumer.ack_count, consumer.requeue_count, consumer.reject_count) == (2, 1, 2)
     assert (consumer.timeout_count, consumer.in_flight) == (2, 2)
-    assert consumer.message_count == 8
+    assert consumer.message_count == 9
 
 
 def test_a_consumer_without_acks_counts_what_it_was_sent(harness: EngineHarness) -> None:

@@ -27,6 +27,17 @@ async def test_what_waits_is_sent_in_batches_in_order(harness: PublishQueueHarne
     harness.channel.confirm_all()
 
 
+async def test_batch_ends_with_the_message_that_makes_it_a_mebibyte(
+    harness: PublishQueueHarness,
+) -> None:
+    made = [harness.make(body=b"x" * 2**18) for _ in range(6)]
+    for publication in made:
+        await harness.queue.put(publication, confirm=True)
+    await settle()
+    assert harness.channel.batches == [4, 2]
+    harness.channel.confirm_all()
+
+
 async def test_confirm_of_a_range_settles_each_in_order(harness: PublishQueueHarness) -> None:
     await harness.publish(5)
     harness.channel.confirm(1, 3)

@@ -93,6 +93,18 @@ async def test_channel_that_dies_before_the_confirms_sends_the_unconfirmed_again
     assert harness.queue.stats().resent == 6
 
 
+async def test_channel_that_ended_without_a_reason_casts_no_suspicion(
+    harness: PublishQueueHarness,
+) -> None:
+    await harness.publish(3)
+    harness.channel.is_usable = False
+    await harness.publish(1)
+    await asyncio.sleep(3.0)
+    assert harness.channel.batches == [4]
+    harness.channel.confirm_all()
+    assert harness.ends() == [("success", f"m{number}") for number in range(1, 5)]
+
+
 async def test_each_time_that_a_publish_is_sent_again_is_counted(
     harness: PublishQueueHarness,
 ) -> None:

@@ -125,6 +125,9 @@ async def test_publish_that_ends_the_connection_is_refused_and_no_other() -> Non
     error = await failure_of(made["b"][2])
     assert isinstance(error, PublishRefusedError)
     assert (error.reply_code, error.reply_text) == (541, "541 INTERNAL_ERROR")
+    [later] = await harness.publish(name="d")
+    await asyncio.sleep(1.0)
+    assert later.is_ended
     await harness.close()
 
 
@@ -376,6 +379,18 @@ async def test_refusal_for_size_that_fits_no_message_is_not_repeated_forever(
         await settle()
     assert harness.ends() == [("error", "m1")]
     assert type(await failure_of(made[0])) is PublishRefusedError
+
+
+async def test_nothing_is_sent_beside_one_that_is_probed(harness: PublishQueueHarness) -> None:
+    ChannelClosingBroker(harness, 406, "m1", once=True)
+    harness.link.auto_confirm = False
+    await harness.publish(1)
+    await harness.publish(2)
+    assert harness.channel.ids == ["m1"]
+    harness.channel.confirm(1)
+    await settle()
+    assert harness.channel.batches == [1, 2]
+    harness.channel.confirm(2, 3)
 
 
 async def test_link_lost_while_probing_blames_no_message(harness: PublishQueueHarness) -> None:

@@ -103,6 +103,33 @@ async def test_channel_that_confirms_others_is_not_even_asked(harness: PublishQu
     assert harness.channel.asked == []
 
 
+async def test_publish_that_would_be_confirmed_too_late_is_not_sent_behind_another(
+    harness: PublishQueueHarness,
+) -> None:
+    await harness.publish(1)
+    await asyncio.sleep(8.0)
+    harness.channel.confirm(1)  # so that a confirm is expected to take two seconds
+    await settle()
+    await harness.publish(1, timeout=30.0)
+    [late] = await harness.publish(1, timeout=1.5)
+    await harness.publish(1, timeout=2.5)
+    assert harness.channel.ids == ["m1", "m2", "m4"]
+    assert isinstance(await failure_of(late), PublishTimeoutError)
+    harness.channel.confirm(2, 3)
+
+
+async def test_publish_that_would_be_confirmed_too_late_is_sent_where_nothing_is_on_its_way(
+    harness: PublishQueueHarness,
+) -> None:
+    await harness.publish(1)
+    await asyncio.sleep(8.0)
+    harness.channel.confirm(1)
+    await settle()
+    await harness.publish(1, timeout=1.5)
+    assert harness.channel.ids == ["m1", "m2"]
+    harness.channel.confirm(2)
+
+
 async def test_channel_that_does_not_answer_is_given_up_and_begins_with_one(
     harness: PublishQueueHarness,
 ) -> None:

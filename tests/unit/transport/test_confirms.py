@@ -19,6 +19,13 @@ def test_single_confirms_come_in_any_order() -> None:
     assert [ledger.settle(seq, seq) for seq in (9, 7, 8, 10)] == [["c"], ["a"], ["b"], []]
 
 
+def test_range_passes_over_what_was_confirmed_before() -> None:
+    ledger = a_ledger("a", "b", "c", "d")
+    assert ledger.settle(2, 2) == ["b"]
+    assert ledger.settle(1, 3) == ["a", "c"]
+    assert ledger.take_all() == ["d"]
+
+
 def test_range_far_beyond_what_was_sent_costs_no_more_than_what_is_here() -> None:
     ledger = a_ledger("a", "b")
     assert ledger.settle(1, 2**64 - 1) == ["a", "b"]
