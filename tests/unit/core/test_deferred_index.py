@@ -57,3 +57,17 @@ def test_the_earliest_are_found_where_times_come_in_any_order() -> None:
     ordered = sorted(range(1_000), key=times.__getitem__)
     assert ids(deferred.earliest(10)) == ordered[:10]
     assert ids(deferred.earliest(2_000)) == ordered
+
+
+def test_no_more_come_due_than_asked_for_the_earliest_first() -> None:
+    deferred: Deferred[Waiting] = Deferred()
+    for position, due_at in enumerate([30.0, 10.0, 20.0]):
+        deferred.add(Waiting(position), due_at)
+    assert ids(deferred.pop_due(99.0, 2)) == [1, 2]
+    assert len(deferred) == 1
+
+
+def test_known_ids_are_those_that_wait() -> None:
+    deferred: Deferred[Waiting] = Deferred()
+    deferred.add(Waiting(1), 10.0)
+    assert deferred.known([1, 9, 1]) == [1]

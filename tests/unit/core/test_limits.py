@@ -517,6 +517,35 @@ def test_without_a_limit_a_body_may_be_of_any_size() -> None:
     assert harness.stats().ready == 1
 
 
+def test_bytes_of_what_expired_make_room(harness: EngineHarness) -> None:
+    harness.queue(max_length_bytes=10)
+    harness.publish(a_message(body=b"123", expiration="1000"), a_message(body=b"45678"))
+    harness.advance(1.0)
+    harness.publish(a_message(body=b"90123"))
+    assert harness.stats().ready == 2
+    harness.publish(a_message(body=b"45"))
+    assert harness.drain() == [b"90123", b"45"]
+
+
+@pytest.mark.parametrize(("kind", "left"), [("quorum", b"low"), ("classic", b"high")])
+def test_full_quorum_queue_drops_what_it_would_deliver_next_and_a_classic_one_the_least(
+    harness: EngineHarness, kind: str, left: bytes
+) -> None:
+    more = {} if kind == "quorum" else {"max_priority": 9}
+    harness.queue(queue_type=kind, max_length=1, **more)
+    harness.publish(a_message(body=b"high", priority=9), a_message(body=b"low", priority=0))
+    assert harness.drain() == [left]
+
+
+@pytest.mark.parametrize("priority", [0, None])
+def test_priority_of_none_is_below_that_of_one(
+    harness: EngineHarness, priority: int | None
+) -> None:
+    harness.queue(max_priority=9)
+    harness.publish(a_message(body=b"low", priority=priority), a_message(body=b"high", priority=1))
+    assert harness.drain() == [b"high", b"low"]
+
+
 def test_what_goes_straight_to_a_consumer_of_a_limited_queue_is_confirmed(
     harness: EngineHarness,
 ) -> None:

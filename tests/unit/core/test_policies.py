@@ -109,6 +109,26 @@ def test_limits_take_the_lower_number_and_all_else_the_argument(
     assert settings_of(harness) == settings_of(harness, "fresh")
 
 
+@pytest.mark.parametrize(
+    "without_effect",
+    [{"alternate-exchange": "x"}, {"delivery-limit": 3}, {"consumer-timeout": 5000}],
+)
+def test_what_is_not_for_a_queue_of_this_type_keeps_nothing_else_from_it(
+    harness: EngineHarness, without_effect: dict[str, Any]
+) -> None:
+    harness.queue()
+    set_policy(harness, "p", "^q", {**without_effect, "max-length": 5})
+    assert settings_of(harness).max_length == 5
+
+
+def test_the_time_of_an_unused_queue_begins_when_its_policy_goes(harness: EngineHarness) -> None:
+    harness.queue(expires=9000)
+    set_policy(harness, "p", "^q", {"expires": 1000})
+    harness.now += 0.5
+    harness.engine.policies.delete_policy("/", "p", harness.now, is_operator=False)
+    assert harness.engine.next_deadline() == harness.now + 9.0
+
+
 def test_deleting_a_policy_tells_whether_it_was_there(harness: EngineHarness) -> None:
     set_policy(harness, "p", "^q")
 
@@ -296,7 +316,10 @@ def test_the_default_exchange_has_no_alternate(harness: EngineHarness) -> None:
         ({"definition": {"mesage-ttl": 1}}, "'mesage-ttl' is not a recognised policy setting"),
         ({"definition": {}}, "no policy provided"),
         ({"pattern": "("}, "pattern '(' is invalid"),
-        ({"apply_to": "everything"}, "apply-to 'everything' unrecognised"),
+        (
+            {"apply_to": "everything"},
+            "apply-to 'everything' unrecognised; should be one of 'all', 'exchanges', 'queues', ",
+        ),
         ({"priority": "high"}, "priority should be a number, actually was 'high'"),
         ({"priority": 1 << 63}, "priority should be a number, actually was 9223372036854775808"),
         ({"name": ""}, "the name has 0 bytes"),

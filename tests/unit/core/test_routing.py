@@ -11,7 +11,7 @@ import pytest
 
 from broker_client.core.effects import Confirm, Return
 from broker_client.core.engine import Engine
-from broker_client.core.exchange import Destination, HeadersMatch
+from broker_client.core.exchange import Binding, Destination, Exchange, HeadersMatch
 from broker_client.core.records import Append
 from broker_client.core.settings import EngineSettings, RabbitMQVersion
 from broker_client.errors import ReplyError
@@ -157,6 +157,14 @@ def test_a_bad_x_match_is_refused(harness: EngineHarness) -> None:
     ):
         with pytest.raises(ReplyError, match=re.escape(f"Invalid x-match field {what}")):
             harness.bind("q", "amq.headers", "", {"x-match": mode})
+
+
+def test_what_is_bound_already_is_bound_once() -> None:
+    exchange = Exchange("x", "direct")
+    binding = Binding("x", Destination("queue", "q"), "k", ())
+    assert [exchange.bind(binding, {}) for _ in range(2)] == [True, False]
+    assert [exchange.unbind(binding) for _ in range(2)] == [True, False]
+    assert exchange.match(["k"], {}) == []
 
 
 def test_two_bindings_to_one_queue_give_one_copy(harness: EngineHarness) -> None:

@@ -50,6 +50,15 @@ def test_a_dirty_percent_of_one_never_looks_again_at_once() -> None:
     assert not ScanPolicy(ScanSettings(dirty_percent=1.0)).again(20, 20)
 
 
+def test_the_last_look_of_a_selection_makes_the_interval_a_busy_one() -> None:
+    policy = ScanPolicy(ScanSettings(interval=1.0, selection_count=2))
+    for start in (0.0, 1.0):  # the next interval begins as one ends
+        policy.look(start)
+        assert policy.wake_at(start + 0.5) == start + 0.5
+        policy.look(start + 0.5)
+        assert policy.wake_at(start + 0.75) == start + 1.0
+
+
 def test_few_deadlines_are_met_when_they_come() -> None:
     """exact timers."""
     policy = ScanPolicy(ScanSettings())

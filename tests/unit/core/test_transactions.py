@@ -27,6 +27,14 @@ def test_publishes_are_seen_at_the_commit(harness: EngineHarness, channel: int) 
     assert harness.drain() == [b"1", b"2"]
 
 
+def test_another_transaction_begins_with_the_commit(harness: EngineHarness, channel: int) -> None:
+    for count in (1, 2):
+        harness.publish(a_message(), channel=channel)
+        assert harness.stats().message_count == count - 1
+        harness.engine.publishing.tx_commit(channel, harness.now)
+        assert harness.stats().message_count == count
+
+
 def test_a_rollback_drops_the_publishes(harness: EngineHarness, channel: int) -> None:
     harness.publish(a_message(), channel=channel)
     harness.engine.publishing.tx_rollback(channel)

@@ -393,6 +393,28 @@ async def test_nothing_is_sent_beside_one_that_is_probed(harness: PublishQueueHa
     harness.channel.confirm(2, 3)
 
 
+async def test_others_go_on_as_soon_as_the_suspects_are_through() -> None:
+    harness = PublishQueueHarness(max_channels=2)
+    await harness.publish(1)
+    harness.channel.fail(ChannelClosedError(0, "541 INTERNAL_ERROR", connection_code=541))
+    harness.lose_link()
+    await settle()
+    harness.restore_link()
+    await settle()
+    assert harness.channel.ids == ["m1"]
+    await harness.publish(1)
+    await harness.publish(1, name="other")
+    assert [channel.ids for channel in harness.channels] == [["m1"]]
+    harness.channel.confirm(1)
+    await settle()
+    assert sorted(str(each) for channel in harness.channels for each in channel.ids) == [
+        "m1",
+        "m2",
+        "m3",
+    ]
+    await harness.close()
+
+
 async def test_link_lost_while_probing_blames_no_message(harness: PublishQueueHarness) -> None:
     ChannelClosingBroker(harness, 406, "m1", once=True)
     harness.link.auto_confirm = False
