@@ -531,7 +531,7 @@ def test_bytes_of_what_expired_make_room(harness: EngineHarness) -> None:
 def test_full_quorum_queue_drops_what_it_would_deliver_next_and_a_classic_one_the_least(
     harness: EngineHarness, kind: str, left: bytes
 ) -> None:
-    more = {} if kind == "quorum" else {"max_priority": 9}
+    more: dict[str, Any] = {} if kind == "quorum" else {"max_priority": 9}
     harness.queue(queue_type=kind, max_length=1, **more)
     harness.publish(a_message(body=b"high", priority=9), a_message(body=b"low", priority=0))
     assert harness.drain() == [left]
