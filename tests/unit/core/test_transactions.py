@@ -214,7 +214,7 @@ def test_many_settlements_are_carried_out_in_steps(
         harness.engine.proceed(harness.now)
     harness.engine.consuming.cancel(channel, "c", harness.now)
     consuming = harness.engine.consuming
-    if settled.pop("acked", False):
+    if "acked" in settled:
         consuming.ack(channel, MANY, harness.now, multiple=True)
     else:
         consuming.nack(channel, MANY, harness.now, multiple=True, **settled)

@@ -290,8 +290,9 @@ async def test_blocked_broker_and_nothing_unconfirmed_resumes_in_order(
 # --------------------------------------------------------------------------- fairness
 
 
-async def test_more_busy_publications_than_channels_share_them() -> None:
-    harness = PublishQueueHarness(max_channels=1, max_in_flight=5, batch=5)
+@pytest.mark.parametrize("batch", [1, 5])
+async def test_more_busy_publications_than_channels_share_them(batch: int) -> None:
+    harness = PublishQueueHarness(max_channels=1, max_in_flight=5, batch=batch)
     harness.link.auto_confirm = True
     written: list[str] = []
     names: dict[str | None, str] = {}
