@@ -133,6 +133,20 @@ async def test_order_holds_over_many_failures(harness: PublishQueueHarness) -> N
     assert set(harness.ends()) == {("success", f"m{number}") for number in range(1, 31)}
 
 
+async def test_order_holds_where_a_nacked_one_waits_as_the_channel_dies(
+    harness: PublishQueueHarness,
+) -> None:
+    await harness.publish(3, max_nacks=3)
+    harness.channel.confirm(2, acked=False)
+    await settle()
+    harness.channel.fail()
+    await asyncio.sleep(1.0)
+    while len(harness.ends()) < 3:  # after a nack it begins with one
+        harness.channel.confirm_all()
+        await settle()
+    assert harness.channel.ids == ["m1", "m2", "m3"]
+
+
 async def test_error_of_the_pool_is_tried_again(harness: PublishQueueHarness) -> None:
     harness.link.die_silently()
     [publication] = await harness.publish(1)
