@@ -483,6 +483,29 @@ def test_a_delivery_that_is_only_given_back_does_not_close_the_channel_of_one_th
     assert harness.stats().timeout_count == 1
 
 
+def test_a_late_ack_of_one_leaves_those_before_it_in_flight(harness: EngineHarness) -> None:
+    for name, timeout in (("slow", 90_000), ("quick", 60_000)):
+        harness.queue(name, message_timeout=timeout)
+        harness.publish(a_message(name))
+        harness.get(name)
+    harness.advance(60.0)
+    harness.ack(2)
+    assert (harness.stats("slow").in_flight, harness.stats("quick").ready) == (1, 1)
+
+
+def test_deliveries_of_one_step_end_with_the_one_that_makes_them_too_many_bytes(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
+    body = bytes(3 * 2**20)
+    harness.publish(*(a_message(body=body) for _ in range(5)))
+    harness.consume()
+    assert len(harness.deliveries()) == 3
+    assert harness.engine.is_unfinished
+    harness.engine.proceed(harness.now)
+    assert len(harness.deliveries()) == 2
+
+
 def test_a_queue_that_is_gone_does_not_stop_others_from_having_theirs_back(
     harness: EngineHarness,
 ) -> None:

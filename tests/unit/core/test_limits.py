@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker_client.core.exchange import Destination
+from broker_client.core.settings import RabbitMQVersion
 from broker_client.errors import ReplyError
 from tests.support.builders import EngineHarness, a_message
 
@@ -515,6 +516,55 @@ def test_without_a_limit_a_body_may_be_of_any_size() -> None:
     harness.queue()
     harness.publish(a_message(body=b"x" * 100_000))
     assert harness.stats().ready == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "returns"),
+    [
+        ((4, 0), {"queue_type": "quorum"}, 20),
+        ((4, 0), {"queue_type": "quorum", "delivery_limit": 2}, 2),
+        ((4, 0), {"queue_type": "quorum", "delivery_limit": 0}, 0),
+        ((4, 0), {"queue_type": "quorum", "delivery_limit": -1}, None),
+        ((3, 13), {"queue_type": "quorum"}, None),
+        ((4, 0), {}, None),
+    ],
+)
+def test_message_dies_of_more_returns_than_its_queue_allows(
+    version: RabbitMQVersion, arguments: dict[str, Any], returns: int | None
+) -> None:
+    harness = EngineHarness(compatibility=version)
+    harness.queue(**arguments)
+    harness.publish(a_message())
+    most = 30 if returns is None else returns
+    for tag in range(1, most + 1):
+        harness.get()
+        harness.nack(tag)
+        assert harness.stats().ready == 1
+    harness.get()
+    harness.nack(most + 1)
+    assert harness.stats().ready == (1 if returns is None else 0)
+
+
+def test_dead_letter_with_a_key_of_its_queue_goes_to_no_key_of_bcc(harness: EngineHarness) -> None:
+    with_dead_letter_queue(harness)
+    harness.queue("copy")
+    harness.publish(a_message(headers={"BCC": ["copy"]}))
+    assert harness.drain("copy") == [b"hello"]
+    delivery = harness.get()
+    assert delivery is not None
+    harness.nack(delivery.delivery_tag, requeue=False)
+    assert (harness.drain("dead"), harness.drain("copy")) == ([b"hello"], [])
+
+
+def test_what_is_rejected_after_its_queue_is_gone_makes_no_dead_letter(
+    harness: EngineHarness,
+) -> None:
+    with_dead_letter_queue(harness)
+    harness.publish(a_message())
+    harness.get()
+    harness.engine.topology.delete_queue(harness.channel, "q")
+    harness.nack(1, requeue=False)
+    assert harness.drain("dead") == []
 
 
 def test_bytes_of_what_expired_make_room(harness: EngineHarness) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_client.core.effects import CancelConsumer
+from broker_client.core.effects import CancelConsumer, CloseChannel
 from broker_client.core.policies import Policy
 from broker_client.errors import InvalidPolicyError, ReplyError
 from tests.support.builders import EngineHarness, a_message
@@ -256,6 +256,18 @@ def test_a_consumer_that_is_there_gets_the_time_limit_of_the_policy() -> None:
     assert harness.channel not in harness.engine.state.channels
 
 
+def test_a_policy_on_one_queue_leaves_the_time_limits_of_the_channels_other_queues() -> None:
+    harness = EngineHarness(compatibility=(3, 10))
+    for name, arguments in (("limited", {"x-consumer-timeout": 1000}), ("q", {})):
+        harness.queue(name, arguments=arguments)
+        harness.consume(name)
+    set_policy(harness, "p", "^q", {"max-length": 5})
+    harness.publish(a_message("limited"))
+    harness.take()
+    harness.advance(1.0)
+    assert [type(each) for each in harness.take()] == [CloseChannel]
+
+
 def test_a_policy_without_a_time_limit_cancels_no_consumer_of_a_quorum_queue(
     harness: EngineHarness,
 ) -> None:
@@ -313,7 +325,10 @@ def test_the_default_exchange_has_no_alternate(harness: EngineHarness) -> None:
         ({"definition": {"max-length": "5"}}, "'5' is not a valid maximum length"),
         ({"definition": {"overflow": "spill"}}, "'spill' is not a valid overflow value"),
         ({"definition": {"dead-letter-exchange": 1}}, "1 is not a valid dead letter exchange name"),
-        ({"definition": {"mesage-ttl": 1}}, "'mesage-ttl' is not a recognised policy setting"),
+        (
+            {"definition": {"mesage-ttl": 1}},
+            "'mesage-ttl' is not a recognised policy setting; there are alternate-exchange, ",
+        ),
         ({"definition": {}}, "no policy provided"),
         ({"pattern": "("}, "pattern '(' is invalid"),
         (
@@ -346,9 +361,10 @@ def test_a_policy_that_cannot_be_is_refused_and_changes_nothing(
 
 
 def test_every_problem_of_a_policy_is_reported(harness: EngineHarness) -> None:
+    definition = {"queue-mode": "lazy", "unknown": 1, "expires": 0, "max-length": -1}
     with pytest.raises(InvalidPolicyError) as refused:
-        set_policy(harness, "p", "(", {"expires": 0, "max-length": -1}, apply_to="x")
-    assert len(refused.value.problems) == 4
+        set_policy(harness, "p", "(", definition, apply_to="x")
+    assert len(refused.value.problems) == 5
 
 
 def test_settings_of_rabbitmq_that_change_nothing_here_are_kept_and_named() -> None:

@@ -59,9 +59,10 @@ def test_a_consumer_counts_what_it_did(harness: EngineHarness) -> None:
     harness.engine.consuming.qos(harness.channel, 10)
     began = harness.now
     tag = harness.consume(arguments={"x-priority": 3})
-    harness.publish(*(a_message() for _ in range(7)))
+    harness.publish(*(a_message() for _ in range(8)))
     harness.ack(1)
     harness.nack(2, delay=100.0)
+    harness.nack(8, delay=100.0)
     harness.nack(3, requeue=False)
     harness.nack(7, requeue=False)
     harness.engine.consuming.finish(harness.channel, 4, harness.now)
@@ -73,9 +74,9 @@ def test_a_consumer_counts_what_it_did(harness: EngineHarness) -> None:
         began,
     )
     assert (consumer.prefetch, consumer.priority, consumer.active) == (10, 3, True)
-    assert (consumer.ack_count, consumer.requeue_count, consumer.reject_count) == (2, 1, 2)
+    assert (consumer.ack_count, consumer.requeue_count, consumer.reject_count) == (2, 2, 2)
     assert (consumer.timeout_count, consumer.in_flight) == (2, 2)
-    assert consumer.message_count == 9
+    assert consumer.message_count == 10
 
 
 def test_a_consumer_without_acks_counts_what_it_was_sent(harness: EngineHarness) -> None:

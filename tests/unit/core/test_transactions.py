@@ -66,6 +66,18 @@ def test_acks_of_a_run_count_at_the_commit(harness: EngineHarness, channel: int)
     assert harness.stats().ack_count == 2
 
 
+def test_a_requeue_with_a_delay_waits_from_the_commit_on(
+    harness: EngineHarness, channel: int
+) -> None:
+    harness.publish(a_message())
+    harness.engine.consuming.get(channel, "q", harness.now)
+    harness.engine.consuming.nack(channel, 1, harness.now, delay=5.0)
+    harness.now += 1.0
+    harness.engine.publishing.tx_commit(channel, harness.now)
+    assert (harness.stats().ready, harness.stats().deferred) == (0, 1)
+    assert harness.engine.next_deadline() == harness.now + 5.0
+
+
 @pytest.mark.parametrize(("multiple", "ready"), [(False, 1), (True, 2)])
 def test_a_release_in_a_transaction_gives_back_at_the_commit(
     harness: EngineHarness, channel: int, multiple: bool, ready: int
