@@ -367,6 +367,23 @@ async def test_newcomer_never_overtakes_one_whose_turn_has_come(a_pool: Make) ->
     assert not await newcomer_overtakes(pool)
 
 
+async def test_newcomer_overtakes_none_of_several_whose_turns_have_come_at_once(
+    a_pool: Make,
+) -> None:
+    pool = a_pool(max=2)
+    users = [User(pool) for _ in range(4)]
+    await settle()
+    for user in users:
+        user.done.set()  # the last two will give theirs back at once
+    for _ in range(20):
+        if pool.stats().idle == 2:
+            break
+        await asyncio.sleep(0)
+    async with pool.lease():  # in the same turn
+        assert all(user.channel is not None for user in users)
+    await settle()
+
+
 async def test_channel_given_back_as_a_waiter_is_cancelled_goes_to_the_next(a_pool: Make) -> None:
     pool = a_pool()
     first = User(pool)

@@ -205,6 +205,8 @@ def test_priority_of_a_consumer_is_any_integer_and_zero_where_it_has_none() -> N
     text = "invalid arg 'x-priority' for queue 'q' in vhost '/': \"expected integer, got double\""
     with pytest.raises(ReplyError, match=re.escape(text)):
         consumer_priority({"x-priority": 1.0}, "q", "/")
+    with pytest.raises(ReplyError, match="value_negative"):
+        consumer_priority({"x-priority": -(2**63) - 1}, "q", "/")
 
 
 def test_alternate_exchange_is_a_name_or_none() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from broker_client.config import PublishQueueConfig
 from broker_client.errors import (
     PublishAbortedError,
     PublishQueueFullError,
     PublishTimeoutError,
     PublishUnconfirmedError,
 )
+from broker_client.publishing.queue import PublishQueue
 from broker_client.publishing.sender import Sender
 from tests.support.links import FakeChannel
 from tests.support.publish_queue import PublishQueueHarness, failure_of
@@ -244,6 +246,23 @@ async def test_paused_queue_sends_nothing_and_tells_each(harness: PublishQueueHa
     harness.restore_link(auto_confirm=True)
     await settle()
     assert harness.ends() == [("success", "m1"), ("success", "m2")]
+
+
+async def test_queue_is_paused_until_the_link_is_up(harness: PublishQueueHarness) -> None:
+    queue = PublishQueue(
+        "/",
+        PublishQueueConfig(),
+        harness,
+        regular=harness.regular,
+        confirm=harness.confirm,
+        tasks=harness.tasks,
+    )
+    publication = harness.make()
+    await queue.put(publication, confirm=True)
+    assert queue.stats().paused
+    assert ("paused", "m1") in harness.events
+    assert harness.link.channels == []
+    await queue.close()
 
 
 async def test_loss_of_the_link_tells_the_unconfirmed_and_the_unsent() -> None:
