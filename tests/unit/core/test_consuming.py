@@ -483,6 +483,43 @@ def test_a_delivery_that_is_only_given_back_does_not_close_the_channel_of_one_th
     assert harness.stats().timeout_count == 1
 
 
+def test_deliveries_that_need_no_ack_have_tags_and_no_prefetch(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.engine.consuming.qos(harness.channel, 1)
+    harness.consume(no_ack=True)
+    harness.publish(a_message(), a_message())
+    assert [delivery.delivery_tag for delivery in harness.deliveries()] == [1, 2]
+    assert [each.prefetch for each in harness.stats().consumer_stats] == [0]
+
+
+def test_a_return_is_counted_from_the_first_on_in_a_message_without_headers(
+    harness: EngineHarness,
+) -> None:
+    filled(harness, 1, queue_type="quorum")
+    seen = []
+    for tag in (1, 2, 3):
+        delivery = harness.get()
+        assert delivery is not None
+        seen.append(delivery.properties.headers)
+        harness.nack(tag)
+    assert seen == [None, {"x-delivery-count": 1}, {"x-delivery-count": 2}]
+
+
+def test_an_ack_brings_what_was_given_back_behind_the_one_it_settles(
+    harness: EngineHarness,
+) -> None:
+    filled(harness, 2)
+    for _ in range(2):
+        harness.get()
+    for tag in (1, 2):
+        harness.nack(tag)
+    harness.engine.consuming.qos(harness.channel, 1)
+    harness.consume()
+    assert harness.bodies() == [b"1"]
+    harness.ack(3)
+    assert harness.bodies() == [b"2"]
+
+
 def test_a_late_ack_of_one_leaves_those_before_it_in_flight(harness: EngineHarness) -> None:
     for name, timeout in (("slow", 90_000), ("quick", 60_000)):
         harness.queue(name, message_timeout=timeout)

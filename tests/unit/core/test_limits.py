@@ -567,6 +567,23 @@ def test_what_is_rejected_after_its_queue_is_gone_makes_no_dead_letter(
     assert harness.drain("dead") == []
 
 
+def test_bytes_of_what_is_delivered_make_room(harness: EngineHarness) -> None:
+    harness.queue(max_length_bytes=10)
+    harness.publish(a_message(body=b"123"), a_message(body=b"45678"))
+    harness.get()
+    harness.publish(a_message(body=b"90123"))
+    assert harness.stats().ready == 2
+    harness.publish(a_message(body=b"45"))
+    assert harness.drain() == [b"90123", b"45"]
+
+
+def test_what_expires_now_is_not_delivered(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.publish(a_message(expiration="1000"))
+    harness.now += 1.0
+    assert harness.get() is None
+
+
 def test_bytes_of_what_expired_make_room(harness: EngineHarness) -> None:
     harness.queue(max_length_bytes=10)
     harness.publish(a_message(body=b"123", expiration="1000"), a_message(body=b"45678"))

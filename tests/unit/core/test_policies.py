@@ -268,6 +268,17 @@ def test_a_policy_on_one_queue_leaves_the_time_limits_of_the_channels_other_queu
     assert [type(each) for each in harness.take()] == [CloseChannel]
 
 
+def test_a_consumer_with_a_time_limit_of_its_own_is_not_cancelled_by_that_of_a_policy(
+    harness: EngineHarness,
+) -> None:
+    harness.queue(queue_type="quorum")
+    harness.consume(arguments={"x-message-timeout": 5000})
+    set_policy(harness, "p", "^q", {"consumer-timeout": 1000})
+    harness.publish(a_message())
+    harness.advance(1.0)
+    assert (harness.stats().consumers, harness.stats().in_flight) == (1, 1)
+
+
 def test_a_policy_without_a_time_limit_cancels_no_consumer_of_a_quorum_queue(
     harness: EngineHarness,
 ) -> None:

@@ -34,6 +34,8 @@ def test_bytes_of_all_messages_add_up_in_a_queue_of_any_kind(
     harness.publish(a_message(body=b"12345"), a_message(body=b"678"))
     assert harness.stats().message_bytes == 8
     assert harness.engine.state.paging.resident_bytes == 8
+    harness.get(no_ack=True)
+    assert harness.engine.state.paging.resident_bytes == 3
 
 
 def test_age_of_the_oldest_is_that_of_the_head_and_none_without_one(harness: EngineHarness) -> None:
@@ -119,6 +121,15 @@ def test_latency_is_from_acceptance_to_ack_whatever_lies_between(harness: Engine
     assert latency.at(0.5) == pytest.approx(1.0, rel=0.01)
     assert latency.at(0.99) == pytest.approx(4.0, rel=0.01)
     assert latency.at(0.1) is None
+
+
+def test_latencies_are_those_of_the_window_before_the_question(harness: EngineHarness) -> None:
+    harness.queue()
+    harness.publish(a_message())
+    harness.get()
+    harness.ack(1)
+    assert harness.engine.stats(harness.now)[0].latency.count == 1
+    assert harness.engine.stats(harness.now + 1_500.0)[0].latency.count == 0
 
 
 def test_a_window_of_zero_keeps_no_latency() -> None:
