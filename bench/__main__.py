@@ -34,6 +34,7 @@ SECTIONS = {
         ("cpu", "publish", "publish-many", "consume", "--on", "memory", "--rooms"),
         "the calls, by room of the package",
     ),
+    "ladder": Section(("ladder",), "what a publish costs, layer by layer, and what a file adds"),
     "engine": Section(("core.rates",), "the engine alone; a thousand and a million in flight"),
     "store": Section(("store",), "a file beside memory; starting with a million; memory"),
     "latency": Section(("latency",), "publish to handler at a steady rate, beside aio-pika"),

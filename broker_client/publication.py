@@ -66,7 +66,6 @@ class Publication(Emitter):
         "_noticed",
         "_paused",
         "_returned",
-        "_then",
         "_waiters",
         "deadline",
         "error",
@@ -79,6 +78,7 @@ class Publication(Emitter):
         "started",
         "state",
         "suspected",
+        "then",
     )
 
     order: int
@@ -113,7 +113,8 @@ class Publication(Emitter):
         self._paused = False
         self._noticed = False
         self._waiters: list[asyncio.Future[None]] | None = None
-        self._then: Callable[[Publication], None] | None = None
+        self.then: Callable[[Publication], None] | None = None
+        """Called with it when it has ended; set it with `tell_end`, or before that."""
         self.error: PublishError | None = None
         """Why it did not succeed; None while it has not ended, and if it did."""
 
@@ -165,10 +166,10 @@ class Publication(Emitter):
 
     def tell_end(self, then: Callable[[Publication], None]) -> None:
         """Call `then` with this publication as soon as the publication has ended."""
-        self._noticed = True
-        if self._then is None and self.state is not ENDED:
-            self._then = then  # three listeners would cost as much as the rest of a publish
+        if self.then is None and self.state is not ENDED:
+            self.then = then  # three listeners would cost as much as the rest of a publish
             return
+        self._noticed = True
         for event in ("success", "error", "return"):
             self.on(event, lambda *_: then(self))
 
@@ -224,10 +225,15 @@ class Publication(Emitter):
     def succeed(self, now: float) -> None:
         """End as confirmed, or as written on a channel without confirms."""
         self._ended_at = now
-        if self._waiters is not None or self._then is not None or self._listeners is not None:
+        if self._waiters is not None or self._listeners is not None:
             self._end("success")
-        else:
-            self.state, self._event = ENDED, "success"  # nobody to tell, as usual
+            return
+        self.state, self._event = ENDED, "success"  # as usual: nobody to tell, or `publish_many`
+        if self.then is not None:
+            try:
+                self.then(self)
+            except Exception as error:  # noqa: BLE001 - as for a listener
+                self._listener_failed("success", error)
 
     def fail(self, error: PublishError) -> None:
         """End with an error."""
@@ -250,15 +256,15 @@ class Publication(Emitter):
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-        if self._then is not None:
+        if self.then is not None:
             try:
-                self._then(self)
+                self.then(self)
             except Exception as error:  # noqa: BLE001 - as for a listener
                 self._listener_failed(event, error)
         if self._listeners and event in self._listeners:
             self._noticed = True
             self.emit(event, *self._told())
-        if self.error is not None and not self._noticed:
+        if self.error is not None and not self._noticed and self.then is None:
             self._complaint = _Complaint(self.error)
 
     def _withdraw_complaint(self) -> None:

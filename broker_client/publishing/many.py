@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from typing import Any, NamedTuple
 
 from broker_client.errors import InvalidMessageError, PublishError
-from broker_client.publication import Publication
+from broker_client.publication import ENDED, Publication
 from broker_client.publishing.template import PublishOverrides
 from broker_client.runtime.slotted import slotted
 
@@ -115,7 +115,10 @@ class ManyPublishes:
             self._under_way += 1
             if self._under_way > self._most:
                 self._most = self._under_way
-            publication.tell_end(ended)
+            if publication.then is None and publication.state is not ENDED:
+                publication.then = ended  # as `tell_end`, without the call
+            else:
+                publication.tell_end(ended)
 
     def _one_ended(self, publication: Publication) -> None:
         self._under_way -= 1

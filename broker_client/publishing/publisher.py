@@ -134,7 +134,13 @@ class Publisher:
         started = asyncio.get_running_loop().time()
         body, content_type = template.encode(content)
         outgoing = template.outgoing(body, content_type, routing_key, overrides)
-        return self._accept(template, outgoing, overrides, started)
+        if not template.is_plain or template.vhost.outbox is not None or "delay" in overrides:
+            return self._accept(template, outgoing, overrides, started)
+        timeout = overrides.get("timeout", template.timeout) if overrides else template.timeout
+        publication = Publication(template.origin, outgoing, started, timeout)
+        if template.queue.put_now(publication, template.confirms):
+            return publication
+        return _put(template, publication)
 
     async def _forward(
         self,
@@ -156,21 +162,9 @@ class Publisher:
             options,
             encrypted=is_sealed(message.properties),
         )
-        begun = self._accept(template, outgoing, options, started)
-        return begun if isinstance(begun, Publication) else await begun
+        return await self._accept(template, outgoing, options, started)
 
-    def _accept(
-        self, template: Template, outgoing: Outgoing, overrides: PublishOverrides, started: float
-    ) -> Publication | Awaitable[Publication]:
-        if not template.is_plain or template.vhost.outbox is not None or "delay" in overrides:
-            return self._accept_later(template, outgoing, overrides, started)
-        timeout = overrides.get("timeout", template.timeout) if overrides else template.timeout
-        publication = Publication(template.origin, outgoing, started, timeout)
-        if template.queue.put_now(publication, template.confirms):
-            return publication
-        return _put(template, publication)
-
-    async def _accept_later(
+    async def _accept(
         self, template: Template, outgoing: Outgoing, overrides: PublishOverrides, started: float
     ) -> Publication:
         """Accept once the body is in its store, the delay is prepared, or the outbox has it."""
