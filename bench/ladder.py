@@ -96,34 +96,31 @@ def batches(messages: list[Outgoing]) -> Iterator[list[Outgoing]]:
     return (messages[at : at + AT_ONCE] for at in range(0, len(messages), AT_ONCE))
 
 
-def engine_on(keeps: bool) -> Callable[[list[Outgoing]], list[Effect]]:
-    """An engine with the queue of the messages; what a batch brings about."""
-    engine = Engine(EngineSettings(keep_records=keeps))
-    channel = engine.open_channel(engine.open_connection("/"), confirm=True)
-    engine.topology.declare_queue(channel, "bench", 0.0)
-    engine.take_effects()
+class EngineAlone:
+    """An engine with the queue of the messages."""
 
-    def publish(batch: list[Outgoing]) -> list[Effect]:
-        if engine.stats()[0].ready >= COUNT:
-            engine.topology.purge_queue(channel, "bench")
-            engine.take_effects()
-        engine.publishing.publish_each(channel, batch, 1.0)
-        return engine.take_effects()
+    def __init__(self, *, keeps: bool) -> None:
+        self._engine = Engine(EngineSettings(keep_records=keeps))
+        self._channel = self._engine.open_channel(self._engine.open_connection("/"), confirm=True)
+        self._engine.topology.declare_queue(self._channel, "bench", 0.0)
+        self.clear()
 
-    return publish
+    def publish(self, batch: list[Outgoing]) -> list[Effect]:
+        """What a batch brings about."""
+        self._engine.publishing.publish_each(self._channel, batch, 1.0)
+        return self._engine.take_effects()
 
-
-def engine_step(publish: Callable[[list[Outgoing]], object], messages: list[Outgoing]) -> Step:
-    async def step() -> None:
-        for batch in batches(messages):
-            publish(batch)
-
-    return step
+    def clear(self) -> None:
+        """Empty the queue."""
+        self._engine.topology.purge_queue(self._channel, "bench")
+        self._engine.take_effects()
 
 
-async def memory_steps(broker: Broker, messages: list[Outgoing]) -> Mapping[str, Step]:
+async def steps_on(
+    broker: Broker, engine: EngineAlone, messages: list[Outgoing]
+) -> Mapping[str, Step]:
     """The steps of the first table."""
-    least, purge = LeastBroker(), broker.nodes.node().purge
+    least = LeastBroker()
     template = broker._publisher._template("bench")  # noqa: SLF001 - its parts are what is measured
     link = broker._vhosts["/"].connection.link  # noqa: SLF001
     assert link is not None
@@ -136,12 +133,15 @@ async def memory_steps(broker: Broker, messages: list[Outgoing]) -> Mapping[str,
         for each in [await least.publish("bench", BODY) for _ in range(COUNT)]:
             await each
 
+    async def in_engine() -> None:
+        for batch in batches(messages):
+            engine.publish(batch)
+
     async def on_channel() -> None:
         for batch in batches(messages):
             confirmed.clear()
             await channel.publish(batch)
         await confirmed.wait()
-        purge("bench")
 
     async def queued(made: Iterator[Outgoing]) -> None:
         now = asyncio.get_running_loop().time
@@ -149,7 +149,6 @@ async def memory_steps(broker: Broker, messages: list[Outgoing]) -> Mapping[str,
         for publication in publications:
             template.queue.put_now(publication, True)
         await publications[-1]
-        purge("bench")
 
     async def in_queue() -> None:
         await queued(iter(messages))
@@ -160,16 +159,14 @@ async def memory_steps(broker: Broker, messages: list[Outgoing]) -> Mapping[str,
     async def called() -> None:
         publications = [await broker.publish("bench", BODY) for _ in range(COUNT)]
         await publications[-1]
-        purge("bench")
 
     async def awaited() -> None:
         for publication in [await broker.publish("bench", BODY) for _ in range(COUNT)]:
             await publication
-        purge("bench")
 
     return {
         "least program": least_program,
-        "engine: route, entry, confirm": engine_step(engine_on(False), messages),
+        "engine: route, entry, confirm": in_engine,
         "channel and node: batches, effects": on_channel,
         "publish queue: Publication, deadline, ledger": in_queue,
         "template: encode, id, properties": from_template,
@@ -182,7 +179,7 @@ class FileParts:
     """What a file adds to the engine, each part alone, in this thread."""
 
     def __init__(self, folder: str, messages: list[Outgoing]) -> None:
-        self._messages, self._publish = messages, engine_on(keeps=True)
+        self._messages, self._engine = messages, EngineAlone(keeps=True)
         self._ids = QueueIds()
         self._ids.add("/", "bench")
         self._file = StoreFile(f"{folder}/alone")
@@ -192,9 +189,12 @@ class FileParts:
         """Seconds of processor in each part, for all messages."""
         taken = dict.fromkeys(("records", "rows", "sqlite"), 0.0)
         now = time.process_time
+        self._engine.clear()
         for messages in batches(self._messages):
             begun = now()
-            records: list[Any] = [each for each in self._publish(messages) if type(each) in RECORDS]
+            records: list[Any] = [
+                each for each in self._engine.publish(messages) if type(each) in RECORDS
+            ]
             recorded = now()
             batch = Batch(self._ids)
             batch.add(records)
@@ -220,16 +220,20 @@ async def measure(rounds: int, folder: str) -> tuple[dict[str, float], dict[str,
     parts = FileParts(folder, messages)
     in_memory, on_file = config("memory", ""), config("file", folder)
     async with Broker.create(in_memory) as broker, Broker.create(on_file) as filed:
-        steps = await memory_steps(broker, messages)
-        whole = (await memory_steps(filed, messages))["awaiting the Publication"]
+        engine = EngineAlone(keeps=False)
+        steps = await steps_on(broker, engine, messages)
+        whole = (await steps_on(filed, engine, messages))["awaiting the Publication"]
         for _ in range(rounds):
             for name, step in {**steps, "file": whole}.items():
+                engine.clear()
                 gc.collect()
                 gc.disable()
                 begun = time.process_time()
                 await step()
                 seconds.setdefault(name, []).append(time.process_time() - begun)
                 gc.enable()
+                for each in (broker, filed):
+                    each.nodes.node().purge("bench")
             for name, taken in parts.round().items():
                 seconds.setdefault(name, []).append(taken)
     parts.close()
