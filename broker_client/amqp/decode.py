@@ -36,7 +36,6 @@ frame_header: Callable[[bytes, int], tuple[Any, ...]] = struct.Struct(">BHI").un
 method_key: Callable[[bytes, int], tuple[Any, ...]] = struct.Struct(">I").unpack_from
 """Class and method of a method payload, as one number."""
 
-_new = tuple.__new__  # a named tuple's own constructor is a Python call
 _ACK = struct.Struct(">QB").unpack_from
 _U64 = struct.Struct(">Q").unpack_from
 _U16 = struct.Struct(">H").unpack_from
@@ -70,33 +69,14 @@ class ReturnMethod(NamedTuple):
     routing_key: str
 
 
-class DeliverDecoder:
-    """Decodes the basic.deliver methods of one connection.
-
-    Consumer tag, exchange and routing key are often those of the previous one, and then the strings
-    are, too.
-    """
-
-    __slots__ = ("_consumer_tag", "_exchange", "_names", "_routing_key", "_tag")
-
-    def __init__(self) -> None:
-        self._tag = self._names = b""  # as they came last
-        self._consumer_tag = self._exchange = self._routing_key = ""
-
-    def __call__(self, data: bytes, at: int, end: int) -> DeliverMethod:
-        """The arguments that begin at `at` and end before `end`."""
-        tag_end = at + 1 + data[at]
-        if (tag := data[at:tag_end]) != self._tag:
-            self._consumer_tag, _ = decode_short(data, at)
-            self._tag = tag
-        (delivery_tag,) = _U64(data, tag_end)
-        redelivered = data[tag_end + 8] & 1 == 1
-        if (names := data[tag_end + 9 : end]) != self._names:
-            self._exchange, at = decode_short(data, tag_end + 9)
-            self._routing_key, at = decode_short(data, at)
-            self._names = names
-        fields = (self._consumer_tag, delivery_tag, redelivered, self._exchange, self._routing_key)
-        return _new(DeliverMethod, fields)
+def deliver(data: bytes, at: int) -> tuple[DeliverMethod, int]:
+    """The arguments of a basic.deliver that begin at `at`, and the offset behind them."""
+    consumer_tag, at = decode_short(data, at)
+    (delivery_tag,) = _U64(data, at)
+    redelivered = data[at + 8] & 1 == 1
+    exchange, at = decode_short(data, at + 9)
+    routing_key, at = decode_short(data, at)
+    return DeliverMethod(consumer_tag, delivery_tag, redelivered, exchange, routing_key), at
 
 
 def get_ok(data: bytes, at: int) -> GetOk:

@@ -1,4 +1,4 @@
-"""A publish as bytes: basic.publish, content header and body frames (AMQP 0-9-1 §4.2).
+"""What a client sends most, as bytes: publishes, acks and nacks (AMQP 0-9-1 §4.2).
 
 Ours and not pamqp's for two reasons: pamqp writes every float of a header table as 32 bits, which
 changes its value, and refuses `bytes`; and a publish is encoded once a message on the hot path,
@@ -26,6 +26,7 @@ _FRAME = struct.Struct(">BHI")
 _FRAME_OVERHEAD = _FRAME.size + len(_END)
 _HEADER_FRAME = struct.Struct(">BHIHHQH")  # frame, then class, weight, body size, property flags
 _BASIC = 60
+_SETTLE = struct.Struct(">BHIHHQBB")  # frame, class, method, delivery tag, bits, frame end
 _PUBLISH = struct.Struct(">HHH")  # class, method, reserved
 
 
@@ -68,6 +69,25 @@ def get_frame(channel: int, queue: str, no_ack: bool) -> bytes:
         )
     )
     return b"".join((_FRAME.pack(_METHOD, channel, len(payload)), payload, _END))
+
+
+def ack_frame(channel: int, delivery_tag: int, *, multiple: bool = False) -> bytes:
+    """basic.ack."""
+    return _settle_frame(channel, 80, delivery_tag, multiple)
+
+
+def nack_frame(channel: int, delivery_tag: int, *, requeue: bool, multiple: bool = False) -> bytes:
+    """basic.nack."""
+    return _settle_frame(channel, 120, delivery_tag, multiple | requeue << 1)
+
+
+def reject_frame(channel: int, delivery_tag: int, *, requeue: bool) -> bytes:
+    """basic.reject."""
+    return _settle_frame(channel, 90, delivery_tag, requeue)
+
+
+def _settle_frame(channel: int, method: int, delivery_tag: int, bits: int) -> bytes:
+    return _SETTLE.pack(_METHOD, channel, 13, _BASIC, method, delivery_tag, bits, _END[0])
 
 
 def check_publish(message: Outgoing, properties: Iterable[str] = Properties._fields) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import struct
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from broker_client.amqp.table_decoding import (
@@ -219,6 +220,53 @@ def readable_header(payload: bytes) -> tuple[int, Properties, str]:
             else:
                 values[index], at = decode(payload, at)
     return size, Properties(*values), reason
+
+
+class HeaderReader:
+    """Reads the content headers of one connection, as `readable_header`.
+
+    The properties before the first that varies are often those of the previous message; they are
+    decoded once.
+    """
+
+    __slots__ = ("_at", "_flags", "_later", "_same", "_values")
+
+    def __init__(self) -> None:
+        self._flags = -1  # of the previous header, as all of these
+        self._same = b""  # what came before its first varying property
+        self._at = 0  # where that ends
+        self._values: list[Any] = []
+        self._later: tuple[tuple[int, Any], ...] = ()
+
+    def __call__(self, payload: bytes) -> tuple[int, Properties, str]:
+        """(body size, properties, what is wrong) of a content header.
+
+        Raises:
+            MalformedFrameError: not even the size of the body is there.
+        """
+        try:
+            _, _, size, flags = _CONTENT.unpack_from(payload)
+            if flags != self._flags or not payload.startswith(self._same, _CONTENT.size):
+                self._learn(payload, flags)
+            at, values = self._at, self._values.copy()
+            for index, decode in self._later:
+                values[index], at = decode(payload, at)
+        except UNREADABLE:
+            return readable_header(payload)
+        return size, _new(Properties, values), ""
+
+    def _learn(self, payload: bytes, flags: int) -> None:
+        self._flags = -1  # in case of an error
+        if flags & 1:
+            raise MalformedFrameError("more than one word of property flags")
+        values: list[Any] = [None] * len(_IN_ORDER)
+        present, at = _present(flags), _CONTENT.size
+        same = list(takewhile(lambda each: each[0] not in _VARYING, present))
+        for index, decode in same:
+            values[index], at = decode(payload, at)
+        self._same, self._at, self._values = payload[_CONTENT.size : at], at, values
+        self._later = present[len(same) :]
+        self._flags = flags
 
 
 def decode_properties(data: bytes) -> Properties:

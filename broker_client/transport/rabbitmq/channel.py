@@ -13,11 +13,15 @@ import aiormq
 import aiormq.abc
 import aiormq.channel
 import aiormq.exceptions
-from pamqp import commands
 from pamqp.base import Frame
-from pamqp.frame import marshal
 
-from broker_client.amqp.encode import get_frame, publish_frames
+from broker_client.amqp.encode import (
+    ack_frame,
+    get_frame,
+    nack_frame,
+    publish_frames,
+    reject_frame,
+)
 from broker_client.errors import (
     BrokerClientError,
     ChannelClosedError,
@@ -69,6 +73,8 @@ class Owner(Protocol):
 
     @property
     def operation_timeout(self) -> float: ...
+    @property
+    def takes_more(self) -> bool: ...
     def write(self, data: bytes) -> None: ...
     async def drain(self) -> None: ...
     def lost_reason(self) -> TransportError | None: ...
@@ -126,8 +132,9 @@ class NetworkChannel(TopologyMethods):
         if self._next_seq:
             self._next_seq += len(batch)
         self._owner.write(data)
-        async with self._translated():
-            await self._owner.drain()
+        if not self._owner.takes_more:
+            async with self._translated():
+                await self._owner.drain()
 
     def confirmed(self, seq: int, multiple: bool, acked: bool) -> None:
         """RabbitMQ confirms out of order, one by one or all up to `seq` that are still open."""
@@ -267,7 +274,7 @@ class NetworkChannel(TopologyMethods):
         if multiple:
             self.flush()
             self._settled_up_to(delivery_tag)
-            self._write(commands.Basic.Ack(delivery_tag, multiple=True))
+            self._owner.write(ack_frame(self.number, delivery_tag, multiple=True))
             return
         self._outstanding.pop(delivery_tag, None)
         if not self._acks:
@@ -279,15 +286,18 @@ class NetworkChannel(TopologyMethods):
         if multiple:
             self.flush()
             tags = self._settled_up_to(delivery_tag)
-            if not requeue:
-                self._write(commands.Basic.Nack(delivery_tag, multiple=True, requeue=False))
-            for tag in tags if requeue else ():
-                self._write(commands.Basic.Reject(tag, requeue=True))
+            if requeue:
+                frames = [reject_frame(self.number, tag, requeue=True) for tag in tags]
+                self._owner.write(b"".join(frames))
+            else:
+                self._owner.write(
+                    nack_frame(self.number, delivery_tag, requeue=False, multiple=True)
+                )
             return
         self._outstanding.pop(delivery_tag, None)
         # RabbitMQ 4.3: basic.reject counts as a failed attempt (x-delivery-count); basic.nack
         # with requeue does not, and basic.reject knows no `multiple`.
-        self._write(commands.Basic.Reject(delivery_tag, requeue=requeue))
+        self._owner.write(reject_frame(self.number, delivery_tag, requeue=requeue))
 
     def release(self, delivery_tag: int, *, multiple: bool = False) -> None:
         self._check_usable()
@@ -296,7 +306,7 @@ class NetworkChannel(TopologyMethods):
             self._settled_up_to(delivery_tag)
         else:
             self._outstanding.pop(delivery_tag, None)
-        self._write(commands.Basic.Nack(delivery_tag, multiple=multiple, requeue=True))
+        self._owner.write(nack_frame(self.number, delivery_tag, requeue=True, multiple=multiple))
 
     def requeue_later(self, delivery_tag: int, delay: float) -> None:
         if not self._owner.capabilities.delayed_retry:
@@ -328,15 +338,10 @@ class NetworkChannel(TopologyMethods):
         covered = [tag for tag in tags if oldest is None or tag < oldest]
         frames = []
         if covered:
-            frames.append(commands.Basic.Ack(max(covered), multiple=len(covered) > 1))
+            frames.append(ack_frame(self.number, max(covered), multiple=len(covered) > 1))
         if oldest is not None:
-            frames += [commands.Basic.Ack(tag) for tag in tags if tag > oldest]
-        self._owner.write(b"".join([marshal(frame, self.number) for frame in frames]))
-
-    def _write(
-        self, frame: commands.Basic.Ack | commands.Basic.Nack | commands.Basic.Reject
-    ) -> None:
-        self._owner.write(marshal(frame, self.number))
+            frames += [ack_frame(self.number, tag) for tag in tags if tag > oldest]
+        self._owner.write(b"".join(frames))
 
     # ------------------------------------------------------------------ closing
 

@@ -240,6 +240,11 @@ class NetworkLink:
         if data and self._open and self.streams.writer is not None:
             self.streams.writer.write(data)
 
+    @property
+    def takes_more(self) -> bool:
+        """True while `drain` would return at once."""
+        return self._open and self.streams.takes_more
+
     async def drain(self) -> None:
         """Wait while the socket's buffer is full."""
         if self.streams.writer is not None:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, SupportsIndex
 
 from broker_client.amqp import decode
-from broker_client.amqp.properties import readable_header
+from broker_client.amqp.delivery_reader import DeliveryReader, Header
+from broker_client.amqp.properties import HeaderReader
 from broker_client.amqp.received_properties import received_header
 from broker_client.amqp.table_decoding import decode_short
 from broker_client.errors import MalformedFrameError
@@ -41,6 +42,7 @@ _UNTUNED_FRAME_MAX = 131_072  # bytes; RabbitMQ's own, until connection.tune say
 _LARGEST_HEADER = 2**24
 """Bytes of a content header. RabbitMQ takes headers of up to the publisher's frame_max, which may
 be larger than ours, adds its own (x-death), and does not look at ours as it sends them."""
+_INTERNAL = "internal error while handling a frame"
 _READ_LIMIT = 2**20  # bytes aiormq may leave unread before the socket is paused
 
 
@@ -88,8 +90,8 @@ class _Content:
 
     __slots__ = ("fault", "method", "missing", "parts", "properties")
 
-    def __init__(self) -> None:
-        self.method: decode.DeliverMethod | decode.GetOk | decode.ReturnMethod | None = None
+    def __init__(self, method: decode.DeliverMethod | decode.GetOk | decode.ReturnMethod) -> None:
+        self.method = method
         self.properties: Properties | None = None
         self.fault = ""
         self.missing = 0
@@ -110,8 +112,8 @@ class FrameReader(asyncio.StreamReader):
         self._at_end = False
         self._channels: dict[int, ChannelReceiver] = {}
         self._contents: dict[int, _Content] = {}
-        self._header = readable_header
-        self._deliver = decode.DeliverDecoder()
+        self._header: Header = HeaderReader()
+        self._deliveries = DeliveryReader()
         self._rest = b""
         self._seen_at = 0.0
         self._clock = asyncio.get_running_loop().time
@@ -208,6 +210,15 @@ class FrameReader(asyncio.StreamReader):
         taken = False
         while end - at > decode.FRAME_HEADER_SIZE:
             kind, number, size = decode.frame_header(buffer, at)
+            if kind == decode.METHOD and not self._contents:
+                deliveries, stop = self._deliveries(buffer, at, frame_max, self._header)
+                if deliveries:
+                    if forward_from < at:
+                        super().feed_data(buffer[forward_from:at])
+                    forward_from = self._passed_on = at = stop
+                    taken = True
+                    self._hand_over(deliveries)
+                    continue
             stop = at + decode.FRAME_HEADER_SIZE + size + 1
             if stop - at > frame_max and (
                 kind != decode.HEADER or stop - at > max(frame_max, _LARGEST_HEADER)
@@ -244,7 +255,7 @@ class FrameReader(asyncio.StreamReader):
         if kind == decode.METHOD:
             return self._take_method(number, buffer, at, stop)
         content = self._contents.get(number)
-        if content is None or content.method is None:
+        if content is None:
             return False
         if kind == decode.HEADER:
             content.missing, content.properties, content.fault = self._header(buffer[at:stop])
@@ -261,7 +272,7 @@ class FrameReader(asyncio.StreamReader):
         (method,) = decode.method_key(buffer, at)
         arguments = at + 4
         if method == decode.BASIC_DELIVER:
-            self._begin(number, self._deliver(buffer, arguments, stop))
+            self._begin(number, decode.deliver(buffer, arguments)[0])
             return True
         channel = self._channels.get(number)
         if method in (decode.BASIC_ACK, decode.BASIC_NACK):
@@ -312,14 +323,11 @@ class FrameReader(asyncio.StreamReader):
     def _begin(
         self, number: int, method: decode.DeliverMethod | decode.GetOk | decode.ReturnMethod
     ) -> None:
-        content = self._contents.get(number)
-        if content is None:
-            content = self._contents[number] = _Content()
-        content.method, content.properties, content.parts = method, None, []
+        self._contents[number] = _Content(method)
 
     def _complete(self, number: int, content: _Content) -> None:
         method, properties, parts = content.method, content.properties, content.parts
-        content.method = None
+        del self._contents[number]
         if properties is None:
             raise MalformedFrameError("a body without its content header")
         channel = self._channels.get(number)
@@ -331,12 +339,22 @@ class FrameReader(asyncio.StreamReader):
             self._guard(channel.delivered, _new(Delivery, fields))
         elif isinstance(method, decode.GetOk):
             self._guard(channel.got, Delivery("", *method, body, properties, fault=content.fault))
-        elif method is not None:
+        else:
             self._guard(channel.message_returned, Returned(*method, body, properties))
+
+    def _hand_over(self, deliveries: Iterable[tuple[int, Delivery]]) -> None:
+        channels = self._channels
+        for number, delivery in deliveries:
+            channel = channels.get(number)
+            if channel is not None:
+                try:
+                    channel.delivered(delivery)
+                except Exception:
+                    log.exception(_INTERNAL)
 
     def _guard(self, callback: Callable[..., None], *args: Any) -> None:
         """An error of ours in a callback must not be taken for an error of the peer."""
         try:
             callback(*args)
         except Exception:
-            log.exception("internal error while handling a frame")
+            log.exception(_INTERNAL)

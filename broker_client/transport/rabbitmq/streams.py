@@ -21,6 +21,16 @@ class _StreamProtocol(asyncio.StreamReaderProtocol):
     def __init__(self, reader: FrameReader, link: LinkReceiver) -> None:
         super().__init__(reader, loop=asyncio.get_running_loop())
         self._link = link
+        self.is_full: bool = False
+        """True while the transport's buffer is full."""
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        super().resume_writing()
 
     def eof_received(self) -> bool | None:
         self._link.socket_lost(None)
@@ -39,6 +49,7 @@ class Streams(TransportFactory):
         self._limits = limits
         self.reader: FrameReader | None = None
         self.writer: asyncio.StreamWriter | None = None
+        self._protocol: _StreamProtocol | None = None
 
     async def open(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
         """Connect, with TLS when there is a `context`.
@@ -64,7 +75,7 @@ class Streams(TransportFactory):
     ) -> None:
         leave_connection_to_parent(transport)
         loop = asyncio.get_running_loop()
-        self.reader = reader
+        self.reader, self._protocol = reader, protocol
         self.writer = asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def create(
@@ -78,6 +89,14 @@ class Streams(TransportFactory):
     def has_heard(self) -> bool:
         """True once there were bytes from the broker."""
         return self.reader is not None and self.reader.has_heard
+
+    @property
+    def takes_more(self) -> bool:
+        """False while too much of what was written waits for the socket, and once that is lost."""
+        protocol, writer = self._protocol, self.writer
+        if protocol is None or writer is None or protocol.is_full:
+            return False
+        return not writer.transport.is_closing()
 
     def abort(self) -> None:
         """Drop the socket, if there is one."""

@@ -110,6 +110,7 @@ class FakeOwner:
     frame_max = 0
     capabilities = Capabilities()
     operation_timeout = 5.0
+    takes_more = False
 
     def __init__(self) -> None:
         self.tasks = TaskGroup("test")
