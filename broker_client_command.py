@@ -17,7 +17,7 @@ def main() -> None:
     from broker_client.cli.main import app
 
     signal.signal(signal.SIGINT, handler)
-    app()
+    app(prog_name="broker-client")
 
 
 if __name__ == "__main__":

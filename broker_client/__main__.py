@@ -1,6 +1,6 @@
 """``python -m broker_client``: the command line."""
 
-from broker_client.cli.main import app
+from broker_client_command import main
 
 if __name__ == "__main__":
-    app(prog_name="broker-client")
+    main()

@@ -104,7 +104,7 @@ ARROWS = {
         "ground",
     ),
     "__init__": ("broker", "routing", "consuming", "publishing", "config", "ground"),
-    "__main__": ("cli",),
+    "__main__": (),
 }
 """Room: the rooms it may import from. Within a room imports are free, without cycles."""
 

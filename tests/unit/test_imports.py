@@ -59,7 +59,7 @@ def loaded_by(program: str) -> set[str]:
 @pytest.mark.parametrize(
     "program",
     [
-        "",
+        "from broker_client import *",
         "config = broker_client.load_config({'vhosts': {'/': {'connection': 'amqp://localhost'}}})\n"
         "broker_client.Broker(config)",
     ],
@@ -67,6 +67,16 @@ def loaded_by(program: str) -> set[str]:
 )
 def test_import_of_the_package_loads_neither_of_the_brokers_nor_an_extra(program: str) -> None:
     assert loaded_by(program) == set()
+
+
+def test_package_alone_loads_none_of_its_modules() -> None:
+    code = (
+        "import sys, broker_client\nprint(*[each for each in sys.modules if 'broker_cl' in each])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["broker_client"]
 
 
 def models_after(program: str) -> tuple[set[str], set[str]]:
@@ -83,7 +93,7 @@ def models_after(program: str) -> tuple[set[str], set[str]]:
 
 
 def test_import_of_the_package_builds_no_model_of_the_configuration() -> None:
-    built, models = models_after("")
+    built, models = models_after("broker_client.Broker")
     assert built == set()
     assert "BrokerConfig" in models
 

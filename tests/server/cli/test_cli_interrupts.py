@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from tests.support.command_line import ready, run
 
@@ -18,9 +21,15 @@ signal.pause()
 """
 
 
-def started(*arguments: str, url: str = "", path: str = "") -> subprocess.Popen[str]:
+AS_COMMAND = (str(ROOT / "broker_client_command.py"),)
+AS_MODULE = ("-m", "broker_client")
+
+
+def started(
+    *arguments: str, url: str = "", path: str = "", program: Sequence[str] = AS_COMMAND
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "broker_client_command.py"), *arguments],
+        [sys.executable, *program, *arguments],
         env={**os.environ, "BROKER_CLIENT_URL": url, "PYTHONPATH": f"{path}:{ROOT}"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -31,14 +40,30 @@ def started(*arguments: str, url: str = "", path: str = "") -> subprocess.Popen[
     )
 
 
-def test_an_interrupt_while_the_command_loads_ends_it_quietly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [AS_COMMAND, AS_MODULE], ids=["command", "module"])
+def test_an_interrupt_while_the_command_line_loads_ends_it_quietly(
+    program: Sequence[str], tmp_path: Path
+) -> None:
     (tmp_path / "typer.py").write_text(LOADS_FOR_LONG)
-    with started("--version", path=str(tmp_path)) as process:
+    with started("--version", path=str(tmp_path), program=program) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output, errors) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("program", [AS_COMMAND, AS_MODULE], ids=["command", "module"])
+def test_an_interrupt_while_the_chosen_command_loads_ends_it_without_a_traceback(
+    program: Sequence[str], tmp_path: Path
+) -> None:
+    (tmp_path / "unicodedata.py").write_text(LOADS_FOR_LONG)  # this command needs it
+    with started("tail", "q", path=str(tmp_path), program=program) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output, errors) == (130, "", "interrupted\n")
 
 
 def test_an_interrupt_at_a_question_is_no_answer(url: str) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 from typer.testing import CliRunner, Result
 
-from broker_client.cli.main import app
+from broker_client.cli.main import app, every_command
 from tests.support.command_line import run
 from tests.support.own_server import free_port
 
@@ -78,7 +77,7 @@ NO_JSON = {
 def commands() -> list[tuple[str, Any]]:
     """Every command and command of a group, by its name."""
     found: list[tuple[str, Any]] = []
-    for name, command in typer.main.get_group(app).commands.items():
+    for name, command in every_command().items():
         group: dict[str, Any] = getattr(command, "commands", {})
         found += [(f"{name} {sub}", each) for sub, each in group.items()] or [(name, command)]
     return found

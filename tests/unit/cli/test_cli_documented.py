@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import typer.main
-
-from broker_client.cli.main import app
+from broker_client.cli.main import every_command
 
 PLACE = ("--url", "--config", "--vhost")
 """Options that are described once for all commands."""
@@ -15,14 +13,13 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="u
 
 
 def test_every_command_has_a_section() -> None:
-    group = typer.main.get_group(app)
     sections = set(re.findall(r"^## ([\w-]+)$", DOCUMENT, flags=re.MULTILINE))
-    assert group.commands
-    assert group.commands.keys() <= sections
+    assert every_command()
+    assert every_command().keys() <= sections
 
 
 def test_every_option_of_a_command_is_named() -> None:
-    for name, command in typer.main.get_group(app).commands.items():
+    for name, command in every_command().items():
         section = DOCUMENT.split(f"\n## {name}\n")[1].split("\n## ")[0]
         own = {option for parameter in command.params for option in parameter.opts}
         for parameter in command.params:
