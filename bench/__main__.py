@@ -29,6 +29,7 @@ class Section(NamedTuple):
 
 SECTIONS = {
     "clients": Section(("clients",), "publish and consume, beside other clients, on RabbitMQ"),
+    "layers": Section(("layers",), "processor time a message on RabbitMQ, layer by layer"),
     "cpu": Section(("cpu",), "processor time and calls a message, on the built-in broker"),
     "rooms": Section(
         ("cpu", "publish", "publish-many", "consume", "--on", "memory", "--rooms"),

@@ -7,7 +7,7 @@ Processor time in milliseconds, each in a process of its own, in turns, with com
 import stands beside that of aio-pika. The first message goes through the built-in broker in memory:
 a Broker is made of a mapping with one queue, publication and subscription, then one message is
 published and handled. The parts are those of a `Broker.create` that is taken apart: the models of
-the configuration are built, and the broker is imported.
+the configuration are built, and the broker is imported. The command is a whole process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import compileall
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ _OURS = """
 import time
 begun = time.process_time()
 import broker_client
+from broker_client import Broker
 imported = time.process_time()
 """
 _AIO_PIKA = """
@@ -62,7 +64,7 @@ _COLD = f"""{_OURS}{_FIRST_MESSAGE}
 cold = asyncio.run(first_message())
 again = asyncio.run(first_message())
 print(json.dumps({{
-    "import broker_client": imported - begun,
+    "from broker_client import Broker": imported - begun,
     "Broker.create to the first message": cold,
     "the same again in that process": again,
 }}))
@@ -94,6 +96,15 @@ def measured(program: str) -> dict[str, float]:
     return figures
 
 
+def of_command(option: str) -> float:
+    """Seconds of processor time that ``broker-client`` takes with `option`."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "broker_client", option]
+    subprocess.run(command, capture_output=True, check=True, timeout=60)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.starting", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -105,10 +116,12 @@ def main() -> int:
         for program in (_AIO_PIKA, _COLD, _PARTS):
             for name, seconds in measured(program).items():
                 taken.setdefault(name, []).append(seconds * 1_000)
+        for option in ("--version", "--help"):
+            taken.setdefault(f"broker-client {option}", []).append(of_command(option) * 1_000)
     print("| ms of the processor | median | lowest to highest |\n|---|--:|--:|")
     for name, each in taken.items():
         print(f"| {name} | {median(each):.0f} | {min(each):.0f} to {max(each):.0f} |")
-    ratio = median(taken["import broker_client"]) / median(taken["import aio_pika"])
+    ratio = median(taken["from broker_client import Broker"]) / median(taken["import aio_pika"])
     print(f"\nthe import takes {ratio:.2f} times as long as that of aio-pika")
     return 0
 

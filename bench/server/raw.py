@@ -109,14 +109,17 @@ class Confirms:
         self._rest = data[whole:]
         for _, _, _, _, method_id, tag, multiple, _ in _ACK.iter_unpack(data[:whole]):
             assert method_id == 80, "not confirmed"
-            if multiple:
-                self._all_up_to = max(tag, self._all_up_to)
-                if self._beyond:
-                    self._beyond = {each for each in self._beyond if each > tag}
-            elif tag == self._all_up_to + 1:
-                self._all_up_to = tag
-            else:
-                self._beyond.add(tag)
+            self.confirmed(tag, multiple)
+
+    def confirmed(self, tag: int, multiple: bool) -> None:
+        if multiple:
+            self._all_up_to = max(tag, self._all_up_to)
+            if self._beyond:
+                self._beyond = {each for each in self._beyond if each > tag}
+        elif tag == self._all_up_to + 1:
+            self._all_up_to = tag
+        else:
+            self._beyond.add(tag)
 
 
 def a_publish(body: bytes = b"x" * BODY_SIZE) -> bytes:

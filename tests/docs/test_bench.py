@@ -13,6 +13,7 @@ from bench.__main__ import SECTIONS
 from bench.contestants import BASE, Run
 from bench.cpu import PLACES, STEPS
 from bench.growth import SIZES
+from bench.layers import STEPS as LAYERS
 from bench.report import Figure, as_json, results_of
 from tests.docs.processes import run_python
 from tests.support.rabbitmq import RabbitMQ
@@ -38,11 +39,23 @@ def test_bench_measures_each_client_and_writes_json(rabbitmq: RabbitMQ, tmp_path
 
 
 @pytest.mark.timeout(120)
+def test_table_has_a_figure_for_each_layer_of_the_client(rabbitmq: RabbitMQ) -> None:
+    vhost = rabbitmq.make_vhost()
+    options = ["--messages", "400", "--rounds", "1", "--url", rabbitmq.url(vhost)]
+    done = run_python("-m", "bench.layers", *options)
+    rabbitmq.delete_vhost(vhost)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ") for line in done.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == [f"| {step}" for step in LAYERS]
+    assert all(float(row[5]) > 0 for row in rows)
+
+
+@pytest.mark.timeout(120)
 def test_one_command_runs_the_sections_that_it_names() -> None:
     done = run_python("-m", "bench", "starting", "--rounds", "1")
     assert done.returncode == 0, done.stderr
     assert "[1/1] starting" in done.stderr
-    assert "| import broker_client |" in done.stdout
+    assert "| from broker_client import Broker |" in done.stdout
     assert "| Broker.create to the first message |" in done.stdout
 
 

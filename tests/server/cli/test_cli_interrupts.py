@@ -57,8 +57,8 @@ def test_an_interrupt_while_the_command_line_loads_ends_it_quietly(
 def test_an_interrupt_while_the_chosen_command_loads_ends_it_without_a_traceback(
     program: Sequence[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "unicodedata.py").write_text(LOADS_FOR_LONG)  # this command needs it
-    with started("tail", "q", path=str(tmp_path), program=program) as process:
+    (tmp_path / "pamqp.py").write_text(LOADS_FOR_LONG)
+    with started("serve", path=str(tmp_path), program=program) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGINT)
