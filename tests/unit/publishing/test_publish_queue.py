@@ -96,6 +96,25 @@ async def test_full_queue_that_rejects_says_so(harness: PublishQueueHarness) -> 
     await harness.close()
 
 
+async def test_who_is_told_of_one_confirm_of_many_finds_the_room_of_all_of_them() -> None:
+    harness = PublishQueueHarness(max_queued=3, policy="reject")
+    made = await harness.publish(3)
+    more = [harness.make() for _ in range(4)]
+    accepted: list[bool] = []
+
+    def publish_more(message_id: str) -> None:
+        accepted.extend(harness.queue.put_now(each, confirm=True) for each in more)
+
+    made[0].on("success", publish_more)
+    harness.channel.confirm_all()
+    assert accepted == [True, True, True, False]
+    await settle()
+    harness.channel.confirm_all()
+    assert all(each.event == "success" for each in (*made, *more[:3]))
+    assert await harness.queue.drain(1.0)
+    await harness.close()
+
+
 async def test_full_queue_in_bytes_rejects_what_does_not_fit(harness: PublishQueueHarness) -> None:
     harness = PublishQueueHarness(max_queued_bytes=100, policy="reject")
     await harness.publish(1, body=b"x" * 60)
