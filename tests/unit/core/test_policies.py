@@ -279,6 +279,16 @@ def test_a_consumer_with_a_time_limit_of_its_own_is_not_cancelled_by_that_of_a_p
     assert (harness.stats().consumers, harness.stats().in_flight) == (1, 1)
 
 
+def test_what_expires_does_so_under_a_policy_that_says_nothing_of_it(
+    harness: EngineHarness,
+) -> None:
+    harness.queue()
+    harness.publish(a_message(expiration="1000"))
+    set_policy(harness, "p", "^q", {"max-length": 5})
+    harness.advance(1.0)
+    assert harness.stats().ready == 0
+
+
 def test_a_policy_without_a_time_limit_cancels_no_consumer_of_a_quorum_queue(
     harness: EngineHarness,
 ) -> None:
