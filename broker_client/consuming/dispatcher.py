@@ -25,7 +25,7 @@ from broker_client.codec.encryption import decrypt
 from broker_client.config import Nack
 from broker_client.config.values import rate_of
 from broker_client.consuming.checks import Checks, DeliveryRefusal, Passed, unreadable
-from broker_client.consuming.handler_run import HandlerRun
+from broker_client.consuming.handler_run import HandlerTasks
 from broker_client.consuming.rate_limit import RateLimit
 from broker_client.consuming.recovery import Recovery
 from broker_client.consuming.recovery_headers import is_to_be_nacked, noted_error, unflagged
@@ -76,7 +76,13 @@ class Dispatcher:
         self._recovery = recovery
         self._unacked = recovery.unacked
         self._handlers = handlers
-        self._task_name = f"subscription {setup.config.name}: handler"
+        self._handler_tasks: HandlerTasks[AckOrNack] = HandlerTasks(
+            handlers,
+            f"subscription {setup.config.name}: handler",
+            self._handler_ended,
+            self._loop_lag,
+            self._loop_blocked,
+        )
         self._reports = reports
         self.handler_errors: int = 0
         self._notes = {"originalQueue": setup.queue, "originalVhost": self._config.vhost}
@@ -308,12 +314,7 @@ class Dispatcher:
             if not ack_or_nack.handlers:
                 self._running += 1
             ack_or_nack.handlers += 1
-            run = HandlerRun(
-                result, ack_or_nack, self._handler_ended, self._loop_lag, self._loop_blocked
-            )
-            task = self._handlers.attend(run, self._task_name, context)
-            if not task.done():
-                run.task = task
+            self._handler_tasks.start(result, ack_or_nack, context)
 
     def _handler_ended(
         self,
@@ -322,7 +323,6 @@ class Dispatcher:
         result: Any,
         error: BaseException | None,
     ) -> None:
-        self._handlers.leave(task)
         ack_or_nack.handlers -= 1
         if not ack_or_nack.handlers:
             self._running -= 1
