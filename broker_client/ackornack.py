@@ -6,20 +6,13 @@ import asyncio
 
 from broker_client.config import Strategy, strategies_from
 from broker_client.consuming.delivery import UnackedDelivery
-from broker_client.consuming.recovery import Recovery
 from broker_client.errors import WrongLoopError
-from broker_client.message import Message
-from broker_client.transport.base import Channel
 
 
 class AckOrNack(UnackedDelivery):
     """Settles a message. Called once by its handler."""
 
-    __slots__ = ("_recovery",)
-
-    def __init__(self, recovery: Recovery, channel: Channel, message: Message) -> None:
-        super().__init__(channel, message)
-        self._recovery = recovery
+    __slots__ = ()
 
     async def __call__(
         self,

@@ -154,7 +154,6 @@ class Message:
     def __init__(
         self,
         delivery: Delivery,
-        *,
         queue: str,
         vhost: str,
         touch: Callable[[int], float],

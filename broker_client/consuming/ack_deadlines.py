@@ -34,6 +34,7 @@ class AckDeadlines:
         self._warned_at = limit * SHARE
         self._unacked = unacked
         self._reports = reports
+        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -43,11 +44,10 @@ class AckDeadlines:
 
     def start(self, entry: UnackedDelivery, left: float | None = None) -> None:
         """Start the time-out of `entry`: `left` seconds, by default all of its time."""
-        loop = asyncio.get_running_loop()
         wait = self._warned_at if left is None else left - self._limit + self._warned_at
-        entry.ack_deadline = loop.time() + wait
+        entry.ack_deadline = self._loop.time() + wait
         if self._timer is None:
-            self._timer = loop.call_at(entry.ack_deadline, self._look)
+            self._timer = self._loop.call_at(entry.ack_deadline, self._look)
 
     def stop(self) -> None:
         """Stop: nothing is unacked."""
@@ -56,15 +56,14 @@ class AckDeadlines:
             self._timer = None
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self._loop.time()
         passed = [each for each in self._unacked if each.ack_deadline <= now]
         ahead = min(
             (e.ack_deadline for e in self._unacked if e.ack_deadline > now), default=math.inf
         )
         self._timer = None
         if ahead < math.inf:
-            self._timer = loop.call_at(max(ahead, now + self._limit * _STEP), self._look)
+            self._timer = self._loop.call_at(max(ahead, now + self._limit * _STEP), self._look)
         for each in passed:
             left = max(each.ack_deadline + self._limit * (1 - SHARE) - now, 0.0)
             if each.is_in_work and self._extend(each):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from broker_client.message import Message
 from broker_client.transport.base import Channel
+
+if TYPE_CHECKING:
+    from broker_client.consuming.recovery import Recovery
 
 
 class DeliveryOutcome(StrEnum):
@@ -35,6 +39,7 @@ class UnackedDelivery:
     """A delivery and the state of its settlement."""
 
     __slots__ = (
+        "_recovery",
         "ack_deadline",
         "channel",
         "error",
@@ -47,7 +52,8 @@ class UnackedDelivery:
         "requeues",
     )
 
-    def __init__(self, channel: Channel, message: Message) -> None:
+    def __init__(self, recovery: Recovery, channel: Channel, message: Message) -> None:
+        self._recovery = recovery
         self.channel: Channel = channel
         self.message: Message = message
         self.is_begun: bool = False

@@ -67,6 +67,8 @@ class Dispatcher:
         """
         self._setup = setup
         self._config = setup.config
+        self._queue, self._vhost = setup.queue, setup.config.vhost
+        self._content_type = setup.config.content_type
         self._decompress = setup.config.decompress
         self._no_ack = setup.config.options.no_ack
         self._loop_lag = setup.config.loop_lag or math.inf
@@ -113,11 +115,7 @@ class Dispatcher:
                 delivery = unflagged(delivery, self._setup.queue)
         unacked = self._unacked
         message = Message(
-            delivery,
-            queue=self._setup.queue,
-            vhost=self._config.vhost,
-            touch=unacked.touch_on(channel),
-            notes=self._notes,
+            delivery, self._queue, self._vhost, unacked.touch_on(channel), self._notes
         )
         if delivery.redelivered:
             message.returns = self._recovery.returns_of(message)
@@ -271,7 +269,8 @@ class Dispatcher:
             if self._decompress is not None and delivery.properties.content_encoding:
                 encoding = delivery.properties.content_encoding
                 body = decompress(body, encoding, self._decompress)
-            value = content.decode(body, self._config.content_type or content_type)
+            content_type = self._content_type or content_type
+            value = body if content_type is None else content.decode(body, content_type)
         except InvalidContentError as error:
             self._refuse(ack_or_nack, unreadable(error))
         except Exception as error:  # noqa: BLE001 - such as no package to decrypt with

@@ -136,8 +136,8 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
         if is_first:
             self._line, self.behind = iter(self.behind), []
         thrown, self._thrown = self._thrown, None
+        begun = perf_counter()
         while True:
-            begun = perf_counter()
             try:
                 if thrown is not None:
                     awaited = self._throw(thrown)
@@ -146,21 +146,24 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
                 else:
                     awaited = self._context.run(self._work.send, value)
             except StopIteration as end:
-                self._end(begun, end.value, None)
-                if not self._turn_to_next(is_first, thrown):
+                begun = self._end(begun, end.value, None)
+                if not (is_first and self._turn_to_next(thrown)):
+                    self._leave()
                     raise
             except asyncio.CancelledError as error:
-                self._end(begun, None, error)
-                if not self._turn_to_next(is_first, thrown):
+                begun = self._end(begun, None, error)
+                if not (is_first and self._turn_to_next(thrown)):
+                    self._leave()
                     raise
             except PROGRAM_ENDS as error:
-                task = self._end(begun, None, error)
-                self._leave(task)
+                self._end(begun, None, error)
+                task = self._leave()
                 task.add_done_callback(asyncio.Task.exception)  # raised by the loop: not logged
                 raise
             except BaseException as error:  # noqa: BLE001 - user code behind a fence
-                self._end(begun, None, error)
-                if not self._turn_to_next(is_first, thrown):
+                begun = self._end(begun, None, error)
+                if not (is_first and self._turn_to_next(thrown)):
+                    self._leave()
                     break
             else:
                 if (taken := perf_counter() - begun) > self._tasks.limit:
@@ -187,40 +190,43 @@ class HandlerRun(Coroutine[Any, Any, Any], Generic[S]):
             return self._work.throw(error)
         return self._context.run(self._work.throw, error)
 
-    def _end(self, begun: float, result: Any, error: BaseException | None) -> asyncio.Task[Any]:
-        """Report the end of the present handler; returns the task."""
-        tasks = self._tasks
-        if (taken := perf_counter() - begun) > tasks.limit:
-            tasks.blocked(taken)
-        task = self.task
-        if task is None:
-            self.task = task = asyncio.current_task()
-            assert task is not None, "a task runs this"
+    def _end(self, begun: float, result: Any, error: BaseException | None) -> float:
+        """Report the end of the present handler; returns the time of it."""
+        tasks, now = self._tasks, perf_counter()
+        if now - begun > tasks.limit:
+            tasks.blocked(now - begun)
         try:
-            tasks.ended(self._subject, task, result, error)
+            tasks.ended(self._subject, self.task or self._present_task(), result, error)
         except BaseException:
-            self._leave(task)
+            self._leave()
             raise
+        return now
+
+    def _turn_to_next(self, thrown: BaseException | None) -> bool:
+        """Turn to the next handler of the first step; False if there is none for this task."""
+        self._tasks.they_wait = False
+        # A handler that has cancelled its task must not cancel the next.
+        if thrown is None and (self.task or self._present_task()).cancelling():
+            return False
+        assert self._line is not None, "the first step has begun"
+        start = next(self._line, None)
+        if start is None:
+            return False
+        self._work, self._subject, self._context = start
+        return True
+
+    def _present_task(self) -> asyncio.Task[Any]:
+        self.task = task = asyncio.current_task()
+        assert task is not None, "a task runs this"
         return task
 
-    def _turn_to_next(self, is_first: bool, thrown: BaseException | None) -> bool:
-        """Turn to the next handler of this step; without one, leave the task, and return False."""
-        task, line = self.task, self._line
-        assert task is not None, "`_end` has looked it up"
-        assert line is not None, "it has begun"
-        if is_first:
-            self._tasks.they_wait = False
-            # A handler that has cancelled its task must not cancel the next.
-            if (thrown is not None or not task.cancelling()) and (start := next(line, None)):
-                self._work, self._subject, self._context = start
-                return True
-        self._leave(task)
-        return False
-
-    def _leave(self, task: asyncio.Task[Any]) -> None:
+    def _leave(self) -> asyncio.Task[Any]:
+        """The task ends."""
+        task = self.task or self._present_task()
         self._hand_on()
         self._tasks.left(task)
         self.task = None  # no circle of references is left to be collected
+        return task
 
     def _hand_on(self) -> None:
         """Have those started that are still behind, in order."""

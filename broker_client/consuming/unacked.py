@@ -111,8 +111,20 @@ class Unacked:
     ) -> None:
         """Ack `entry`; with `all`, every delivery of its channel up to it, too."""
         channel = entry.channel
-        send = (lambda tag: channel.ack(tag, multiple=True)) if all else channel.ack
-        self._settle(entry, outcome, send, all)
+        if all:
+            self._settle(entry, outcome, lambda tag: channel.ack(tag, multiple=True), all)
+            return
+        tag = entry.message.delivery.delivery_tag
+        if (
+            entry.is_lost or self._by_tag.get(tag) is not entry or not channel.is_usable
+        ) and not self.is_ours(entry):
+            return
+        try:
+            channel.ack(tag)
+        except (ChannelClosedError, StaleDeliveryError) as error:
+            self._settle_lost(entry, error)
+            return
+        self._out(entry, outcome)
 
     def nack(self, entry: UnackedDelivery, *, requeue: bool, all: bool = False) -> None:
         """Refuse `entry`: handling it failed."""

@@ -93,10 +93,10 @@ class CountedDeliveries(list[UnackedDelivery]):
 
 async def test_many_deliveries_are_looked_at_a_few_times_only() -> None:
     unacked = CountedDeliveries()
-    reports = Reports("s", SettlingHarness().events)
-    deadlines = AckDeadlines(10.0, unacked, reports)
+    harness = SettlingHarness()
+    deadlines = AckDeadlines(10.0, unacked, Reports("s", harness.events))
     for number in range(1_000):
-        entry = UnackedDelivery(FakeChannel(), a_message(number + 1))
+        entry = UnackedDelivery(harness.recovery, FakeChannel(), a_message(number + 1))
         unacked.append(entry)
         deadlines.start(entry)
         await asyncio.sleep(0.01)
