@@ -37,6 +37,7 @@ SECTIONS = {
     ),
     "ladder": Section(("ladder",), "what a publish costs, layer by layer, and what a file adds"),
     "engine": Section(("core.rates",), "the engine alone; a thousand and a million in flight"),
+    "handling": Section(("handling",), "a handled message, and the engine, layer by layer"),
     "store": Section(("store",), "a file beside memory; starting with a million; memory"),
     "latency": Section(("latency",), "publish to handler at a steady rate, beside aio-pika"),
     "starting": Section(("starting",), "import, and from Broker.create to the first message"),

@@ -11,6 +11,10 @@ that with more. The built-in broker, in memory:
 * `publications`: the same through a publication for each queue.
 * `subscriptions`: publish to one of many queues after the other; each is handled and acked by a
   subscription of its own.
+* `in-use`: the same with 1,000 subscriptions, of which so many get the messages, 100 at a time: the
+  calls of functions are the same from 100 on.
+* `bare`: no broker: read 100 objects of one of so many groups after the other, all scattered in
+  memory. What that costs more is the processor's caches alone.
 * `queued`: publish, deliver and ack while so many wait in the queue (the engine alone).
 * `bindings`: the same through a topic exchange with so many patterns, each key another (the engine
   alone).
@@ -24,6 +28,7 @@ import asyncio
 import gc
 import itertools
 import logging
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -42,6 +47,8 @@ SIZES = {
     "queues": (1, 10, 100, 1_000),
     "publications": (1, 10, 100, 1_000),
     "subscriptions": (1, 10, 100, 1_000),
+    "in-use": (1, 10, 100, 1_000),
+    "bare": (1, 10, 100, 1_000),
     "queued": (1, 1_000, 100_000, 1_000_000, 5_000_000),
     "bindings": (1, 100, 1_000, 10_000),
     "headers": (0, 5, 10, 50),
@@ -102,9 +109,20 @@ async def publish_to(count: int, messages: int, rounds: int, *, each: bool) -> f
 
 
 async def consume_from(
-    count: int, messages: int, rounds: int, headers: dict[str, Any] | None = None
+    count: int,
+    messages: int,
+    rounds: int,
+    headers: dict[str, Any] | None = None,
+    *,
+    in_use: int | None = None,
+    at_once: int | None = None,
 ) -> float:
-    """Microseconds a message, published to one of `count` queues after the other, and handled."""
+    """Microseconds a message, published to one of `count` queues after the other, and handled.
+
+    Of these, `in_use` get messages (default: all); `at_once` are published before they are awaited
+    (default: all).
+    """
+    at_once = at_once or messages
     watch = Stopwatch(messages)
     async with Broker.create(config(count)) as broker:
         done = asyncio.Event()
@@ -119,14 +137,39 @@ async def consume_from(
 
         for name in broker.config.subscriptions:
             await broker.subscribe(name, handle)
+        used = list(broker.config.subscriptions)[:in_use]
         for _ in range(rounds + 1):
-            names = list(itertools.islice(itertools.cycle(broker.config.subscriptions), messages))
-            left = messages
-            done.clear()
+            names = itertools.cycle(used)
             with watch:
-                for name in names:
-                    await broker.publish("bench", BODY, name, headers=headers)
-                await done.wait()
+                for _ in range(messages // at_once):
+                    left = at_once
+                    done.clear()
+                    for name in itertools.islice(names, at_once):
+                        await broker.publish("bench", BODY, name, headers=headers)
+                    await done.wait()
+    return watch.best
+
+
+class Small:
+    """As large as many an object of a consumer."""
+
+    __slots__ = ("a", "b", "c", "d", "e", "f")
+
+    def __init__(self) -> None:
+        self.a = self.b = self.c = self.d = self.e = self.f = 0
+
+
+def bare(groups: int, messages: int, rounds: int) -> float:
+    """Microseconds to read 100 objects of one of so many groups after the other."""
+    scattered = [Small() for _ in range(100 * groups)]
+    random.Random(groups).shuffle(scattered)
+    objects = [scattered[number::groups] for number in range(groups)]
+    watch = Stopwatch(messages)
+    for _ in range(rounds + 1):
+        with watch:
+            for group in itertools.islice(itertools.cycle(objects), messages):
+                for each in group:
+                    each.a  # noqa: B018 - the read is what is measured
     return watch.best
 
 
@@ -200,6 +243,8 @@ MEASUREMENTS: dict[str, Callable[[int, int, int], float]] = {
     "queues": lambda *how: asyncio.run(publish_to(*how, each=False)),
     "publications": lambda *how: asyncio.run(publish_to(*how, each=True)),
     "subscriptions": lambda *how: asyncio.run(consume_from(*how)),
+    "in-use": lambda used, *how: asyncio.run(consume_from(1_000, *how, in_use=used, at_once=100)),
+    "bare": bare,
     "queued": with_queued,
     "bindings": with_bindings,
     "headers": with_headers,
