@@ -449,6 +449,7 @@ class Consumer:
                     await self._unacked.wait_until(
                         lambda: not len(self._unacked) or not channel.is_usable
                     )
+                await asyncio.sleep(0)  # those behind `caller` in its task have their own now
                 await self._handlers.wait(spare=caller)
         except TimeoutError:
             log.warning(
