@@ -6,6 +6,7 @@ import asyncio
 
 from broker_client.config import Strategy, strategies_from
 from broker_client.consuming.delivery import UnackedDelivery
+from broker_client.consuming.recovery import Recovery
 from broker_client.errors import WrongLoopError
 
 
@@ -13,6 +14,8 @@ class AckOrNack(UnackedDelivery):
     """Settles a message. Called once by its handler."""
 
     __slots__ = ()
+
+    _recovery: Recovery
 
     async def __call__(
         self,

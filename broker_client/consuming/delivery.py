@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
 from broker_client.message import Message
 from broker_client.transport.base import Channel
-
-if TYPE_CHECKING:
-    from broker_client.consuming.recovery import Recovery
 
 
 class DeliveryOutcome(StrEnum):
@@ -52,8 +49,8 @@ class UnackedDelivery:
         "requeues",
     )
 
-    def __init__(self, recovery: Recovery, channel: Channel, message: Message) -> None:
-        self._recovery = recovery
+    def __init__(self, recovery: Any, channel: Channel, message: Message) -> None:
+        self._recovery = recovery  # `Recovery`, which knows this class; for `AckOrNack`
         self.channel: Channel = channel
         self.message: Message = message
         self.is_begun: bool = False
