@@ -29,12 +29,12 @@ class Section(NamedTuple):
 
 SECTIONS = {
     "clients": Section(("clients",), "publish and consume, beside other clients, on RabbitMQ"),
-    "layers": Section(("layers",), "processor time a message on RabbitMQ, layer by layer"),
     "cpu": Section(("cpu",), "processor time and calls a message, on the built-in broker"),
     "rooms": Section(
         ("cpu", "publish", "publish-many", "consume", "--on", "memory", "--rooms"),
         "the calls, by room of the package",
     ),
+    "layers": Section(("layers",), "processor time a message on RabbitMQ, layer by layer"),
     "ladder": Section(("ladder",), "what a publish costs, layer by layer, and what a file adds"),
     "engine": Section(("core.rates",), "the engine alone; a thousand and a million in flight"),
     "handling": Section(("handling",), "a handled message, and the engine, layer by layer"),
