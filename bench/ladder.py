@@ -7,7 +7,8 @@ Microseconds of processor a message, the quickest fifth of many interleaved roun
 first table does what the one before it does, and one layer more; the first is a program of its own:
 the least that keeps the promises of a publish. The second table has the parts of what a file adds:
 records, rows and SQLite each measured alone, the rest by what is missing to the whole (the thread,
-its start, its answers, and both waiting for the interpreter's lock).
+its start, its answers, and both waiting for the interpreter's lock). The collector of garbage is
+off in both; the third table has what it takes where many publications are kept.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from broker_client.store.sqlite import StoreFile
 
 COUNT = 2_000  # messages a round
 AT_ONCE = 200  # in one command of a channel, as a sender does it
+WHOLE = "awaiting the Publication"
+HELD = 20_000  # publications at once, for what the collector takes
 
 Step = Callable[[], Awaitable[None]]
 
@@ -171,7 +174,7 @@ async def steps_on(
         "publish queue: Publication, deadline, ledger": in_queue,
         "template: encode, id, properties": from_template,
         "Broker.publish: coroutine, checks": called,
-        "awaiting the Publication": awaited,
+        WHOLE: awaited,
     }
 
 
@@ -222,7 +225,7 @@ async def measure(rounds: int, folder: str) -> tuple[dict[str, float], dict[str,
     async with Broker.create(in_memory) as broker, Broker.create(on_file) as filed:
         engine = EngineAlone(keeps=False)
         steps = await steps_on(broker, engine, messages)
-        whole = (await steps_on(filed, engine, messages))["awaiting the Publication"]
+        whole = (await steps_on(filed, engine, messages))[WHOLE]
         for _ in range(rounds):
             for name, step in {**steps, "file": whole}.items():
                 engine.clear()
@@ -241,6 +244,29 @@ async def measure(rounds: int, folder: str) -> tuple[dict[str, float], dict[str,
     return {name: figures.pop(name) for name in steps}, figures
 
 
+async def collected(rounds: int) -> dict[str, float]:
+    """Microseconds a message while all publications are kept, by what the collector looks at."""
+    seconds: dict[str, list[float]] = {}
+    async with Broker.create(config("memory", "")) as broker:
+        for _ in range(rounds):
+            for name in ("everything", "what came after gc.freeze()", "nothing"):
+                gc.collect()
+                if name == "nothing":
+                    gc.disable()
+                elif name != "everything":
+                    gc.freeze()
+                begun = time.process_time()
+                kept = [await broker.publish("bench", BODY) for _ in range(HELD)]
+                for publication in kept:
+                    await publication
+                seconds.setdefault(name, []).append(time.process_time() - begun)
+                del kept, publication
+                gc.unfreeze()
+                gc.enable()
+                broker.nodes.node().purge("bench")
+    return {name: sorted(of)[len(of) // 2] / HELD * 1e6 for name, of in seconds.items()}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ladder", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -255,7 +281,7 @@ def main() -> int:
         is_first = name in list(memory)[:2]  # the least program is no part of the others
         print(f"{name:<48}{figure:>6.2f}" + ("" if is_first else f"{figure - before:>7.2f}"))
         before = figure
-    engine, whole = list(memory.values())[1], before
+    engine, whole = list(memory.values())[1], memory[WHOLE]
     parts = {
         "records of the core": file["records"] - engine,
         "rows: properties, checksums": file["rows"],
@@ -268,6 +294,9 @@ def main() -> int:
     for name, figure in parts.items():
         print(f"{name:<48}{figure:>6.2f}")
     print(f"\na file at {whole / file['file']:.2f} of the speed of memory")
+    print(f"\n{f'{HELD:,} kept; the garbage collector looks at':<48}{'µs':>6}{'a second':>10}")
+    for name, figure in asyncio.run(collected(max(3, options.rounds // 5))).items():
+        print(f"{name:<48}{figure:>6.2f}{1e6 / figure:>10,.0f}")
     return 0
 
 

@@ -94,11 +94,12 @@ class Publication(Emitter):
     """Of a failure; not set otherwise."""
 
     def __init__(self, origin: Origin, outgoing: Outgoing, started: float, timeout: float) -> None:
-        """Args:
-        origin: its publication.
-        outgoing: the message.
-        started: loop time of the call.
-        timeout: seconds for the whole publish; 0 for any time.
+        """
+        Args:
+            origin: its publication.
+            outgoing: the message.
+            started: loop time of the call.
+            timeout: seconds for the whole publish; 0 for any time.
         """
         self.origin: Origin = origin
         self._tasks = origin.tasks

@@ -2,6 +2,9 @@
 // Code shared by the peers written in JavaScript; the figures are those of load.py.
 // Each is called as: node PEER.js URL MESSAGES
 
+const { readFileSync } = require("node:fs");
+const { join } = require("node:path");
+
 const [url, messages] = [process.argv[2], Number(process.argv[3])];
 
 async function timed(work) {
@@ -15,7 +18,8 @@ async function timed(work) {
 function run(name, main) {
   main()
     .then(({ publish, consume }) => {
-      const { version } = require(`${name}/package.json`);
+      const description = join(__dirname, "node_modules", name, "package.json");
+      const { version } = JSON.parse(readFileSync(description, "utf8"));
       const versions = { [name]: version, node: process.versions.node };
       console.log(JSON.stringify({ publish, consume, versions }));
     })
