@@ -112,6 +112,7 @@ def _add_features(config: dict[str, Any], variant: Variant, folder: Path | None)
         config["shovels"] = [f"{INBOX} -> {INBOX}"]
     if variant.batch:
         made["subscriptions"][DEAD] |= {"batch": {"size": 3, "wait": "200ms"}, "prefetch": 5}
+        made["subscriptions"][DEAD]["requeue_defer"] = _RETRY
     if variant.deduplicate:
         work["deduplicate"] = {"store": variant.deduplicate}
         if variant.deduplicate == "sqlite":
